@@ -182,8 +182,8 @@ class BipartiteGraph:
                 edges = [(source, target) for source, target in edges if role[source] == 0]
         for source, target in edges:
             if source not in key_id or target not in query_id:
-                raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) does "
-                                 f"not run from a key (bipartite=0) to a query (bipartite=1)")
+                raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) "
+                                 f"does not run from a key (bipartite=0) to a query (bipartite=1)")
         pairs = [(key_id[source], query_id[target]) for source, target in edges]
         edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
         return cls.from_edge_index(edge_index, len(queries), len(keys))
@@ -475,8 +475,8 @@ class BipartiteGraph:
             raise ValueError(f"'{operation}' needs graphs on one device (got {self.device} and "
                              f"{other.device}); move one with .to(device)")
         if not self._same_shape(other):
-            raise ValueError(f"'{operation}' needs graphs of equal sizes and blocks (got {self} and "
-                             f"{other})")
+            raise ValueError(f"'{operation}' needs graphs of equal sizes and blocks (got {self} "
+                             f"and {other})")
 
     def _check_square(self, method: str, hint: str = '') -> None:
         if not torch.equal(self.query_ptr, self.key_ptr):
