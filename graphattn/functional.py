@@ -1,0 +1,189 @@
+"""Attention over edges as functions: arguments are validated here, once, and a kernel is chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn import kernels
+from graphattn.graph import BipartiteGraph
+
+if TYPE_CHECKING:
+    from graphattn.samplers import FactorModel
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None = None,
+    edge_gate: Tensor | None = None,
+    scale: float | None = None,
+    dropout_p: float = 0.,
+    return_attention_weights: bool = False,
+    backend: str = 'auto',
+) -> Tensor | tuple[Tensor, Tensor]:
+    r"""Scaled dot-product attention along the edges of a graph.
+
+    .. math::
+        \mathrm{out}_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} \, \mathrm{value}_j, \qquad
+        \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}
+        \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
+        + \mathrm{bias}_{ij} \right)
+
+    This is masked attention (SBM-Transformer, Eq. 3 and 4) in O(edges). A query that attends to
+    no key gives 0, with gradient 0; NaN in a key or value reaches the queries that attend to it
+    and no others.
+
+    Args:
+        query (Tensor): floating ``[num_queries, heads, channels]``.
+        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
+        value (Tensor): ``[num_keys, heads, value_channels]``.
+        graph (BipartiteGraph): The edges, which all heads share. Heads that own a graph each are
+            folded into nodes first (:func:`graphattn.layers.fold_heads`).
+        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
+        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
+        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
+            divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
+        return_attention_weights (bool): Also return the weights that were used.
+        backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
+            ``'auto'``, which takes ``'csr'`` where torch has it and else ``'gather'``.
+
+    Returns:
+        Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
+        accumulates in float32. With ``return_attention_weights`` also the weights
+        ``[num_edges, heads]`` in the order of ``graph.edge_index``.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Sizes, devices or values do not fit, or the backend is unknown.
+        ImportError: The backend asked for needs a package that is not installed.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import patterns
+        >>> from graphattn.functional import edge_attention
+        >>> query, key, value = torch.randn(3, 1000, 4, 32)
+        >>> graph = (patterns.SlidingWindow(8) | patterns.GlobalTokens(1)).build(1000)
+        >>> edge_attention(query, key, value, graph).shape
+        torch.Size([1000, 4, 32])
+    """
+    edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
+    if not 0. <= dropout_p < 1.:
+        raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
+    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"'scale' must be finite (got {scale})")
+    kernel = kernels.load(_choose_backend(graph) if backend == 'auto' else backend)
+
+    dtype = torch.promote_types(query.dtype, torch.float)
+    out, weight = kernel.edge_attention(
+        query.to(dtype), key.to(dtype), value.to(dtype), graph,
+        edge_bias=edge_bias, edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
+    out = out.to(query.dtype)
+    return (out, weight.to(query.dtype)) if return_attention_weights else out
+
+
+def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
+    r"""The differentiable probability of each edge under a factor model.
+
+    .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
+
+    Only the pairs that are edges are computed, in O(edges x clusters) time and, where torch has
+    CSR products, O(edges + nodes x clusters) memory (SBM-Transformer, Sec. 4.1; exploration, a
+    constant, is left out). A straight-through estimator turns it into a gate:
+    :func:`graphattn.samplers.straight_through`.
+
+    Args:
+        model (FactorModel): The model that the edges were drawn from, of the graph's sizes.
+        graph (BipartiteGraph): Any edges inside the model's blocks.
+
+    Returns:
+        Tensor ``[num_edges]`` of the dtype of the model's factors.
+
+    Raises:
+        ValueError: Model and graph differ in size or device.
+    """
+    query, key = model.mixed_query(), model.key_factor
+    if (query.size(0), key.size(0)) != (graph.num_queries, graph.num_keys):
+        raise ValueError(f"'model' must be of the graph's size, {graph.num_queries} queries and "
+                         f"{graph.num_keys} keys (got {query.size(0)} and {key.size(0)})")
+    if query.device != graph.device:
+        raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
+                         f"{query.device})")
+    dtype = torch.promote_types(query.dtype, torch.float)
+    kernel = kernels.load(_choose_backend(graph))
+    dot = kernel.edge_dot(query.to(dtype).unsqueeze(1), key.to(dtype).unsqueeze(1), graph)
+    return dot.squeeze(1).to(query.dtype)
+
+
+def _choose_backend(graph: BipartiteGraph) -> str:
+    return 'csr' if kernels.load('csr').is_available(graph.device) else 'gather'
+
+
+def check_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Checks the arguments of :func:`edge_attention`; returns bias and gate ready for a kernel."""
+    _check_tensors(query, key, value, graph)
+    return (_check_edge_values('edge_bias', edge_bias, query, graph),
+            _check_edge_values('edge_gate', edge_gate, query, graph))
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+    if not isinstance(graph, BipartiteGraph):
+        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
+                        f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
+    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
+                                           ('key', key, 'keys', graph.num_keys),
+                                           ('value', value, 'keys', graph.num_keys)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+        if tensor.dim() != 3 or tensor.shape[:2] != (num_nodes, query.shape[1:2].numel()):
+            expected = f'{num_nodes} {nodes}, {query.size(1) if query.dim() > 1 else "?"} heads'
+            raise ValueError(f"'{name}' must be [nodes, heads, channels] with {expected} (got "
+                             f"shape {tuple(tensor.shape)})")
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+    if key.size(2) != query.size(2):
+        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+
+
+def _check_edge_values(
+    name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
+) -> Tensor | None:
+    """``values`` as ``[num_edges, heads or 1]`` in the dtype of the computation."""
+    if values is None:
+        return None
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+    if values.device != query.device:
+        raise ValueError(f"'{name}' must be on {query.device}, where query is (got "
+                         f"{values.device})")
+    if values.shape == (graph.num_edges,):
+        values = values.unsqueeze(1)
+    elif values.shape != (graph.num_edges, query.size(1)):
+        raise ValueError(f"'{name}' must be [num_edges] or [num_edges, heads] with "
+                         f"{graph.num_edges} edges and {query.size(1)} heads (got shape "
+                         f"{tuple(values.shape)})")
+    return values.to(torch.promote_types(query.dtype, torch.float))
+
+
+__all__ = ['edge_attention', 'edge_probability']

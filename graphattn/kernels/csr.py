@@ -1,0 +1,99 @@
+"""torch's own CSR products, one head at a time: nothing of size edges x channels is ever stored.
+
+Logits are a sampled dense-dense product and the output is a sparse-dense product; both run in MKL
+on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same two kinds, written out
+here because torch's own go through a dense [queries, keys] matrix.
+"""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels.gather import edge_logit, edge_softmax
+
+with warnings.catch_warnings():
+    # torch says once per process that its CSR layout is in beta: let that once be here.
+    warnings.simplefilter('ignore')
+    torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
+
+
+def is_available(device: torch.device) -> bool:
+    """Whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
+    return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
+    weight = F.dropout(edge_softmax(logit, graph), dropout_p)
+    out = [_WeightedSum.apply(weight_h, value_h, graph)
+           for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
+    return torch.stack(out, dim=1), weight
+
+
+def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
+    """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
+    dot = [_EdgeDot.apply(query_h, key_h, graph)
+           for query_h, key_h in zip(query.unbind(1), key.unbind(1))]
+    return torch.stack(dot, dim=1)
+
+
+class _EdgeDot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
+        ctx.save_for_backward(query, key)
+        ctx.graph = graph
+        return _sampled_dot(query, key, graph)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_dot: Tensor):
+        query, key = ctx.saved_tensors
+        return (_to_queries(grad_dot, key, ctx.graph), _to_keys(grad_dot, query, ctx.graph), None)
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+        ctx.save_for_backward(weight, value)
+        ctx.graph = graph
+        return _to_queries(weight, value, graph)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out: Tensor):
+        weight, value = ctx.saved_tensors
+        return (_sampled_dot(grad_out, value, ctx.graph), _to_keys(weight, grad_out, ctx.graph),
+                None)
+
+
+def _sampled_dot(at_query: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
+    pattern = _csr(graph.indptr, graph.key, at_key.new_zeros(graph.num_edges), graph.num_keys)
+    return torch.sparse.sampled_addmm(pattern, at_query, at_key.t()).values()
+
+
+def _to_queries(edge_weight: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
+    return _csr(graph.indptr, graph.key, edge_weight, graph.num_keys) @ at_key
+
+
+def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Tensor:
+    indptr, query, perm = graph.by_key
+    return _csr(indptr, query, edge_weight[perm], graph.num_queries) @ at_query
+
+
+def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
+    return torch.sparse_csr_tensor(indptr, column, values.contiguous(),
+                                   size=(indptr.numel() - 1, num_columns), check_invariants=False)

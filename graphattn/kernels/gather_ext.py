@@ -1,0 +1,34 @@
+"""The gather kernel on torch-scatter's segment softmax and torch-sparse's sparse product."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels.gather import edge_dot, edge_logit
+
+try:
+    import torch_sparse
+    from torch_scatter import scatter_softmax
+except ImportError as error:
+    raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
+                      "--no-build-isolation torch-scatter torch-sparse") from error
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
+    softmax = scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
+    weight = F.dropout(softmax, dropout_p)
+    out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
+           for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
+    return torch.stack(out, dim=1), weight
