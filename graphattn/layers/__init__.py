@@ -1,0 +1,8 @@
+"""Attention as PyG modules."""
+
+from graphattn.layers.edge_attention import EdgeAttention
+from graphattn.layers.encoder_layer import EncoderLayer
+from graphattn.layers.folding import fold_heads, unfold_heads
+from graphattn.layers.graph_attention import GraphAttention
+
+__all__ = ['EdgeAttention', 'EncoderLayer', 'GraphAttention', 'fold_heads', 'unfold_heads']

@@ -1,0 +1,148 @@
+"""Edge-softmax attention as a PyG message-passing layer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import softmax
+
+from graphattn import functional
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels.gather import edge_logit
+
+
+class EdgeAttention(MessagePassing):
+    r"""Attention as message passing: keys send their values, weighted, to the queries.
+
+    The operator of :func:`graphattn.functional.edge_attention`, in two ways that agree:
+
+    - **fused**, for a :class:`BipartiteGraph`: ``message_and_aggregate`` hands the sorted edges to
+      a kernel;
+    - **explicit**, through ``edge_update`` and ``message``: taken for a plain ``edge_index`` in
+      any order, while an explainer is at work, when a message hook is registered, and when the
+      attention weights are asked for. ``alpha`` is an argument of ``message``, which is where
+      PyG's ``AttentionExplainer`` looks for it.
+
+    Args:
+        dropout (float): Probability with which a weight is zeroed in training.
+        scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
+        backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
+        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import EdgeAttention
+        >>> from graphattn.patterns import SlidingWindow
+        >>> query, key, value = torch.randn(3, 10, 2, 8)
+        >>> attention = EdgeAttention()
+        >>> graph = SlidingWindow(1).build(10)
+        >>> out, (edge_index, alpha) = attention(query, key, value, graph,
+        ...                                      return_attention_weights=True)
+        >>> out.shape, alpha.shape
+        (torch.Size([10, 2, 8]), torch.Size([28, 2]))
+        >>> torch.allclose(out, attention(query, key, value, graph), atol=1e-6)
+        True
+    """
+
+    SUPPORTS_FUSED_EDGE_INDEX = True
+
+    def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto',
+                 **kwargs):
+        kwargs.setdefault('aggr', 'add')
+        super().__init__(node_dim=0, **kwargs)
+        if not 0. <= dropout < 1.:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        if backend != 'auto':
+            functional.kernels.load(backend)
+        self.dropout = dropout
+        self.scale = scale
+        self.backend = backend
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        graph: BipartiteGraph | Tensor,
+        *,
+        edge_bias: Tensor | None = None,
+        edge_gate: Tensor | None = None,
+        return_attention_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Attends along the edges.
+
+        Args:
+            query (Tensor): ``[num_queries, heads, channels]``.
+            key (Tensor): ``[num_keys, heads, channels]``.
+            value (Tensor): ``[num_keys, heads, value_channels]``.
+            graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
+                (key over query) may be in any order, but holds each edge once.
+            edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``.
+            edge_gate (Tensor, optional): As ``edge_bias``.
+            return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
+
+        Returns:
+            Tensor ``[num_queries, heads, value_channels]``; ``alpha`` is ``[num_edges, heads]``.
+
+        Raises:
+            ValueError, TypeError: As :func:`graphattn.functional.edge_attention`, or
+                ``edge_index`` holds an edge twice.
+        """
+        wants_messages = (self.explain or return_attention_weights
+                          or self._message_forward_hooks or self._message_forward_pre_hooks)
+        if isinstance(graph, BipartiteGraph) and not wants_messages:
+            return self.propagate(graph.edge_index, query=query, key=key, value=value,
+                                  graph=graph, edge_bias=edge_bias, edge_gate=edge_gate)
+
+        edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
+        edge_bias, edge_gate = functional.check_arguments(query, key, value, graph,
+                                                          edge_bias, edge_gate)
+        dtype = torch.promote_types(query.dtype, torch.float)
+        alpha = self.edge_updater(edge_index, query=query.to(dtype), key=key.to(dtype),
+                                  edge_bias=edge_bias, edge_gate=edge_gate)
+        out = self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
+                             value=value.to(dtype), alpha=alpha).to(query.dtype)
+        return (out, (edge_index, alpha.to(query.dtype))) if return_attention_weights else out
+
+    def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
+                    edge_gate: Tensor | None, index: Tensor, size_i: int | None) -> Tensor:
+        logit = edge_logit((query_i * key_j).sum(dim=-1), edge_bias, edge_gate,
+                           self._scale(key_j))
+        alpha = softmax(logit, index, num_nodes=size_i)
+        return F.dropout(alpha, self.dropout, self.training)
+
+    def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
+        return alpha.unsqueeze(-1) * value_j
+
+    def message_and_aggregate(self, edge_index: EdgeIndex, query: Tensor, key: Tensor,
+                              value: Tensor, graph: BipartiteGraph, edge_bias: Tensor | None,
+                              edge_gate: Tensor | None) -> Tensor:
+        return functional.edge_attention(
+            query, key, value, graph, edge_bias=edge_bias, edge_gate=edge_gate,
+            scale=self.scale, dropout_p=self.dropout if self.training else 0.,
+            backend=self.backend)
+
+    def _scale(self, key: Tensor) -> float:
+        return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r})'
+
+
+def _edges_in_given_order(
+    graph: BipartiteGraph | Tensor, num_queries: int, num_keys: int,
+) -> tuple[Tensor, BipartiteGraph]:
+    if isinstance(graph, BipartiteGraph):
+        return graph.edge_index.as_tensor(), graph
+    edge_index = graph.as_tensor() if isinstance(graph, EdgeIndex) else graph
+    graph = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys)
+    if graph.num_edges != edge_index.size(1):
+        raise ValueError(f"'graph' must hold each edge once (got {edge_index.size(1)} edges, "
+                         f"{graph.num_edges} of them different); BipartiteGraph.from_edge_index "
+                         f"merges them")
+    return edge_index, graph

@@ -1,0 +1,66 @@
+"""A transformer encoder layer around graph attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphattn.graph import BipartiteGraph
+from graphattn.layers.graph_attention import GraphAttention
+from graphattn.sources import GraphSource
+
+
+class EncoderLayer(nn.Module):
+    r"""Graph attention and a feed-forward network, each with a residual and a layer norm.
+
+    .. math::
+        \text{pre-norm: } x + f(\mathrm{norm}(x)), \qquad
+        \text{post-norm: } \mathrm{norm}(x + f(x))
+
+    Args:
+        channels (int): Size of each token.
+        heads (int): Number of attention heads.
+        source (GraphSource): Where the edges come from.
+        head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
+        hidden_channels (int, optional): Hidden size of the feed-forward network,
+            ``4 * channels`` if omitted.
+        dropout (float): Dropout after the attention and in the feed-forward network.
+        attention_dropout (float): Dropout on the attention weights.
+        norm_first (bool): Pre-norm, or post-norm as BERT.
+        backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
+    """
+
+    def __init__(self, channels: int, heads: int, source: GraphSource, *,
+                 head_channels: int | None = None, hidden_channels: int | None = None,
+                 dropout: float = 0., attention_dropout: float = 0., norm_first: bool = True,
+                 backend: str = 'auto'):
+        super().__init__()
+        hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
+        self.norm_first = norm_first
+        self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
+                                        dropout=attention_dropout, backend=backend)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(dropout),
+            nn.Linear(hidden_channels, channels), nn.Dropout(dropout))
+        self.attention_norm = nn.LayerNorm(channels)
+        self.feed_forward_norm = nn.LayerNorm(channels)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        ptr: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        return_graph: bool = False,
+    ) -> Tensor | tuple[Tensor, BipartiteGraph]:
+        """Arguments and results are those of :meth:`GraphAttention.forward`."""
+        attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
+                                         generator=generator, return_graph=True)
+        x = x + self.dropout(attended)
+        if self.norm_first:
+            x = x + self.feed_forward(self.feed_forward_norm(x))
+        else:
+            x = self.attention_norm(x)
+            x = self.feed_forward_norm(x + self.feed_forward(x))
+        return (x, graph) if return_graph else x

@@ -1,0 +1,7 @@
+"""Where a layer's edges come from: the one seam between tokens and graphs."""
+
+from graphattn.sources.base import GraphSource
+from graphattn.sources.block_model import BlockModelSource
+from graphattn.sources.pattern_source import PatternSource
+
+__all__ = ['BlockModelSource', 'GraphSource', 'PatternSource']

@@ -1,0 +1,159 @@
+"""A stochastic block model for every head, sampled for every sequence."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphattn.functional import edge_probability
+from graphattn.graph import BipartiteGraph
+from graphattn.patterns import Pattern
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
+from graphattn.sources.base import GraphSource
+from graphattn.sources.pattern_source import PatternSource
+
+SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
+
+
+class BlockModelSource(GraphSource):
+    r"""Graphs sampled from a mixed-membership stochastic block model (SBM-Transformer, Sec. 4.1).
+
+    .. math::
+        \hat{S} = \operatorname{softmax}(C C^\top), \quad
+        \hat{Q} = \operatorname{sigmoid}(\mathrm{MLP}(Q) C^\top), \quad
+        \hat{K} = \operatorname{sigmoid}(\mathrm{MLP}(K) C^\top), \quad
+        M_{ij} \sim \hat{Q}_i \hat{S} \hat{K}_j^\top
+
+    (Eq. 5 to 8), where the softmax runs over all :math:`k^2` entries. In training the graph
+    carries the probability of its edges, and :meth:`logit_terms` sends their gradient to clusters
+    and MLP straight through the sampling. Freshly initialised, a quarter of the pairs attend
+    (App. C): :math:`\operatorname{sigmoid}(0)^2`.
+
+    Args:
+        heads (int): Number of heads; each has its clusters and its graphs.
+        head_channels (int): Size of a head.
+        clusters (int): Number of clusters :math:`k`.
+        preset (str): ``'paper'``: one MLP per head, clusters initialised per head, gradients by
+            Eq. 9. ``'repo'``, as the authors' code: one MLP for all heads, clusters of standard
+            deviation :math:`\sqrt{2 / (k C)}` (so that all edges start out alike), and their
+            clipped gradient.
+        law (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
+            ``'poisson'``: Algorithm 1, whose edges have probability :math:`1 - e^{-p - \delta}`
+            and which therefore never exceeds 63 % density.
+        exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
+        estimator (str, optional): Instead of the preset's gradient, see
+            :func:`graphattn.samplers.straight_through`.
+        fixed (Pattern, optional): Edges that are always present beside the sampled ones, with
+            probability 1: ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``),
+            ``SlidingWindow(32)`` the local window of 64 of its GLUE models.
+
+    Raises:
+        ValueError: A size is not positive, ``exploration`` is not in [0, 1], or a name is unknown.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.sources import BlockModelSource
+        >>> source = BlockModelSource(heads=2, head_channels=8, clusters=16).eval()
+        >>> query, key = torch.randn(2, 500, 2, 8)
+        >>> graph = source(query, key, torch.tensor([0, 200, 500]))
+        >>> graph.num_blocks, round(graph.density(), 1)  # two heads of two sequences
+        (4, 0.2)
+    """
+
+    per_head = True
+
+    def __init__(
+        self,
+        heads: int,
+        head_channels: int,
+        clusters: int = 128,
+        *,
+        preset: Literal['paper', 'repo'] = 'paper',
+        law: Literal['bernoulli', 'poisson'] = 'bernoulli',
+        exploration: float = 0.01,
+        estimator: Literal['paper', 'repo'] | None = None,
+        fixed: Pattern | None = None,
+    ):
+        super().__init__()
+        for name, size in (('heads', heads), ('head_channels', head_channels),
+                           ('clusters', clusters)):
+            if size < 1:
+                raise ValueError(f"'{name}' must be positive (got {size})")
+        if not 0. <= exploration <= 1.:
+            raise ValueError(f"'exploration' must be in [0, 1] (got {exploration})")
+        for name, choice, choices in (('preset', preset, ('paper', 'repo')),
+                                      ('law', law, tuple(SAMPLERS)),
+                                      ('estimator', estimator, ('paper', 'repo', None))):
+            if choice not in choices:
+                raise ValueError(f"'{name}' must be one of {choices} (got {choice!r})")
+        self.heads, self.head_channels, self.clusters = heads, head_channels, clusters
+        self.preset, self.law, self.exploration = preset, law, exploration
+        self.estimator = preset if estimator is None else estimator
+        self.fixed = None if fixed is None else PatternSource(fixed)
+        num_mlps = heads if preset == 'paper' else 1
+        self.centroid = nn.Parameter(torch.empty(heads, clusters, head_channels))
+        self.weight1 = nn.Parameter(torch.empty(num_mlps, head_channels, head_channels))
+        self.bias1 = nn.Parameter(torch.empty(num_mlps, 1, head_channels))
+        self.weight2 = nn.Parameter(torch.empty(num_mlps, head_channels, head_channels))
+        self.bias2 = nn.Parameter(torch.empty(num_mlps, 1, head_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws clusters from Kaiming's normal law and the MLPs as ``torch.nn.Linear`` does."""
+        fan_in = self.head_channels * (1 if self.preset == 'paper' else self.clusters)
+        nn.init.normal_(self.centroid, std=math.sqrt(2 / fan_in))
+        bound = 1 / math.sqrt(self.head_channels)
+        for parameter in (self.weight1, self.bias1, self.weight2, self.bias2):
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        model = self.block_model(query, key, ptr)
+        graph = SAMPLERS[self.law](model, generator=generator)
+        fixed = None
+        if self.fixed is not None:
+            one_head = self.fixed(query, key, ptr, generator=generator)
+            fixed = BipartiteGraph.batch([one_head] * self.heads)
+            graph = graph | fixed
+        if not (self.training and torch.is_grad_enabled()):
+            return graph
+        edge_prob = edge_probability(model, graph)
+        if fixed is not None:
+            edge_prob = edge_prob.masked_fill(graph.contains(fixed), 1.)
+        return graph.with_edge_prob(edge_prob)
+
+    def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
+        """The law of the graphs, before any is drawn; arguments as for a call."""
+        if query.shape[1:] != (self.heads, self.head_channels):
+            raise ValueError(f"'query' must have the source's {self.heads} heads of "
+                             f"{self.head_channels} channels (got shape {tuple(query.shape)})")
+        affinity = self.centroid @ self.centroid.transpose(1, 2)
+        mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
+        first_node = torch.arange(self.heads, device=ptr.device).unsqueeze(1) * query.size(0)
+        folded_ptr = torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])
+        return FactorModel(self._membership(query).flatten(0, 1), mixing,
+                           self._membership(key).flatten(0, 1),
+                           query_ptr=folded_ptr, key_ptr=folded_ptr,
+                           exploration=self.exploration if self.training else 0.)
+
+    def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
+        return {} if graph.edge_prob is None else straight_through(graph.edge_prob, self.estimator)
+
+    def _membership(self, x: Tensor) -> Tensor:
+        """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""
+        hidden = (x.transpose(0, 1) @ self.weight1 + self.bias1).relu()
+        embedding = hidden @ self.weight2 + self.bias2
+        return (embedding @ self.centroid.transpose(1, 2)).sigmoid()
+
+    def extra_repr(self) -> str:
+        return (f'heads={self.heads}, head_channels={self.head_channels}, '
+                f'clusters={self.clusters}, preset={self.preset!r}, law={self.law!r}')

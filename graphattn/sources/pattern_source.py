@@ -1,0 +1,58 @@
+"""A fixed pattern for every sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.graph import BipartiteGraph
+from graphattn.patterns import Pattern
+from graphattn.sources.base import GraphSource
+
+
+class PatternSource(GraphSource):
+    """The edges of a pattern, built for the length of each sequence and shared by all heads.
+
+    Args:
+        pattern (Pattern): Which pattern.
+        seed (int, optional): Seed of a random pattern, which then is one graph for each length,
+            as in Diffuser. With ``None`` every sequence of every call gets a graph of its own.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.patterns import SlidingWindow
+        >>> from graphattn.sources import PatternSource
+        >>> tokens = torch.randn(7, 2, 4)
+        >>> PatternSource(SlidingWindow(1))(tokens, tokens, torch.tensor([0, 3, 7]))
+        BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_blocks=2, density=68.0%)
+    """
+
+    def __init__(self, pattern: Pattern, seed: int | None = 0):
+        super().__init__()
+        if not isinstance(pattern, Pattern):
+            raise TypeError(f"'pattern' must be a Pattern (got {type(pattern).__name__}); "
+                            f"graphattn.patterns.get builds one by name")
+        self.pattern = pattern
+        self.seed = seed
+        self._graph_of_length: dict[int, BipartiteGraph] = {}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        graphs = [self._graph(length, generator) for length in ptr.diff().tolist()]
+        return BipartiteGraph.batch(graphs or [self._graph(0, generator)]).to(query.device)
+
+    def _graph(self, length: int, generator: torch.Generator | None) -> BipartiteGraph:
+        if self.pattern.is_random and self.seed is None:
+            return self.pattern.build(length, seed=generator)
+        if length not in self._graph_of_length:
+            self._graph_of_length[length] = self.pattern.build(length, seed=self.seed)
+        return self._graph_of_length[length]
+
+    def extra_repr(self) -> str:
+        return f'{self.pattern}, seed={self.seed}' if self.pattern.is_random else f'{self.pattern}'
