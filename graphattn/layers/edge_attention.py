@@ -95,19 +95,21 @@ class EdgeAttention(MessagePassing):
         """
         wants_messages = (self.explain or return_attention_weights
                           or self._message_forward_hooks or self._message_forward_pre_hooks)
+        dtype, alpha = query.dtype, None
         if isinstance(graph, BipartiteGraph) and not wants_messages:
-            return self.propagate(graph.edge_index, query=query, key=key, value=value,
-                                  graph=graph, edge_bias=edge_bias, edge_gate=edge_gate)
-
-        edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
-        edge_bias, edge_gate = functional.check_arguments(query, key, value, graph,
-                                                          edge_bias, edge_gate)
-        dtype = torch.promote_types(query.dtype, torch.float)
-        alpha = self.edge_updater(edge_index, query=query.to(dtype), key=key.to(dtype),
-                                  edge_bias=edge_bias, edge_gate=edge_gate)
-        out = self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
-                             value=value.to(dtype), alpha=alpha).to(query.dtype)
-        return (out, (edge_index, alpha.to(query.dtype))) if return_attention_weights else out
+            edge_index = graph.edge_index
+        else:
+            edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
+            edge_bias, edge_gate = functional.check_arguments(query, key, value, graph,
+                                                              edge_bias, edge_gate)
+            query, key, value = (x.to(torch.promote_types(dtype, torch.float))
+                                 for x in (query, key, value))
+            alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
+                                      edge_gate=edge_gate)
+        out = self.propagate(edge_index, size=(graph.num_keys, graph.num_queries), query=query,
+                             key=key, value=value, alpha=alpha, graph=graph,
+                             edge_bias=edge_bias, edge_gate=edge_gate).to(dtype)
+        return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
 
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
                     edge_gate: Tensor | None, index: Tensor, size_i: int | None) -> Tensor:

@@ -45,7 +45,9 @@ class PatternSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         graphs = [self._graph(length, generator) for length in ptr.diff().tolist()]
-        return BipartiteGraph.batch(graphs or [self._graph(0, generator)]).to(query.device)
+        if not graphs:
+            return BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr)
+        return BipartiteGraph.batch(graphs).to(query.device)
 
     def _graph(self, length: int, generator: torch.Generator | None) -> BipartiteGraph:
         if self.pattern.is_random and self.seed is None:

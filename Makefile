@@ -1,0 +1,27 @@
+PYTHON ?= python3
+VENV ?= .venv
+pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+metadata = setup.cfg pyproject.toml constraints.txt
+
+.PHONY: train test
+.DELETE_ON_ERROR:
+
+train: $(VENV)/experiments
+	$(VENV)/bin/python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
+
+test: $(VENV)/everything
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python -m pytest -n 2
+
+$(VENV)/experiments: $(metadata)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(pip) --upgrade setuptools wheel
+	$(pip) --editable '.[experiments]'
+	touch $@
+
+# torch-scatter and torch-sparse import torch while they are built, hence no build isolation; they
+# need a C++ compiler and, once, about 16 minutes on two cores.
+$(VENV)/everything: $(VENV)/experiments
+	$(pip) --editable '.[experiments,text,analysis,dev]'
+	$(pip) --no-build-isolation --editable '.[ext]'
+	touch $@

@@ -1,0 +1,77 @@
+"""Pictures of a training run."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+CURVES = {'loss': 'loss', 'accuracy': 'accuracy', 'density': 'density of the graphs'}
+
+
+def training_curves(history: list[dict[str, float]]) -> Figure:
+    """Loss, accuracy, and the density of every layer and head, by epoch.
+
+    Args:
+        history (list): One dict of metrics for each epoch, as in metrics.csv.
+    """
+    figure = Figure(figsize=(13, 3.8), layout='constrained')
+    epoch = [row['epoch'] + 1 for row in history]
+    for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items()):
+        names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
+        for name in names:
+            stage, _, *place = name.split('/')
+            if place and stage != 'val':
+                continue
+            axes.plot(epoch, [row.get(name, float('nan')) for row in history],
+                      label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
+        axes.set(title=title, xlabel='epoch', xlim=(1, max(2, epoch[-1])))
+        axes.grid(alpha=0.3)
+        if names:
+            axes.legend(fontsize=8, ncols=2 if len(names) > 8 else 1)
+    return figure
+
+
+@torch.no_grad()
+def received_attention(
+    model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
+) -> Figure:
+    """How many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
+
+    Args:
+        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
+        images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
+        titles (list): One for each image.
+        shape (tuple): Height and width of an image.
+        draws (int): Number of sampled graphs that a map averages.
+    """
+    was_training = model.training
+    model.eval()
+    num_images, num_pixels = images.shape
+    ptr = torch.arange(num_images * draws + 1, device=images.device) * num_pixels
+    tokens = images.repeat_interleave(draws, dim=0).flatten()
+    graphs = model(tokens, ptr, return_graphs=True)[1]
+    model.train(was_training)
+
+    maps, names = [], []
+    for layer, graph in enumerate(graphs):
+        received = graph.out_degree().view(-1, num_images, draws, *shape).float().mean(dim=2)
+        maps.extend(received / num_pixels)
+        heads = [f'head {h}' for h in range(len(received))] if len(received) > 1 else ['all heads']
+        names.extend(f'layer {layer}\n{head}' for head in heads)
+
+    figure = Figure(figsize=(1.5 * (1 + len(maps)), 1.75 * num_images + 0.6), layout='constrained')
+    rows = figure.subplots(num_images, 1 + len(maps), squeeze=False)
+    highest = max(float(received.max()) for received in maps)
+    for i, row in enumerate(rows):
+        row[0].imshow(images[i].view(shape).cpu().numpy(), cmap='gray')
+        row[0].set_title(titles[i], fontsize=9)
+        for axes, received, name in zip(row[1:], maps, names):
+            picture = axes.imshow(received[i].cpu().numpy(), cmap='viridis', vmin=0, vmax=highest)
+            density = f'{float(received[i].mean()):.1%}'
+            axes.set_title(f'{name}\n{density}' if i == 0 else density, fontsize=9)
+    for axes in rows.flat:
+        axes.set(xticks=[], yticks=[])
+    figure.colorbar(picture, ax=rows, shrink=0.6,
+                    label='share of the queries that attend to the pixel')
+    return figure

@@ -1,0 +1,112 @@
+"""Handwritten digits, read as sequences of 64 pixels."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.resources import files
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from experiments.classification import Batch
+from experiments.figures import received_attention
+
+NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
+
+
+class Digits(L.LightningDataModule):
+    """The 1,797 real 8x8 images that ship with scikit-learn, in a fixed stratified split::
+
+        0  0  5 13  9  1  0  0         tokens: 64 grey levels from 0 to 16, row by row
+        0  0 13 15 10 15  5  0         label:  0
+        0  3 15  2  0 11  8  0
+        ...                            1,257 for training, 180 for development, 360 for testing
+
+    Args:
+        batch_size (int): Images per step and process.
+        path (str, optional): Another file of that format, CSV or gzipped CSV: 64 grey levels and
+            the class on each line.
+
+    Raises:
+        ValueError: The file cannot be read, or a line of it is malformed.
+    """
+
+    def __init__(self, batch_size: int = 64, path: str | None = None):
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"'batch_size' must be positive (got {batch_size})")
+        self.batch_size = batch_size
+        self.path = path
+
+    def setup(self, stage: str | None = None) -> None:
+        from sklearn.model_selection import train_test_split
+
+        data = read_digits(self.path or files('sklearn.datasets.data') / 'digits.csv.gz')
+        train, held_out = train_test_split(data, train_size=0.7, stratify=data[:, -1],
+                                           random_state=0)
+        val, test = train_test_split(held_out, test_size=2 / 3, stratify=held_out[:, -1],
+                                     random_state=0)
+        self.train, self.val, self.test = (
+            TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
+            for part in (train, val, test))
+
+    def train_dataloader(self) -> DataLoader:
+        # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
+        sampler = DistributedSampler(self.train, self.trainer.world_size,
+                                     self.trainer.global_rank, shuffle=True)
+        return DataLoader(self.train, self.batch_size, sampler=sampler, collate_fn=collate_images)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._in_order(self.val)
+
+    def test_dataloader(self) -> DataLoader:
+        return self._in_order(self.test)
+
+    def figures(self, model: nn.Module) -> dict[str, Figure]:
+        """The received-attention map of every head beside test images (SBM, Fig. 7)."""
+        image, label = self.test.tensors
+        first_of_class = [int((label == digit).nonzero()[0]) for digit in range(0, NUM_CLASSES, 2)]
+        return {'received_attention': received_attention(
+            model, image[first_of_class], [f'{digit}' for digit in label[first_of_class].tolist()],
+            shape=(8, 8))}
+
+    def _in_order(self, data: Dataset) -> DataLoader:
+        return DataLoader(data, 2 * self.batch_size, collate_fn=collate_images)
+
+
+def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:
+    """Images as a ragged batch of equally long sequences."""
+    image, label = (torch.stack(part) for part in zip(*samples))
+    return Batch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)
+
+
+def read_digits(path: str | Path) -> np.ndarray:
+    """The lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
+    path = Path(str(path))
+    try:
+        opener = gzip.open if path.suffix == '.gz' else open
+        with opener(path, 'rt', encoding='ascii') as file:
+            lines = file.read().splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error}); it must be a CSV file, "
+                         f"gzipped if it is called .gz") from error
+    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = [int(entry) for entry in line.split(',')]
+        except ValueError:
+            row = []
+        if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
+            raise ValueError(f"{path}, line {number}: expected {NUM_PIXELS} grey levels from 0 to "
+                             f"{NUM_LEVELS - 1} and a class from 0 to {NUM_CLASSES - 1} (got "
+                             f"{line[:60]!r})")
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} holds no images")
+    return np.array(rows)

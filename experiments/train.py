@@ -1,0 +1,116 @@
+r"""Trains and tests a model that a config file describes.
+
+    python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
+    python -m experiments.train fit --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+    python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+
+``fit`` also tests in the end. The run's folder is ``--trainer.default_root_dir``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.cli import ArgsType, LightningCLI
+
+from experiments.classification import Classification
+from experiments.run_folder import RunFolder, SaveConfig
+
+
+class StepSeeds(Callback):
+    """Makes all randomness of a step a function of (seed, stage, process, step).
+
+    A run that resumes at a step then draws what the uninterrupted one would have drawn: its
+    sampled graphs, dropout and augmentation. Evaluations draw the same graphs each time.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_) -> None:
+        self._seed('train', trainer.global_rank, trainer.global_step)
+
+    def on_validation_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
+        self._seed('val', trainer.global_rank, batch_idx)
+
+    def on_test_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
+        self._seed('test', trainer.global_rank, batch_idx)
+
+    def _seed(self, stage: str, rank: int, step: int) -> None:
+        entropy = np.random.SeedSequence([self.seed, *stage.encode(), rank, step])
+        torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
+
+
+class TrainCLI(LightningCLI):
+    """Lightning's command line with this project's callbacks; ``fit`` ends with a test."""
+
+    def __init__(self, args: ArgsType = None):
+        super().__init__(
+            Classification, subclass_mode_data=True, args=args,
+            save_config_callback=SaveConfig, seed_everything_default=0,
+            trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
+                              'num_sanity_val_steps': 0, 'enable_model_summary': False},
+            auto_configure_optimizers=False, load_from_checkpoint_support=False)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        known = LightningCLI.subcommands()
+        ours = {'verbose', 'weights_only'}
+        return {name: known[name] | ours for name in ('fit', 'validate', 'test')}
+
+    def parse_arguments(self, parser, args) -> None:
+        super().parse_arguments(parser, args)
+        _check_readable(self.config[self.config.subcommand].get('ckpt_path'))
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        options = self.config_init[self.subcommand].trainer
+        callbacks = [
+            *(options.callbacks or []), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
+            ModelCheckpoint(Path(options.default_root_dir) / 'checkpoints', filename='last',
+                            enable_version_counter=False, save_on_train_epoch_end=True)]
+        if options.enable_progress_bar is not False:
+            callbacks.append(TQDMProgressBar())
+        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+
+    def fit(self, **kwargs: Any) -> None:
+        self.trainer.fit(**kwargs, weights_only=True)
+        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+
+    def validate(self, **kwargs: Any) -> None:
+        self.trainer.validate(**kwargs, weights_only=True)
+
+    def test(self, **kwargs: Any) -> None:
+        self.trainer.test(**kwargs, weights_only=True, verbose=False)
+
+
+def _check_readable(ckpt_path: str | None) -> None:
+    if ckpt_path is None:
+        return
+    try:
+        torch.load(ckpt_path, weights_only=True, map_location='cpu')
+    except Exception as error:
+        raise ValueError(f"'ckpt_path' cannot be read: {ckpt_path} ({error})") from error
+
+
+def main(args: ArgsType = None) -> None:
+    """Runs the command line ``args``, or the process's own."""
+    logging.getLogger('lightning.pytorch').setLevel(logging.WARNING)
+    # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
+    warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
+    TrainCLI(args)
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (TypeError, ValueError) as error:
+        sys.exit(f'error: {error}')

@@ -1,0 +1,20 @@
+"""Looks into the processes of a test run."""
+
+from pathlib import Path
+
+import torch
+from lightning.pytorch.callbacks import Callback
+
+
+class SaveParameters(Callback):
+    """Saves what each process ends with, and how many edges it sampled on the way."""
+
+    def on_fit_start(self, trainer, pl_module):
+        self.num_edges = []
+        for layer in pl_module.model.encoder.layers:
+            layer.attention.source.register_forward_hook(
+                lambda source, inputs, graph: self.num_edges.append(graph.num_edges))
+
+    def on_fit_end(self, trainer, pl_module):
+        torch.save({'parameters': pl_module.state_dict(), 'num_edges': self.num_edges},
+                   Path(trainer.default_root_dir) / f'rank{trainer.global_rank}.pt')

@@ -1,0 +1,140 @@
+"""Both ways of EdgeAttention are one operator, and PyG's tools find what they look for."""
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.explain import AttentionExplainer, Explainer
+
+from graphattn import BipartiteGraph, functional
+from graphattn.layers import EdgeAttention
+from tests.graphs import GRAPHS
+
+
+def draw_inputs(graph, heads=2, dtype=torch.double):
+    generator = torch.Generator().manual_seed(1)
+    sizes = [(graph.num_queries, 4), (graph.num_keys, 4), (graph.num_keys, 3)]
+    query, key, value = (torch.randn(nodes, heads, channels, dtype=dtype, generator=generator)
+                         .requires_grad_() for nodes, channels in sizes)
+    bias, gate = (torch.randn(graph.num_edges, heads, dtype=dtype, generator=generator)
+                  .requires_grad_() for _ in range(2))
+    return query, key, value, bias, gate
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_explicit_and_fused_way_agree(name):
+    graph = GRAPHS[name]()
+    query, key, value, bias, gate = inputs = draw_inputs(graph)
+    attention = EdgeAttention()
+    fused = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
+    explicit, (edge_index, alpha) = attention(query, key, value, graph, edge_bias=bias,
+                                              edge_gate=gate, return_attention_weights=True)
+    torch.testing.assert_close(fused, explicit)
+    assert torch.equal(edge_index, graph.edge_index.as_tensor())
+    assert alpha.shape == (graph.num_edges, 2)
+    for fused_grad, explicit_grad in zip(torch.autograd.grad(fused.sin().sum(), inputs),
+                                         torch.autograd.grad(explicit.sin().sum(), inputs)):
+        torch.testing.assert_close(fused_grad, explicit_grad)
+
+
+def test_takes_the_fused_way_for_graphs_only(monkeypatch):
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph)
+    calls = []
+    kernel = functional.edge_attention
+    monkeypatch.setattr(functional, 'edge_attention',
+                        lambda *args, **kwargs: calls.append(1) or kernel(*args, **kwargs))
+    attention = EdgeAttention()
+    attention(query, key, value, graph)
+    assert len(calls) == 1
+    attention(query, key, value, graph.edge_index.as_tensor())
+    hook = attention.register_message_forward_hook(lambda *_: None)
+    attention(query, key, value, graph)
+    assert len(calls) == 1
+    hook.remove()
+    attention(query, key, value, graph)
+    assert len(calls) == 2
+
+
+def test_edges_in_any_order():
+    graph = GRAPHS['more_keys']()
+    query, key, value, bias, gate = draw_inputs(graph)
+    attention = EdgeAttention()
+    order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
+    shuffled = graph.edge_index.as_tensor()[:, order]
+    out = attention(query, key, value, shuffled, edge_bias=bias[order], edge_gate=gate[order])
+    torch.testing.assert_close(out, attention(query, key, value, graph, edge_bias=bias,
+                                              edge_gate=gate))
+
+
+def test_a_repeated_edge_is_an_error():
+    query = torch.randn(3, 1, 2)
+    edges = torch.tensor([[0, 1, 0], [0, 2, 0]])
+    with pytest.raises(ValueError, match='each edge once.*3 edges, 2 of them'):
+        EdgeAttention()(query, query, query, edges)
+
+
+@pytest.mark.parametrize('arguments, error, match', [
+    (dict(dropout=1.), ValueError, "'dropout' must be in"),
+    (dict(backend='gahter'), ValueError, "'gather'"),
+])
+def test_bad_arguments(arguments, error, match):
+    with pytest.raises(error, match=match):
+        EdgeAttention(**arguments)
+
+
+@pytest.mark.parametrize('explicit', [False, True])
+def test_wrong_sizes_are_refused_on_both_ways(explicit):
+    graph = BipartiteGraph.from_mask(torch.ones(3, 4, dtype=torch.bool))
+    tokens = torch.randn(3, 2, 4)
+    with pytest.raises(ValueError, match="'key' must be .* 4 keys"):
+        EdgeAttention()(tokens, tokens, tokens, graph, return_attention_weights=explicit)
+
+
+def test_dropout_acts_in_training_only():
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph)
+    attention = EdgeAttention(dropout=0.5)
+    undropped = EdgeAttention()(query, key, value, graph)
+    assert not torch.allclose(attention(query, key, value, graph), undropped)
+    torch.testing.assert_close(attention.eval()(query, key, value, graph), undropped)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
+def test_half_precision_accumulates_in_float32(dtype):
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph, dtype=torch.float)
+    exact = EdgeAttention()(query, key, value, graph)
+    half = [x.to(dtype) for x in (query, key, value)]
+    for explicit in (False, True):
+        out = EdgeAttention()(*half, graph, return_attention_weights=explicit)
+        out = out[0] if explicit else out
+        assert out.dtype == dtype
+        torch.testing.assert_close(out.float(), exact, atol=8 * torch.finfo(dtype).eps, rtol=0)
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(5, 8)
+        self.first, self.second = EdgeAttention(), EdgeAttention()
+
+    def forward(self, x, edge_index):
+        x = self.project(x).view(-1, 2, 4)
+        x = self.first(x, x, x, edge_index)
+        return self.second(x, x, x, edge_index).flatten(1)
+
+
+def test_attention_explainer_scores_every_edge():
+    graph = GRAPHS['square']()
+    order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
+    edge_index = graph.edge_index.as_tensor()[:, order]
+    model, x = TwoLayers(), torch.randn(graph.num_queries, 5)
+    explainer = Explainer(
+        model, AttentionExplainer(), explanation_type='model', edge_mask_type='object',
+        model_config=dict(mode='multiclass_classification', task_level='node', return_type='raw'))
+    edge_mask = explainer(x, edge_index).edge_mask
+
+    x = model.project(x).view(-1, 2, 4)
+    y, (_, first) = model.first(x, x, x, edge_index, return_attention_weights=True)
+    _, (_, second) = model.second(y, y, y, edge_index, return_attention_weights=True)
+    torch.testing.assert_close(edge_mask, torch.cat([first, second], dim=1).amax(dim=1))

@@ -1,0 +1,146 @@
+"""The block model's law, density, gradients and variants (SBM-Transformer, Sec. 4 and App. C)."""
+
+import pytest
+import torch
+
+from graphattn.functional import edge_attention, edge_probability
+from graphattn.layers import fold_heads
+from graphattn.patterns import SlidingWindow
+from graphattn.sources import BlockModelSource
+
+PTR = torch.tensor([0, 300, 500])
+
+
+def inputs(heads=2, channels=16, nodes=500, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, nodes, heads, channels, generator=generator)
+
+
+@pytest.mark.parametrize('preset', ['paper', 'repo'])
+def test_a_quarter_of_the_pairs_attend_at_first(preset):
+    densities = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        source = BlockModelSource(heads=2, head_channels=16, preset=preset).eval()
+        densities.append(source(*inputs(seed=seed), PTR).density())
+    assert sum(densities) / 8 == pytest.approx(0.25, abs=0.02 if preset == 'paper' else 0.002)
+
+
+def test_clusters_of_the_repository_start_out_alike():
+    source = BlockModelSource(heads=2, head_channels=32, clusters=128, preset='repo').eval()
+    prob = source.block_model(*inputs(channels=32), PTR).expectation()
+    inside = prob[:300, :300]
+    assert float((inside - 0.25).abs().max()) < 0.004
+    assert float(source.centroid.std()) == pytest.approx((2 / (128 * 32))**0.5, rel=0.1)
+
+
+def test_law_is_the_papers_equations():
+    source = BlockModelSource(heads=2, head_channels=4, clusters=3).double().eval()
+    query, key = inputs(channels=4, nodes=7).double()
+    prob = source.block_model(query, key, torch.tensor([0, 7])).expectation()
+    for h in range(2):
+        def mlp(x, h=h):
+            return ((x @ source.weight1[h] + source.bias1[h]).relu() @ source.weight2[h]
+                    + source.bias2[h])
+        cluster = source.centroid[h]
+        mixing = (cluster @ cluster.t()).flatten().softmax(0).view(3, 3)                # Eq. 5
+        query_membership = torch.sigmoid(mlp(query[:, h]) @ cluster.t())                # Eq. 6
+        key_membership = torch.sigmoid(mlp(key[:, h]) @ cluster.t())                    # Eq. 7
+        expected = query_membership @ mixing @ key_membership.t()
+        torch.testing.assert_close(prob[7 * h:7 * h + 7, 7 * h:7 * h + 7], expected)
+    assert not prob[:7, 7:].any()
+
+
+@pytest.mark.parametrize('law, expected', [
+    ('bernoulli', lambda p: p), ('poisson', lambda p: 1 - (-p).exp())])
+def test_density_follows_the_law(law, expected):
+    source = BlockModelSource(heads=2, head_channels=16, law=law).eval()
+    x = inputs()
+    prob = source.block_model(*x, PTR).expectation()
+    pairs = 2 * (300**2 + 200**2)
+    expected_density = float(expected(prob).sum()) / pairs
+    assert source(*x, PTR).density() == pytest.approx(expected_density, abs=0.004)
+
+
+def test_exploration_acts_in_training_only():
+    source = BlockModelSource(heads=2, head_channels=16, exploration=0.2)
+    with torch.no_grad():
+        source.bias2.fill_(0.)
+        source.weight2.fill_(0.)
+        source.centroid.mul_(0.01)
+    assert source(*inputs(), PTR).density() == pytest.approx(0.45, abs=0.01)
+    assert source.eval()(*inputs(), PTR).density() == pytest.approx(0.25, abs=0.01)
+    assert source.block_model(*inputs(), PTR).exploration == 0.
+
+
+@pytest.mark.parametrize('preset', ['paper', 'repo'])
+def test_gradients_reach_clusters_and_mlps(preset):
+    torch.manual_seed(0)
+    source = BlockModelSource(heads=2, head_channels=16, preset=preset)
+    query, key = inputs()
+    graph = source(query, key, PTR)
+    query, key, value = fold_heads(query), fold_heads(key), fold_heads(key.sin())
+    out = edge_attention(query, key, value, graph, **source.logit_terms(graph))
+    out.sin().sum().backward()
+    for name, parameter in source.named_parameters():
+        assert parameter.grad is not None and float(parameter.grad.abs().sum()) > 0, name
+
+
+def test_edges_carry_their_probability_in_training_only():
+    source = BlockModelSource(heads=2, head_channels=16)
+    x = inputs()
+    graph = source(*x, PTR)
+    model = source.block_model(*x, PTR)
+    torch.testing.assert_close(graph.edge_prob, edge_probability(model, graph))
+    assert graph.edge_prob.requires_grad
+    assert source.eval()(*x, PTR).edge_prob is None
+    with torch.no_grad():
+        assert source.train()(*x, PTR).edge_prob is None
+
+
+def test_estimator_follows_the_preset_unless_named():
+    def terms(**options):
+        source = BlockModelSource(heads=2, head_channels=16, **options)
+        return set(source.logit_terms(source(*inputs(), PTR)))
+
+    assert terms() == {'edge_gate'}
+    assert terms(preset='repo') == {'edge_bias'}
+    assert terms(preset='repo', estimator='paper') == {'edge_gate'}
+
+
+def test_self_loops_and_windows_are_always_there_with_probability_one():
+    for radius in (0, 2):
+        fixed = SlidingWindow(radius)
+        source = BlockModelSource(heads=2, head_channels=16, fixed=fixed)
+        graph = source(*inputs(), PTR)
+        distance = (graph.query - graph.key).abs()
+        in_window = distance <= radius
+        assert int(in_window.sum()) == 2 * (fixed.build(300).num_edges + fixed.build(200).num_edges)
+        assert bool((graph.edge_prob[in_window] == 1).all())
+        assert float(graph.edge_prob[~in_window].max()) < 1
+        assert graph.density() == pytest.approx(0.26, abs=0.04)
+
+
+def test_can_reach_full_attention_as_figure_4_claims():
+    source = BlockModelSource(heads=2, head_channels=16).eval()
+    with torch.no_grad():
+        source.centroid.fill_(10.)
+        source.weight2.fill_(0.)
+        source.bias2.fill_(10.)
+    assert source(*inputs(), PTR).density() == 1.
+    source.law = 'poisson'
+    assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(heads=0), "'heads' must be positive"),
+    (dict(clusters=-1), "'clusters' must be positive"),
+    (dict(exploration=-0.1), "'exploration' must be in"),
+    (dict(exploration=float('nan')), "'exploration' must be in"),
+    (dict(preset='papre'), "'preset' must be one of"),
+    (dict(law='gauss'), "'law' must be one of"),
+    (dict(estimator='x'), "'estimator' must be one of"),
+])
+def test_bad_options(options, match):
+    with pytest.raises(ValueError, match=match):
+        BlockModelSource(**{'heads': 2, 'head_channels': 4, **options})
