@@ -89,7 +89,7 @@ class BipartiteGraph:
             same_blocks = num_keys == num_queries
             key_ptr = query_ptr if same_blocks else torch.tensor([0, num_keys],
                                                                  device=edge_index.device)
-        self._edge_index = edge_index
+        self._edge_index = edge_index.contiguous()
         self._num_queries, self._num_keys = int(num_queries), int(num_keys)
         self._edge_prob = edge_prob
         self._query_ptr, self._key_ptr = query_ptr, key_ptr

@@ -46,8 +46,8 @@ class BlockModelSource(GraphSource):
         exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
         estimator (str, optional): Instead of the preset's gradient, see
             :func:`graphattn.samplers.straight_through`.
-        fixed (Pattern, optional): Edges that are always present beside the sampled ones, with
-            probability 1: ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``),
+        fixed (Pattern or str, optional): Edges that are always present beside the sampled ones,
+            with probability 1: ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``),
             ``SlidingWindow(32)`` the local window of 64 of its GLUE models.
 
     Raises:
@@ -75,7 +75,7 @@ class BlockModelSource(GraphSource):
         law: Literal['bernoulli', 'poisson'] = 'bernoulli',
         exploration: float = 0.01,
         estimator: Literal['paper', 'repo'] | None = None,
-        fixed: Pattern | None = None,
+        fixed: Pattern | str | None = None,
     ):
         super().__init__()
         for name, size in (('heads', heads), ('head_channels', head_channels),

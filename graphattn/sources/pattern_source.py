@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
-from graphattn.patterns import Pattern
+from graphattn.patterns import Pattern, parse
 from graphattn.sources.base import GraphSource
 
 
@@ -14,7 +14,8 @@ class PatternSource(GraphSource):
     """The edges of a pattern, built for the length of each sequence and shared by all heads.
 
     Args:
-        pattern (Pattern): Which pattern.
+        pattern (Pattern or str): Which pattern, or an expression of it for
+            :func:`graphattn.patterns.parse`.
         seed (int, optional): Seed of a random pattern, which then is one graph for each length,
             as in Diffuser. With ``None`` every sequence of every call gets a graph of its own.
 
@@ -27,12 +28,11 @@ class PatternSource(GraphSource):
         BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_blocks=2, density=68.0%)
     """
 
-    def __init__(self, pattern: Pattern, seed: int | None = 0):
+    def __init__(self, pattern: Pattern | str, seed: int | None = 0):
         super().__init__()
-        if not isinstance(pattern, Pattern):
-            raise TypeError(f"'pattern' must be a Pattern (got {type(pattern).__name__}); "
-                            f"graphattn.patterns.get builds one by name")
-        self.pattern = pattern
+        if not isinstance(pattern, Pattern | str):
+            raise TypeError(f"'pattern' must be a Pattern or a str (got {type(pattern).__name__})")
+        self.pattern = parse(pattern) if isinstance(pattern, str) else pattern
         self.seed = seed
         self._graph_of_length: dict[int, BipartiteGraph] = {}
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
 
 PTR = torch.tensor([0, 6, 12, 15])
@@ -30,5 +30,10 @@ def test_an_unseeded_random_pattern_is_drawn_anew():
 
 
 def test_needs_a_pattern():
-    with pytest.raises(TypeError, match="'pattern' must be a Pattern.*got int"):
+    with pytest.raises(TypeError, match="'pattern' must be a Pattern or a str .got int"):
         PatternSource(3)
+
+
+def test_a_pattern_may_be_an_expression():
+    assert PatternSource('SlidingWindow(1) | GlobalTokens(2)').pattern == (
+        SlidingWindow(1) | GlobalTokens(2))

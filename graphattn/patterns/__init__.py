@@ -1,0 +1,37 @@
+"""Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``."""
+
+from graphattn.patterns.base import Difference, Intersection, Pattern, Union
+from graphattn.patterns.expression import parse
+from graphattn.patterns.fixed import Fixed
+from graphattn.patterns.full import Causal, Full
+from graphattn.patterns.global_tokens import GlobalTokens
+from graphattn.patterns.log_sparse import LogSparse
+from graphattn.patterns.overlapping_blocks import OverlappingBlocks
+from graphattn.patterns.presets import get
+from graphattn.patterns.random_blocks import RandomBlocks
+from graphattn.patterns.random_keys import RandomKeys
+from graphattn.patterns.random_regular import RandomRegular
+from graphattn.patterns.sliding_window import SlidingWindow
+from graphattn.patterns.star import Star
+from graphattn.patterns.strided import Strided
+
+__all__ = [
+    'Causal',
+    'Difference',
+    'Fixed',
+    'Full',
+    'GlobalTokens',
+    'Intersection',
+    'LogSparse',
+    'OverlappingBlocks',
+    'Pattern',
+    'RandomBlocks',
+    'RandomKeys',
+    'RandomRegular',
+    'SlidingWindow',
+    'Star',
+    'Strided',
+    'Union',
+    'get',
+    'parse',
+]

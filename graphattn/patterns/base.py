@@ -1,0 +1,271 @@
+"""What a pattern is, and how patterns combine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from numbers import Integral
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from graphattn.graph import (
+    BipartiteGraph,
+    _check_edge_index,
+    _check_range,
+    _check_size,
+    _sort_pairs,
+)
+
+
+class Pattern(ABC):
+    r"""Which query attends to which key, as a rule that knows nothing but the two lengths.
+
+    Query i and key i are the same position; with fewer keys than queries, or more, query i still
+    sits at key position i. Patterns are values: they compare, hash, and print as the expression
+    that makes them. Sets of edges combine by ``|``, ``&`` and ``-``.
+
+    A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
+    should cost time and memory in proportion to the edges, not to the pairs. If it draws at
+    random, :attr:`is_random` must say so.
+
+    Example:
+        >>> from graphattn.patterns import GlobalTokens, SlidingWindow
+        >>> pattern = SlidingWindow(1) | GlobalTokens(1)
+        >>> pattern
+        SlidingWindow(radius=1) | GlobalTokens(tokens=1)
+        >>> pattern.build(4).to_mask().int()
+        tensor([[1, 1, 1, 1],
+                [1, 1, 1, 0],
+                [1, 1, 1, 1],
+                [1, 0, 1, 1]], dtype=torch.int32)
+    """
+
+    @abstractmethod
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        """The edges in any order, repeats allowed: what a new pattern implements.
+
+        Args:
+            num_queries (int): At least 1.
+            num_keys (int): At least 1.
+            generator (torch.Generator, optional): Where random numbers come from, on the CPU.
+
+        Returns:
+            int64 Tensor ``[2, num_edges]``, key over query.
+        """
+
+    @property
+    def is_random(self) -> bool:
+        """Whether another seed gives another graph."""
+        return False
+
+    def build(self, num_queries: int, num_keys: int | None = None, *,
+              seed: int | torch.Generator | None = None) -> BipartiteGraph:
+        """The graph of the pattern for these lengths.
+
+        Args:
+            num_queries (int): Number of queries. Without queries or keys there are no edges,
+                whatever the pattern.
+            num_keys (int, optional): Number of keys; as many as queries if omitted.
+            seed (int or torch.Generator, optional): The same seed gives the same graph. A
+                generator moves on; one that is not on the CPU seeds one that is. If omitted,
+                torch's default generator is used. Without effect unless :attr:`is_random`.
+
+        Returns:
+            BipartiteGraph on the CPU, of one block and without ``edge_prob``.
+
+        Raises:
+            TypeError: An argument is of the wrong type.
+            ValueError: A length is negative, or the pattern asks for more than it holds.
+        """
+        num_keys = num_queries if num_keys is None else num_keys
+        _check_size('num_queries', num_queries)
+        _check_size('num_keys', num_keys)
+        generator = _as_generator(seed)
+        if num_queries == 0 or num_keys == 0:
+            return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
+        edges = self.edges(num_queries, num_keys, generator)
+        _check_edge_index(edges)
+        _check_range(edges, num_queries, num_keys)
+        pair = _pairs(edges, num_keys)
+        del edges  # the largest array there is; sorting needs room
+        return BipartiteGraph._from_pairs(_sort_pairs(pair)[0], num_queries, num_keys, None, None)
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        """Which of ``edges`` belong to the pattern, bool ``[num_edges]``.
+
+        By default they are looked up in :meth:`edges`. A pattern that can answer without listing
+        its edges overrides this, so that ``SlidingWindow(8) & Causal()`` stays linear.
+        """
+        own_pair = _sort_pairs(_pairs(self.edges(num_queries, num_keys, generator), num_keys))[0]
+        pair = _pairs(edges, num_keys)
+        if own_pair.numel() == 0:
+            return torch.zeros_like(pair, dtype=torch.bool)
+        position = torch.searchsorted(own_pair, pair).clamp_(max=own_pair.numel() - 1)
+        return own_pair[position] == pair
+
+    def __or__(self, other: Pattern) -> Union:
+        return Union(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __and__(self, other: Pattern) -> Intersection:
+        return Intersection(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __sub__(self, other: Pattern) -> Difference:
+        return Difference(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __repr__(self) -> str:
+        arguments = ((field, getattr(self, field.name)) for field in fields(self))
+        given = [f'{field.name}={value!r}' for field, value in arguments if value != field.default]
+        return f'{type(self).__name__}({", ".join(given)})'
+
+    def _require_int(self, name: str, at_least: int) -> None:
+        """Checks an integer field and makes a plain int of numpy's."""
+        value = getattr(self, name)
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise TypeError(f"'{name}' must be an int (got {type(value).__name__})")
+        if value < at_least:
+            bound = 'not be negative' if at_least == 0 else f'be at least {at_least}'
+            raise ValueError(f"'{name}' must {bound} (got {value})")
+        object.__setattr__(self, name, int(value))
+
+    def _require_bool(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, bool):
+            raise TypeError(f"'{name}' must be a bool (got {type(value).__name__})")
+
+
+@dataclass(frozen=True, repr=False)
+class _SetOperation(Pattern):
+    left: Pattern
+    right: Pattern
+
+    symbol: ClassVar[str]
+    precedence: ClassVar[int]  # Python's own, so that the repr needs as few parentheses
+
+    def __post_init__(self):
+        for name in ('left', 'right'):
+            part = getattr(self, name)
+            if not isinstance(part, Pattern):
+                raise TypeError(f"'{name}' must be a Pattern (got {type(part).__name__})")
+
+    @property
+    def is_random(self) -> bool:
+        return self.left.is_random or self.right.is_random
+
+    def __repr__(self) -> str:
+        left = self._in_parentheses(self.left, self.precedence)
+        right = self._in_parentheses(self.right, self.precedence + 1)  # a - b - c is (a - b) - c
+        return f'{left} {self.symbol} {right}'
+
+    @staticmethod
+    def _in_parentheses(part: Pattern, precedence: int) -> str:
+        looser = isinstance(part, _SetOperation) and part.precedence < precedence
+        return f'({part!r})' if looser else repr(part)
+
+
+@dataclass(frozen=True, repr=False)
+class Union(_SetOperation):
+    """The edges of either pattern: ``left | right``.
+
+    The parts draw one after the other from one generator, so ``RandomKeys(2) | RandomKeys(2)``
+    are two different draws.
+
+    Args:
+        left (Pattern): One pattern.
+        right (Pattern): The other.
+    """
+
+    symbol = '|'
+    precedence = 0
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        return torch.cat([part.edges(num_queries, num_keys, generator)
+                          for part in (self.left, self.right)], dim=1)
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        in_left = self.left.contains(edges, num_queries, num_keys, generator)
+        return in_left | self.right.contains(edges, num_queries, num_keys, generator)
+
+
+@dataclass(frozen=True, repr=False)
+class Intersection(_SetOperation):
+    """The edges of both patterns: ``left & right``.
+
+    The edges of ``left`` are listed and those outside ``right`` dropped, so the cost is linear in
+    the edges of ``left`` if ``right`` is :class:`Causal` or :class:`Full`, and in those of both
+    otherwise. Hence ``pattern & Causal()`` is the causal form of a pattern.
+
+    Args:
+        left (Pattern): One pattern.
+        right (Pattern): The other.
+
+    Example:
+        >>> from graphattn.patterns import Causal, GlobalTokens, SlidingWindow
+        >>> ((SlidingWindow(1) | GlobalTokens(1)) & Causal()).build(4).to_mask().int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 0, 1, 1]], dtype=torch.int32)
+    """
+
+    symbol = '&'
+    precedence = 1
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        edges = self.left.edges(num_queries, num_keys, generator)
+        return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        in_left = self.left.contains(edges, num_queries, num_keys, generator)
+        return in_left & self.right.contains(edges, num_queries, num_keys, generator)
+
+
+@dataclass(frozen=True, repr=False)
+class Difference(_SetOperation):
+    """The edges of the first pattern that the second lacks: ``left - right``.
+
+    ``pattern - SlidingWindow(0)`` takes the self-loops away. A random pattern minus itself is not
+    empty, for the two are drawn apart.
+
+    Args:
+        left (Pattern): The pattern that gives the edges.
+        right (Pattern): The pattern that takes some away.
+    """
+
+    symbol = '-'
+    precedence = 2
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        edges = self.left.edges(num_queries, num_keys, generator)
+        return edges[:, ~self.right.contains(edges, num_queries, num_keys, generator)]
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        in_left = self.left.contains(edges, num_queries, num_keys, generator)
+        return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
+
+
+def _pairs(edges: Tensor, num_keys: int) -> Tensor:
+    """Each edge as the one number ``query * num_keys + key``, as in BipartiteGraph."""
+    return torch.add(edges[0], edges[1], alpha=num_keys)
+
+
+def _as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
+    if isinstance(seed, torch.Generator) and seed.device.type != 'cpu':
+        seed = int(torch.randint(2**63 - 1, (1,), generator=seed, device=seed.device))
+    if seed is None or isinstance(seed, torch.Generator):
+        return seed
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise TypeError(f"'seed' must be an int, a torch.Generator or None (got "
+                        f"{type(seed).__name__})")
+    if not -2**63 <= seed < 2**64:
+        raise ValueError(f"'seed' must fit in 64 bits (got {seed})")
+    return torch.Generator().manual_seed(int(seed))

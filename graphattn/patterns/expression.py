@@ -1,0 +1,80 @@
+"""Patterns written as text, for config files and command lines."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from difflib import get_close_matches
+from inspect import isabstract
+
+from graphattn import patterns
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.presets import PRESETS, get
+
+_OPERATORS = {ast.BitOr: operator.or_, ast.BitAnd: operator.and_, ast.Sub: operator.sub}
+
+
+def parse(expression: str) -> Pattern:
+    """The pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
+
+    The text is read, never evaluated: it may hold the patterns of this package, the presets of
+    :func:`~graphattn.patterns.get` as if they were functions, literals, ``|``, ``&``, ``-`` and
+    parentheses.
+
+    Args:
+        expression (str): For instance ``'SlidingWindow(3) | GlobalTokens(2)'`` or
+            ``'bigbird(block=16) & Causal()'``.
+
+    Returns:
+        Pattern.
+
+    Raises:
+        TypeError: ``expression`` is not a str, or a parameter is unknown or of the wrong type.
+        ValueError: Something else stands there, or a name is unknown.
+
+    Example:
+        >>> from graphattn import patterns
+        >>> patterns.parse('SlidingWindow(3) | GlobalTokens(2)').build(128)
+        BipartiteGraph(num_queries=128, num_keys=128, num_edges=1378, density=8.4%)
+    """
+    if not isinstance(expression, str):
+        raise TypeError(f"'expression' must be a str (got {type(expression).__name__})")
+    try:
+        tree = ast.parse(expression.strip(), mode='eval').body
+    except SyntaxError as error:
+        raise ValueError(f"'expression' is not an expression (got {expression!r}: "
+                         f"{error.msg})") from error
+    return _read(tree)
+
+
+def _read(node: ast.expr) -> Pattern:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_read(node.left), _read(node.right))
+    if isinstance(node, ast.Name):
+        return _make(node.id, [], {})
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        try:
+            positional = [ast.literal_eval(argument) for argument in node.args]
+            named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        except ValueError:
+            raise ValueError(f"'expression' may hold literal arguments only (got "
+                             f"{ast.unparse(node)!r})") from None
+        return _make(node.func.id, positional, named)
+    raise ValueError(f"'expression' may hold patterns, presets, '|', '&', '-' and parentheses (got "
+                     f"{ast.unparse(node)!r})")
+
+
+def _make(name: str, positional: list, named: dict) -> Pattern:
+    if name in PRESETS:
+        if positional:
+            raise TypeError(f"the parameters of {name!r} must be named (got {positional})")
+        return get(name, **named)
+    kinds = {kind: getattr(patterns, kind) for kind in patterns.__all__
+             if isinstance(getattr(patterns, kind), type)}
+    kinds = {kind: pattern for kind, pattern in kinds.items() if not isabstract(pattern)}
+    if name not in kinds:
+        names = [*PRESETS, *kinds]
+        near = get_close_matches(name, names, cutoff=0.5) or names
+        raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
+                         f"{' or '.join(map(repr, near))}?")
+    return kinds[name](*positional, **named)

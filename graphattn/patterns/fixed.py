@@ -1,0 +1,71 @@
+"""The fixed pattern of the Sparse Transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import key_ranges, ranges
+
+
+@dataclass(frozen=True, repr=False)
+class Fixed(Pattern):
+    r"""A query attends to its block and to the last ``summary`` positions of every block,
+
+    .. math::
+        \lfloor j / l \rfloor = \lfloor i / l \rfloor \quad \text{or} \quad
+        j \bmod l \ge l - \text{summary}.
+
+    Args:
+        block (int): Length l of a block.
+        summary (int): How many positions at the end of each block all queries attend to. 0 leaves
+            attention inside the blocks.
+        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT see both
+            sides.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``block`` is below 1, or ``summary`` is negative or above ``block``.
+
+    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3,
+    both heads in one; SparseBERT, Figure 1(d).
+
+    Example:
+        >>> from graphattn.patterns import Fixed
+        >>> Fixed(3).build(6).to_mask().int()
+        tensor([[1, 1, 1, 0, 0, 1],
+                [1, 1, 1, 0, 0, 1],
+                [1, 1, 1, 0, 0, 1],
+                [0, 0, 1, 1, 1, 1],
+                [0, 0, 1, 1, 1, 1],
+                [0, 0, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    block: int
+    summary: int = 1
+    causal: bool = False
+
+    def __post_init__(self):
+        self._require_int('block', at_least=1)
+        self._require_int('summary', at_least=0)
+        self._require_bool('causal')
+        if self.summary > self.block:
+            raise ValueError(f"'summary' must not exceed 'block' (got {self.summary} of "
+                             f"{self.block})")
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        query = torch.arange(num_queries)
+        last_key = query if self.causal else torch.full_like(query, num_keys - 1)
+        block_start = query // self.block * self.block
+        block_stop = (block_start + self.block).clamp_(max=num_keys)
+        own_block = key_ranges(block_start, torch.minimum(block_stop, last_key + 1))
+
+        key = torch.arange(num_keys)
+        summary_key = key[key % self.block >= self.block - self.summary]
+        num_visible = torch.searchsorted(summary_key, last_key, right=True)
+        reader, position = ranges(torch.zeros_like(query), num_visible)
+        return torch.cat([own_block, torch.stack([summary_key[position], reader])], dim=1)

@@ -1,0 +1,46 @@
+"""Dense attention, with and without a view of the future."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import grid, key_ranges
+
+
+@dataclass(frozen=True, repr=False)
+class Full(Pattern):
+    """Every query attends to every key.
+
+    Source: Vaswani et al., "Attention is all you need" (2017).
+    """
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        return grid(torch.arange(num_keys), torch.arange(num_queries))
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        return torch.ones_like(edges[0], dtype=torch.bool)
+
+
+@dataclass(frozen=True, repr=False)
+class Causal(Pattern):
+    r"""A query attends to its own position and those before it: :math:`j \le i`.
+
+    ``pattern & Causal()`` is the causal form of any pattern, at the cost of that pattern.
+
+    Source: Vaswani et al., "Attention is all you need" (2017), Sec. 3.2.3.
+    """
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        query = torch.arange(num_queries)
+        return key_ranges(torch.zeros_like(query), (query + 1).clamp_(max=num_keys))
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        return edges[0] <= edges[1]

@@ -1,0 +1,61 @@
+"""Diffuser's window: blocks that overlap by half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import key_ranges
+
+
+@dataclass(frozen=True, repr=False)
+class OverlappingBlocks(Pattern):
+    r"""Dense blocks of ``width`` tokens, each overlapping the next by half.
+
+    Cut into chunks of half a width, a token of chunk c attends to the chunks c - 1, c and c + 1,
+
+    .. math::
+        |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
+
+    which are 1.5 widths: half as many again as the :math:`\pm w/2` of ``SlidingWindow(w // 2)``.
+    It is also the window of three blocks of BigBird, whose blocks are the chunks.
+
+    Args:
+        width (int): Width w of a block, an even number.
+
+    Raises:
+        TypeError: ``width`` is not an int.
+        ValueError: ``width`` is odd or below 2.
+
+    Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design ("cross-window attention by
+    overlapping w/2 tokens").
+
+    Example:
+        >>> from graphattn.patterns import OverlappingBlocks
+        >>> OverlappingBlocks(4).build(7).to_mask().int()
+        tensor([[1, 1, 1, 1, 0, 0, 0],
+                [1, 1, 1, 1, 0, 0, 0],
+                [1, 1, 1, 1, 1, 1, 0],
+                [1, 1, 1, 1, 1, 1, 0],
+                [0, 0, 1, 1, 1, 1, 1],
+                [0, 0, 1, 1, 1, 1, 1],
+                [0, 0, 0, 0, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    width: int
+
+    def __post_init__(self):
+        self._require_int('width', at_least=2)
+        if self.width % 2:
+            raise ValueError(f"'width' must be even, for blocks overlap by half (got "
+                             f"{self.width})")
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        half = self.width // 2
+        chunk_start = torch.arange(num_queries) // half * half
+        return key_ranges((chunk_start - half).clamp_(min=0),
+                          (chunk_start + 2 * half).clamp_(max=num_keys))

@@ -1,0 +1,60 @@
+"""BigBird's random attention, block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.draw_distinct import draw_distinct
+from graphattn.patterns.layouts import ranges
+
+
+@dataclass(frozen=True, repr=False)
+class RandomBlocks(Pattern):
+    """Each block of queries attends to exactly ``count`` distinct random blocks of keys.
+
+    Every subset of blocks is equally likely, its own and its neighbours included, so a random
+    block may coincide with other parts of BigBird. The last block may be a partial one.
+
+    Args:
+        count (int): Key blocks of each query block.
+        block (int): Tokens in a block.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``count`` is negative, ``block`` is below 1, or, when built, there are fewer
+            key blocks than ``count``.
+
+    Source: Zaheer et al., "Big Bird" (2020), Sec. 2 and App. D.
+
+    Example:
+        >>> from graphattn.patterns import RandomBlocks
+        >>> RandomBlocks(1, block=2).build(6, seed=0).in_degree()
+        tensor([2, 2, 2, 2, 2, 2])
+    """
+
+    count: int
+    block: int
+
+    def __post_init__(self):
+        self._require_int('count', at_least=0)
+        self._require_int('block', at_least=1)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        num_query_blocks, num_key_blocks = (-(-size // self.block)
+                                            for size in (num_queries, num_keys))
+        if self.count > num_key_blocks:
+            raise ValueError(f"'count' must not exceed the {num_key_blocks} blocks of "
+                             f"{self.block} keys (got {self.count})")
+        key_block = draw_distinct(num_query_blocks, num_key_blocks, self.count, generator)
+        first_key = (key_block * self.block)[torch.arange(num_queries) // self.block].flatten()
+        slot, key = ranges(first_key, (first_key + self.block).clamp_(max=num_keys))
+        return torch.stack([key, slot // max(self.count, 1)])

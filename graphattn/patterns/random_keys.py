@@ -1,0 +1,75 @@
+"""Diffuser's random attention, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.draw_distinct import draw_distinct
+from graphattn.patterns.layouts import key_table
+
+_SPACINGS = ('random', 'uniform')
+
+
+@dataclass(frozen=True, repr=False)
+class RandomKeys(Pattern):
+    r"""Each query attends to exactly ``count`` distinct keys, drawn uniformly or evenly spaced.
+
+    Drawn, every subset of ``count`` keys is equally likely, independently for each query. Nothing
+    keeps a query from drawing itself, and edges are not mutual.
+
+    Evenly spaced, the keys are the midpoints of ``count`` equal arcs of the n keys in a circle,
+    which begins at the query:
+
+    .. math::
+        j = \Big(i + \Big\lfloor \frac{(2t + 1) n}{2r} \Big\rfloor\Big) \bmod n,
+        \quad 0 \le t < r.
+
+    Args:
+        count (int): Keys r of each query.
+        spacing (str): ``'random'``, or ``'uniform'`` for evenly spaced.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``count`` is negative, ``spacing`` is neither, or, when built, there are fewer
+            keys than ``count``.
+
+    Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design: "for each input token i, we
+    randomly select r tokens"; its ablation "uniform random".
+
+    Example:
+        >>> from graphattn.patterns import RandomKeys
+        >>> RandomKeys(2).build(1000, seed=0).in_degree().unique()
+        tensor([2])
+        >>> RandomKeys(2, spacing='uniform').build(4).to_mask().int()
+        tensor([[0, 1, 0, 1],
+                [1, 0, 1, 0],
+                [0, 1, 0, 1],
+                [1, 0, 1, 0]], dtype=torch.int32)
+    """
+
+    count: int
+    spacing: str = 'random'
+
+    def __post_init__(self):
+        self._require_int('count', at_least=0)
+        if not isinstance(self.spacing, str):
+            raise TypeError(f"'spacing' must be a str (got {type(self.spacing).__name__})")
+        if self.spacing not in _SPACINGS:
+            raise ValueError(f"'spacing' must be 'random' or 'uniform' (got {self.spacing!r})")
+
+    @property
+    def is_random(self) -> bool:
+        return self.spacing == 'random'
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        if self.count > num_keys:
+            raise ValueError(f"'count' must not exceed the {num_keys} keys (got {self.count})")
+        if self.is_random:
+            return key_table(draw_distinct(num_queries, num_keys, self.count, generator))
+        midpoint = (2 * torch.arange(self.count) + 1) * num_keys // max(2 * self.count, 1)
+        return key_table((torch.arange(num_queries)[:, None] + midpoint) % num_keys)

@@ -1,0 +1,125 @@
+"""A random directed graph in which all tokens have equally many neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import key_table
+
+
+@dataclass(frozen=True, repr=False)
+class RandomRegular(Pattern):
+    r"""Every query attends to ``degree`` other tokens and every token is attended by as many.
+
+    The edges are those of ``degree`` random permutations that have no edge in common and no fixed
+    point, so there are no self-loops; add ``| SlidingWindow(0)`` for them. By symmetry every pair
+    of two tokens is an edge with probability :math:`d / (n - 1)`. Regular graphs are those whose
+    expansion the theory speaks of; :class:`RandomKeys` fixes the in-degree alone.
+
+    Args:
+        degree (int): In-degree and out-degree d.
+
+    Raises:
+        TypeError: ``degree`` is not an int.
+        ValueError: ``degree`` is negative, or, when built, there are not as many keys as queries
+            or not more of them than ``degree``.
+
+    Source: Friedman, "A proof of Alon's second eigenvalue conjecture" (2008), the permutation
+    model; Feng et al., "Diffuser" (2023), Theorem 2, which assumes regularity.
+
+    Example:
+        >>> from graphattn.patterns import RandomRegular
+        >>> graph = RandomRegular(3).build(8, seed=0)
+        >>> graph.in_degree(), graph.out_degree()
+        (tensor([3, 3, 3, 3, 3, 3, 3, 3]), tensor([3, 3, 3, 3, 3, 3, 3, 3]))
+    """
+
+    degree: int
+
+    def __post_init__(self):
+        self._require_int('degree', at_least=0)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        if num_keys != num_queries:
+            raise ValueError(f"'num_keys' must equal 'num_queries' for a regular graph (got "
+                             f"{num_keys} and {num_queries})")
+        if self.degree >= num_queries:
+            raise ValueError(f"'degree' must be below the {num_queries} tokens, for none attends "
+                             f"to itself (got {self.degree})")
+        if 2 * self.degree > num_queries - 1:
+            left_out = _draw_permutations(num_queries, num_queries - 1 - self.degree, generator)
+            absent = torch.ones(num_queries, num_queries, dtype=torch.bool)
+            return absent.scatter_(1, left_out, False).nonzero().t().flip(0)
+        return key_table(_draw_permutations(num_queries, self.degree, generator)[:, 1:])
+
+
+def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
+    """The identity and ``degree`` random permutations, no two of which agree anywhere.
+
+    Where one agrees with an earlier one it collides. A colliding key changes places with that of
+    a random partner within its permutation, if neither collides afterwards, so that collisions
+    only decrease. At most 2 * degree - 1 partners, the token itself among them, will not do, and
+    there are more tokens than that.
+
+    Args:
+        num_tokens (int): At least ``2 * degree + 1``.
+        degree (int): Number of permutations beside the identity.
+        generator (torch.Generator, optional): Where random numbers come from.
+
+    Returns:
+        int64 Tensor ``[num_tokens, degree + 1]``, one permutation to a column.
+    """
+    drawn = [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
+    keys = torch.stack([torch.arange(num_tokens), *drawn], dim=1)
+    token, column = _collisions(keys)
+    while token.numel():
+        # A random choice, so that no token is favoured when trades get in each other's way.
+        tried = torch.randint(token.numel(), (min(token.numel(), num_tokens),),
+                              generator=generator)
+        partner = torch.randint(num_tokens, tried.shape, generator=generator)
+        apart = _are_apart(token[tried], partner, num_tokens)
+        settled = _trade(keys, token[tried][apart], partner[apart], column[tried][apart])
+        is_open = torch.ones_like(token, dtype=torch.bool)
+        is_open[tried[apart][settled]] = False
+        token, column = token[is_open], column[is_open]
+    return keys
+
+
+def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Token and column of every key that an earlier column has for that token."""
+    ascending, column = torch.sort(keys, dim=1, stable=True)
+    token, rank = (ascending[:, 1:] == ascending[:, :-1]).nonzero().unbind(1)
+    return token, column[token, rank + 1]
+
+
+def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
+    """Which trades are the first, in the order given, of both tokens that take part."""
+    trade = torch.arange(token.numel())
+    first_trade = torch.full((num_tokens,), token.numel())
+    for side in (token, partner):
+        first_trade.scatter_reduce_(0, side, trade, 'amin')
+    return (first_trade[token] == trade) & (first_trade[partner] == trade)
+
+
+def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
+    """Makes the trades that end a collision and start none; which tokens collide no more."""
+    token_key, partner_key = keys[token, column], keys[partner, column]
+    collides = _occurrences(keys, token, token_key) > 1
+    fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0
+    trades = collides & fits
+    keys[token[trades], column[trades]] = partner_key[trades]
+    keys[partner[trades], column[trades]] = token_key[trades]
+    return trades | ~collides
+
+
+def _occurrences(keys: Tensor, token: Tensor, key: Tensor) -> Tensor:
+    return (keys[token] == key[:, None]).sum(dim=1)

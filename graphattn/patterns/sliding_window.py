@@ -1,0 +1,59 @@
+"""A band around the diagonal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import diagonals
+
+
+@dataclass(frozen=True, repr=False)
+class SlidingWindow(Pattern):
+    r"""A query attends to the positions at most ``radius`` steps away from it,
+
+    .. math::
+        j = i + o \cdot \text{dilation}, \quad |o| \le \text{radius}.
+
+    Papers that speak of a window of w count both sides: ``radius = w // 2``. The blocks of
+    Diffuser, which it also calls a sliding window, are :class:`OverlappingBlocks`.
+
+    Args:
+        radius (int): Steps to either side. 0 leaves the self-loops.
+        causal (bool): Only steps back, :math:`o \le 0`.
+        dilation (int): Positions in one step.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``radius`` is negative or ``dilation`` is below 1.
+
+    Source: Beltagy et al., "Longformer" (2020), Sec. 3.1.
+
+    Example:
+        >>> from graphattn.patterns import SlidingWindow
+        >>> SlidingWindow(1, dilation=2).build(5).to_mask().int()
+        tensor([[1, 0, 1, 0, 0],
+                [0, 1, 0, 1, 0],
+                [1, 0, 1, 0, 1],
+                [0, 1, 0, 1, 0],
+                [0, 0, 1, 0, 1]], dtype=torch.int32)
+    """
+
+    radius: int
+    causal: bool = False
+    dilation: int = 1
+
+    def __post_init__(self):
+        self._require_int('radius', at_least=0)
+        self._require_bool('causal')
+        self._require_int('dilation', at_least=1)
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        furthest = (max(num_queries, num_keys) - 1) // self.dilation
+        reach = min(self.radius, furthest)
+        step = torch.arange(-reach, 1 if self.causal else reach + 1)
+        return diagonals(step * self.dilation, num_queries, num_keys)

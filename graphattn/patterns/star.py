@@ -1,0 +1,36 @@
+"""The pattern of the Star-Transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.global_tokens import GlobalTokens
+from graphattn.patterns.sliding_window import SlidingWindow
+
+
+@dataclass(frozen=True, repr=False)
+class Star(Pattern):
+    r"""A query attends to itself, its two neighbours and the relay, token 0, which attends to all.
+
+    It is ``SlidingWindow(1) | GlobalTokens(1)``: the ring of satellites does not close, for then
+    the sparsity that SparseBERT prints would not come out.
+
+    Source: Guo et al., "Star-Transformer" (2019), Sec. 3.1; SparseBERT, Figure 1(a).
+
+    Example:
+        >>> from graphattn.patterns import Star
+        >>> Star().build(5).to_mask().int()
+        tensor([[1, 1, 1, 1, 1],
+                [1, 1, 1, 0, 0],
+                [1, 1, 1, 1, 0],
+                [1, 0, 1, 1, 1],
+                [1, 0, 0, 1, 1]], dtype=torch.int32)
+    """
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        return (SlidingWindow(1) | GlobalTokens(1)).edges(num_queries, num_keys, generator)

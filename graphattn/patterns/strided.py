@@ -1,0 +1,59 @@
+"""The strided pattern of the Sparse Transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import all_offsets, diagonals
+
+
+@dataclass(frozen=True, repr=False)
+class Strided(Pattern):
+    r"""A query attends to the positions around it and to every ``stride``-th one,
+
+    .. math::
+        |i - j| < \text{stride} \quad \text{or} \quad (i - j) \bmod \text{stride} = 0.
+
+    With a stride of about :math:`\sqrt n` there are :math:`O(n \sqrt n)` edges.
+
+    Args:
+        stride (int): The stride, which is also how far the surroundings reach.
+        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT see both
+            sides.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``stride`` is below 1.
+
+    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3,
+    both heads in one; SparseBERT, Figure 1(c).
+
+    Example:
+        >>> from graphattn.patterns import Strided
+        >>> Strided(3, causal=True).build(6).to_mask().int()
+        tensor([[1, 0, 0, 0, 0, 0],
+                [1, 1, 0, 0, 0, 0],
+                [1, 1, 1, 0, 0, 0],
+                [1, 1, 1, 1, 0, 0],
+                [0, 1, 1, 1, 1, 0],
+                [0, 0, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    stride: int
+    causal: bool = False
+
+    def __post_init__(self):
+        self._require_int('stride', at_least=1)
+        self._require_bool('causal')
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        offset = all_offsets(num_queries, num_keys)
+        attends = (offset.abs() < self.stride) | (offset % self.stride == 0)
+        if self.causal:
+            attends &= offset <= 0
+        return diagonals(offset[attends], num_queries, num_keys)

@@ -1,0 +1,14 @@
+"""Edge probabilities -> edges: a random graph as a value, its samplers, gradients through them."""
+
+from graphattn.samplers.bernoulli import sample_bernoulli
+from graphattn.samplers.factor_model import FactorModel
+from graphattn.samplers.fastrg import sample_fastrg
+from graphattn.samplers.straight_through import density_penalty, straight_through
+
+__all__ = [
+    'FactorModel',
+    'density_penalty',
+    'sample_bernoulli',
+    'sample_fastrg',
+    'straight_through',
+]

@@ -1,0 +1,415 @@
+"""The contract of every backend: what ``'reference'`` means, on every graph of the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn import BipartiteGraph, kernels
+from graphattn.functional import edge_attention
+from tests.graphs import GRAPHS, random_graph
+
+HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
+EDGE_VALUES = {'plain': None, 'per_edge': (), 'per_edge_and_head': (HEADS,)}
+NODES = ('query', 'key', 'value')
+
+
+def skip_if_missing(backend: str) -> str:
+    if backend == 'gather_ext':
+        for package in ('torch_scatter', 'torch_sparse'):
+            pytest.importorskip(package, reason=f"backend 'gather_ext' needs {package}")
+    return backend
+
+
+@pytest.fixture(params=kernels.BACKENDS)
+def backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture(params=[name for name in kernels.BACKENDS if name != 'reference'])
+def fast_backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture
+def restored_rng():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = CHANNELS,
+         value_channels: int = VALUE_CHANNELS, dtype: torch.dtype = torch.float64,
+         ) -> dict[str, Tensor]:
+    """The Tensor arguments of ``edge_attention``."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {'query': (graph.num_queries, HEADS, channels),
+              'key': (graph.num_keys, HEADS, channels),
+              'value': (graph.num_keys, HEADS, value_channels)}
+    if EDGE_VALUES[edge_values] is not None:
+        shape = (graph.num_edges, *EDGE_VALUES[edge_values])
+        shapes |= {'edge_bias': shape, 'edge_gate': shape}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            for name, shape in shapes.items()}
+
+
+def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str, *,
+           autocast: bool = False, **options) -> dict[str, Tensor]:
+    """Output, weights, and the gradients of both with respect to every input."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    with torch.autocast(graph.device.type, torch.bfloat16, enabled=autocast):
+        out, weight = edge_attention(graph=graph, **leaves, backend=backend,
+                                     return_attention_weights=True, **options)
+    generator = torch.Generator().manual_seed(1)
+    cotangents = [torch.randn(result.shape, generator=generator, dtype=torch.float64)
+                  for result in (out, weight)]
+    # Small integers, which are exact in every dtype.
+    cotangents = [cotangent.mul(2).round().to(out) for cotangent in cotangents]
+    grads = torch.autograd.grad((out, weight), list(leaves.values()), cotangents)
+    return {'out': out.detach(), 'weight': weight.detach(), **dict(zip(leaves, grads))}
+
+
+def rounding(graph: BipartiteGraph, dtype: torch.dtype) -> float:
+    """How far sums of numbers of order 1 may be off: one rounding for each of their terms."""
+    most_terms = max([CHANNELS, VALUE_CHANNELS, *graph.in_degree().tolist(),
+                      *graph.out_degree().tolist()])
+    return torch.finfo(dtype).eps * 8 * most_terms
+
+
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], *,
+                rtol: float = 1e-12, atol: float = 1e-12, check_dtype: bool = True) -> None:
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_dtype=check_dtype)
+
+
+def in_double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.double() for name, tensor in inputs.items()}
+
+
+# One meaning #########################################################################
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', GRAPHS)
+def test_equals_reference(name, edge_values, fast_backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, edge_values)
+    assert_same(attend(graph, inputs, fast_backend), attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0)])
+def test_equals_reference_without_channels(channels, value_channels, fast_backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, channels=channels, value_channels=value_channels)
+    assert_same(attend(graph, inputs, fast_backend), attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+def test_equals_reference_on_a_gpu(backend):
+    for make in GRAPHS.values():
+        graph, inputs = make(), draw(make(), 'per_edge_and_head')
+        on_gpu = {name: tensor.cuda() for name, tensor in inputs.items()}
+        results = attend(graph.to('cuda'), on_gpu, backend)
+        assert_same({name: result.cpu() for name, result in results.items()},
+                    attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.parametrize('name', ['square', 'graph_per_head'])
+def test_auto_and_scale_equal_reference(name):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    scaled = {**inputs, 'query': inputs['query'] * 0.3 * math.sqrt(CHANNELS)}
+    assert_same({'out': edge_attention(graph=graph, **inputs, scale=0.3)},
+                {'out': attend(graph, scaled, 'reference')['out']})
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_gradcheck(backend, edge_values):
+    graph = random_graph(4, 5, 0.5)
+    names, leaves = zip(*draw(graph, edge_values).items())
+
+    def function(*tensors):
+        return edge_attention(graph=graph, **dict(zip(names, tensors)), backend=backend,
+                              return_attention_weights=True)
+
+    assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves])
+
+
+@pytest.mark.parametrize('name', ['square', 'more_keys', 'idle_nodes', 'shuffled_duplicates',
+                                  'full', 'hub'])
+@pytest.mark.parametrize('additive', [False, True])
+def test_reference_equals_scaled_dot_product_attention(name, additive):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head')
+    inputs = {name: tensor.requires_grad_() for name, tensor in inputs.items()
+              if name in NODES or additive and name == 'edge_bias'}
+    mask = graph.to_mask().expand(HEADS, -1, -1)
+    if additive:
+        mask = torch.full(mask.shape, -torch.inf, dtype=torch.float64).index_put(
+            (torch.arange(HEADS), graph.query[:, None], graph.key[:, None]), inputs['edge_bias'])
+
+    has_keys = graph.in_degree() > 0  # torch gives NaN to the others
+    query, key, value = (inputs[name].transpose(0, 1) for name in NODES)
+    expected = F.scaled_dot_product_attention(query[:, has_keys], key, value,
+                                              attn_mask=mask[:, has_keys]).transpose(0, 1)
+    out = edge_attention(graph=graph, **inputs, backend='reference')[has_keys]
+    leaves = list(inputs.values())
+    torch.testing.assert_close(
+        (out, *torch.autograd.grad(out.square().sum(), leaves)),
+        (expected, *torch.autograd.grad(expected.square().sum(), leaves)), rtol=1e-12, atol=1e-12)
+
+
+def test_weights_are_a_softmax_over_the_keys_of_each_query(backend):
+    graph = GRAPHS['idle_nodes']()
+    weight = attend(graph, draw(graph), backend)['weight']
+    total = torch.zeros(graph.num_queries, HEADS, dtype=torch.float64)
+    total.index_add_(0, graph.query, weight)
+    expected = (graph.in_degree() > 0).double().unsqueeze(1).expand(-1, HEADS)
+    assert_same({'total': total}, {'total': expected})
+
+
+# Precision ###########################################################################
+
+
+@pytest.mark.parametrize('name', ['ragged_batch', 'idle_nodes', 'hub'])
+def test_float32_is_within_rounding(name, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head', dtype=torch.float32)
+    expected = attend(graph, in_double(inputs), 'reference')
+    tolerance = rounding(graph, torch.float32)
+    results = attend(graph, inputs, backend)
+    assert {result.dtype for result in results.values()} == {torch.float32}
+    assert_same(results, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
+def test_half_precision_rounds_only_its_results(name, dtype, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
+    expected = attend(graph, in_double(inputs), 'reference')
+    results = attend(graph, inputs, backend)
+    assert {result.dtype for result in results.values()} == {dtype}
+    assert_same(results, expected, rtol=torch.finfo(dtype).eps,
+                atol=rounding(graph, torch.float32), check_dtype=False)
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_autocast_changes_nothing(backend, edge_values):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, edge_values, dtype=torch.float32)
+    expected = attend(graph, inputs, backend)
+    results = attend(graph, inputs, backend, autocast=True)
+    tolerance = rounding(graph, torch.float32)
+    assert_same(results, expected, rtol=tolerance, atol=tolerance)
+
+
+# Nobody there ########################################################################
+
+
+@pytest.mark.parametrize('name', ['idle_nodes', 'no_edges', 'ragged_rectangles'])
+def test_idle_nodes_get_exactly_zero(name, backend):
+    graph = GRAPHS[name]()
+    results = attend(graph, draw(graph, 'per_edge'), backend)
+    idle_query, idle_key = graph.in_degree() == 0, graph.out_degree() == 0
+    assert idle_query.any() and idle_key.any()
+    for idle, names in ((idle_query, ('out', 'query')), (idle_key, ('key', 'value'))):
+        assert not any(results[name][idle].any() for name in names)
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+def test_poison_in_idle_nodes_reaches_nothing(backend, poison):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph, 'per_edge')
+    clean = attend(graph, inputs, backend)
+    inputs['query'][graph.in_degree() == 0] = poison
+    for name in ('key', 'value'):
+        inputs[name][graph.out_degree() == 0] = poison
+    assert_same(attend(graph, inputs, backend), clean)
+
+
+@pytest.mark.parametrize('poisoned', ['key', 'value'])
+def test_nan_reaches_only_the_query_that_attends_to_it(backend, poisoned):
+    mask = random_graph(6, 8, 0.4).to_mask()
+    mask[:, 7] = False
+    mask[2, 7] = True
+    graph = BipartiteGraph.from_mask(mask)
+    inputs = draw(graph, 'per_edge_and_head')
+    clean = attend(graph, inputs, backend)
+    inputs[poisoned][7] = torch.nan
+    results = attend(graph, inputs, backend)
+
+    assert results['out'][2].isnan().all()
+    spared = {**dict.fromkeys(('out', 'query'), torch.arange(6) != 2),
+              **dict.fromkeys(('key', 'value'), ~mask[2]),
+              **dict.fromkeys(('weight', 'edge_bias', 'edge_gate'), graph.query != 2)}
+    assert_same({name: results[name][rows] for name, rows in spared.items()},
+                {name: clean[name][rows] for name, rows in spared.items()})
+
+
+def test_large_logits_do_not_overflow(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    inputs['query'] *= 1e4
+    assert all(result.isfinite().all() for result in attend(graph, inputs, backend).values())
+
+
+# Dropout #############################################################################
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_nodes'])
+def test_dropout_of_a_seed_is_that_of_reference(name, fast_backend, restored_rng):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head')
+    results = []
+    for backend in (fast_backend, 'reference'):
+        torch.manual_seed(3)
+        results.append(attend(graph, inputs, backend, dropout_p=0.4))
+    assert_same(*results)
+
+
+def test_dropout_zeroes_weights_and_scales_the_others(backend, restored_rng):
+    graph = GRAPHS['full']()
+    inputs = draw(graph)
+    torch.manual_seed(0)
+    weight = attend(graph, inputs, backend, dropout_p=0.2)['weight']
+    kept = weight != 0
+    assert 0 < kept.sum() < kept.numel()
+    undropped = attend(graph, inputs, backend)['weight']
+    assert_same({'weight': weight[kept]}, {'weight': undropped[kept] / 0.8})
+
+
+def test_dropout_keeps_the_mean(backend, restored_rng):
+    copies, graph = 600, random_graph(3, 6, 0.7)
+    inputs = draw(graph)
+    tiled = {name: tensor.repeat(copies, 1, 1) for name, tensor in inputs.items()}
+    torch.manual_seed(0)
+    out = edge_attention(graph=BipartiteGraph.batch([graph] * copies), **tiled, backend=backend,
+                         dropout_p=0.3).unflatten(0, (copies, graph.num_queries))
+    standard_error = out.std(0) / math.sqrt(copies)
+    deviation = out.mean(0) - attend(graph, inputs, backend)['out']
+    assert (deviation.abs() <= 5 * standard_error).all() and standard_error.min() > 0
+
+
+def test_no_dropout_draws_nothing(backend):
+    graph = GRAPHS['square']()
+    state = torch.get_rng_state()
+    attend(graph, draw(graph), backend, dropout_p=0.)
+    assert torch.get_rng_state().equal(state)
+
+
+# Layout and symmetry #################################################################
+
+
+def test_layout_in_memory_does_not_matter(backend, restored_rng):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_edge_and_head')
+    strided = {name: tensor.permute(*range(tensor.dim())[::-1]).contiguous()
+               .permute(*range(tensor.dim())[::-1]) for name, tensor in inputs.items()}
+    assert not any(tensor.is_contiguous() for tensor in strided.values())
+    results = []
+    for tensors in (inputs, strided):
+        torch.manual_seed(0)
+        results.append(attend(graph, tensors, backend, dropout_p=0.3))
+    assert_same(*results)
+
+
+def test_inputs_are_not_changed(backend):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph, 'per_edge_and_head')
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    attend(graph, inputs, backend, dropout_p=0.)
+    assert_same(inputs, before, rtol=0, atol=0)
+
+
+def test_gradient_of_one_input_alone(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_edge')
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+    together = torch.autograd.grad(
+        edge_attention(graph=graph, **leaves, backend=backend).square().sum(), leaves.values())
+    for name, expected in zip(inputs, together):
+        out = edge_attention(graph=graph, **{**inputs, name: leaves[name]}, backend=backend)
+        grad, = torch.autograd.grad(out.square().sum(), leaves[name])
+        assert_same({name: grad}, {name: expected})
+
+
+def test_heads_with_graphs_of_their_own_fold_into_nodes(backend):
+    graphs = [random_graph(5, 7, 0.5, seed) for seed in range(HEADS)]
+    inputs = draw(graphs[0])
+    folded = {name: tensor.transpose(0, 1).reshape(-1, 1, tensor.size(2))
+              for name, tensor in inputs.items()}
+    out = edge_attention(graph=BipartiteGraph.batch(graphs), **folded, backend=backend)
+    alone = [edge_attention(graph=graph, backend=backend,
+                            **{name: tensor[:, [head]] for name, tensor in inputs.items()})
+             for head, graph in enumerate(graphs)]
+    assert_same({'out': out}, {'out': torch.cat(alone)})
+
+
+def test_sequences_of_a_batch_are_alone(backend):
+    graphs = [random_graph(n, m, 0.5, seed=n) for n, m in ((3, 8), (0, 2), (9, 4), (1, 1))]
+    each = [draw(graph, 'per_edge') for graph in graphs]
+    together = {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
+    out = edge_attention(graph=BipartiteGraph.batch(graphs), **together, backend=backend)
+    alone = [edge_attention(graph=graph, **inputs, backend=backend)
+             for graph, inputs in zip(graphs, each)]
+    assert_same({'out': out}, {'out': torch.cat(alone)})
+
+
+def test_permuting_nodes_permutes_the_output(backend):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph)
+    generator = torch.Generator().manual_seed(2)
+    query_order, key_order = (torch.randperm(n, generator=generator)
+                              for n in (graph.num_queries, graph.num_keys))
+    permuted = BipartiteGraph.from_mask(graph.to_mask()[query_order][:, key_order])
+    moved = {'query': inputs['query'][query_order], 'key': inputs['key'][key_order],
+             'value': inputs['value'][key_order]}
+    assert_same({'out': edge_attention(graph=permuted, **moved, backend=backend)},
+                {'out': edge_attention(graph=graph, **inputs, backend=backend)[query_order]})
+
+
+# Memory ##############################################################################
+
+
+PEAK_MEMORY = """
+import json, sys
+import torch
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+
+def peak_megabytes():
+    # Not resource.getrusage, whose peak includes that of the process that started this one.
+    with open('/proc/self/status') as status:
+        return next(int(line.split()[1]) for line in status if 'VmHWM' in line) / 1024
+
+def forward_and_backward(num_nodes, backend):
+    query = torch.arange(num_nodes).repeat_interleave(3)
+    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
+    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
+    tensors = [torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3)]
+    edge_attention(*tensors, graph, backend=backend).sum().backward()
+
+increase = {}
+for backend in sys.argv[1:]:
+    forward_and_backward(100, backend)
+    before = peak_megabytes()
+    forward_and_backward(20_000, backend)
+    increase[backend] = peak_megabytes() - before
+print(json.dumps(increase))
+"""
+
+
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
+def test_memory_is_linear_in_edges():
+    backends = ['gather', 'csr']
+    result = subprocess.run([sys.executable, '-c', PEAK_MEMORY, *backends], text=True,
+                            capture_output=True, check=True)
+    increase = json.loads(result.stdout)
+    assert max(increase.values()) < 200, increase  # [20000, 20000] is 1600 MB

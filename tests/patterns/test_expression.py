@@ -1,0 +1,48 @@
+import pytest
+
+from graphattn import patterns
+from graphattn.patterns import (
+    Causal,
+    Full,
+    GlobalTokens,
+    LogSparse,
+    RandomKeys,
+    SlidingWindow,
+    Star,
+    parse,
+)
+
+
+@pytest.mark.parametrize('expression, pattern', [
+    ('SlidingWindow(3)', SlidingWindow(3)),
+    (' SlidingWindow(radius=3, causal=True) ', SlidingWindow(3, causal=True)),
+    ('SlidingWindow(3) | GlobalTokens((0, 5))', SlidingWindow(3) | GlobalTokens((0, 5))),
+    ('(Full() - SlidingWindow(0)) & Causal()', (Full() - SlidingWindow(0)) & Causal()),
+    ('star', Star()),
+    ('logsparse(causal=True)', LogSparse(causal=True)),
+    ('bigbird(block=4) | RandomKeys(1)', patterns.get('bigbird', block=4) | RandomKeys(1)),
+])
+def test_reads_what_python_would_make(expression, pattern):
+    assert parse(expression) == pattern
+    assert parse(repr(pattern)) == pattern
+
+
+@pytest.mark.parametrize('expression, error, match', [
+    ('SlidingWindow(', ValueError, 'is not an expression'),
+    ('', ValueError, 'is not an expression'),
+    ('SlidingWindo(3)', ValueError, "'SlidingWindo'.; did you mean 'SlidingWindow'"),
+    ('bigbrid', ValueError, "did you mean 'bigbird'"),
+    ('Pattern()', ValueError, 'unknown pattern'),
+    ('get("star")', ValueError, 'unknown pattern'),
+    ('SlidingWindow(3) + Star()', ValueError, "may hold patterns, presets"),
+    ('SlidingWindow(open("x"))', ValueError, 'literal arguments only'),
+    ('__import__("os").system("true")', ValueError, 'may hold patterns'),
+    ('3', ValueError, 'may hold patterns'),
+    ('bigbird(64)', TypeError, "parameters of 'bigbird' must be named"),
+    ('SlidingWindow(radios=3)', TypeError, 'radios'),
+    ('SlidingWindow(-1)', ValueError, "'radius' must not be negative"),
+    (3, TypeError, "'expression' must be a str .got int"),
+])
+def test_refuses_the_rest(expression, error, match):
+    with pytest.raises(error, match=match):
+        parse(expression)

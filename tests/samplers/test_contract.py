@@ -1,0 +1,418 @@
+"""One suite for every sampler: a new one needs only its law in ``LAWS``."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+import graphattn.samplers
+from graphattn.samplers import FactorModel, bernoulli, fastrg, sample_bernoulli, sample_fastrg
+
+LAWS = {  # P(edge) of a pair from its p_ij + exploration
+    sample_bernoulli: lambda rate: rate.clamp(max=1),
+    sample_fastrg: lambda rate: -torch.expm1(-rate),
+}
+every_sampler = pytest.mark.parametrize('sample', LAWS, ids=lambda sample: sample.__name__)
+COPIES = 10_000
+
+
+def random_model(num_queries, num_keys, k, num_heads=1, density=0.3, seed=0, **kwargs):
+    generator = torch.Generator().manual_seed(seed)
+    query_factor = torch.rand(num_heads * num_queries, k, generator=generator)
+    key_factor = torch.rand(num_heads * num_keys, k, generator=generator)
+    mixing = torch.rand(num_heads, k, k, generator=generator)
+    mixing *= 4 * density / mixing.sum((1, 2), keepdim=True)
+    mixing = mixing if num_heads > 1 else mixing[0]
+    return FactorModel(query_factor, mixing, key_factor, **kwargs)
+
+
+def anti_diagonal_model():
+    member = torch.eye(2).repeat_interleave(3, dim=0)
+    return FactorModel(member, torch.tensor([[0., 0.5], [0.2, 0.]]), member)
+
+
+def near_one_model():
+    query_factor = torch.tensor([[1., 0.], [0., 1.], [0.97, 0.03], [0.5, 0.49]])
+    return FactorModel(query_factor, torch.eye(2), torch.tensor([[1., 1.], [0.98, 1.], [0.01, 1.]]))
+
+
+def model_with_zeros():
+    query_factor = torch.tensor([[0., 0., 0.], [0., 0.3, 0.], [0., 0., 0.9], [0., 0.5, 0.5]])
+    key_factor = torch.tensor([[1., 0., 0.], [0., 0.7, 0.], [0., 0., 0.], [0.3, 0., 0.4]])
+    return FactorModel(query_factor, torch.eye(3), key_factor)
+
+
+def ragged_model():
+    return random_model(7, 9, 3, query_ptr=torch.tensor([0, 2, 3, 3, 6, 7, 7]),
+                        key_ptr=torch.tensor([0, 3, 4, 6, 8, 8, 9]))
+
+
+def two_heads_model():
+    ptr = torch.tensor([0, 2, 5, 7, 10])
+    return random_model(5, 5, 3, num_heads=2, query_ptr=ptr, key_ptr=ptr)
+
+
+MODELS = {
+    'dense': random_model(5, 5, 3),
+    'rectangular': random_model(3, 8, 2),
+    'one query': random_model(1, 12, 4),
+    'anti-diagonal': anti_diagonal_model(),
+    'rank one': random_model(6, 4, 1, density=0.2),
+    'near one': near_one_model(),
+    'zeros': model_with_zeros(),
+    'exploration': FactorModel(torch.eye(4), 0.4 * torch.eye(4), torch.eye(4), exploration=0.05),
+    'exploration above one': FactorModel(torch.eye(2), torch.eye(2), torch.eye(2),
+                                         exploration=0.5),
+    'ragged': ragged_model(),
+    'two heads': two_heads_model(),
+    'float64': FactorModel(*[0.2 + 0.1 * torch.eye(4, dtype=torch.float64)] * 3),
+}
+every_model = pytest.mark.parametrize('model', MODELS.values(), ids=MODELS)
+
+
+def stack(model, copies):
+    """``copies`` of the model side by side in one, so that one sample holds as many samples."""
+    def tile(factor, ptr):
+        per_head = factor.view(model.num_heads, 1, -1, model.num_clusters)
+        sizes = ptr.diff().view(model.num_heads, -1).repeat(1, copies).flatten()
+        tiled = per_head.expand(-1, copies, -1, -1).reshape(-1, model.num_clusters)
+        return tiled, torch.cat([ptr[:1], sizes.cumsum(0)])
+
+    query_factor, query_ptr = tile(model.query_factor, model.query_ptr)
+    key_factor, key_ptr = tile(model.key_factor, model.key_ptr)
+    return FactorModel(query_factor, model.mixing, key_factor, query_ptr=query_ptr,
+                       key_ptr=key_ptr, exploration=model.exploration)
+
+
+def draw_many(sample, model, copies=COPIES, seed=0):
+    """Which cells of each copy are edges, and the law's probability of each cell."""
+    num_queries = model.num_queries // model.num_heads
+    num_keys = model.num_keys // model.num_heads
+    graph = sample(stack(model, copies), generator=torch.Generator().manual_seed(seed)).validate()
+    head, query = graph.query // (copies * num_queries), graph.query % (copies * num_queries)
+    drawn = torch.zeros(copies, model.num_heads, num_queries, num_keys, dtype=torch.double)
+    drawn[query // num_queries, head, query % num_queries, graph.key % num_keys] = 1
+    rate = model.expectation().double().view(model.num_heads, num_queries, -1, num_keys)
+    prob = LAWS[sample](torch.stack([rate[h, :, h] for h in range(model.num_heads)]))
+    return drawn.flatten(1), prob.flatten()
+
+
+def is_plausible(statistic, degrees_of_freedom):
+    return 1e-4 < chi2.sf(float(statistic), degrees_of_freedom) < 1 - 1e-4
+
+
+def test_every_sampler_has_a_law():
+    named = {name for name in graphattn.samplers.__all__ if name.startswith('sample_')}
+    assert named == {sample.__name__ for sample in LAWS}
+
+
+# The law #############################################################################
+
+
+@every_model
+@every_sampler
+def test_cells_follow_the_law(sample, model):
+    drawn, prob = draw_many(sample, model)
+    count, expected = drawn.sum(0), COPIES * prob
+    certain = (prob < 1e-9) | (prob > 1 - 1e-9)
+    assert torch.equal(count[certain], expected[certain].round())
+    random = ~certain
+    statistic = ((count - expected)**2 / (expected * (1 - prob)))[random].sum()
+    assert is_plausible(statistic, int(random.sum()))
+
+
+@every_model
+@every_sampler
+def test_cells_are_independent(sample, model):
+    drawn, prob = draw_many(sample, model, seed=1)
+    random = (prob > 0.02) & (prob < 0.98)
+    standard = (drawn - prob)[:, random] / (prob * (1 - prob)).sqrt()[random]
+    product = (standard.t() @ standard / COPIES**0.5).triu(1)
+    num_random = int(random.sum())
+    assert is_plausible(product.square().sum(), num_random * (num_random - 1) / 2)
+
+
+@every_sampler
+def test_edge_counts_agree_with_expected_edges(sample):
+    model = random_model(600, 500, 8, density=0.01, query_ptr=torch.tensor([0, 350, 600]),
+                         key_ptr=torch.tensor([0, 200, 500]), exploration=0.002)
+    graph = sample(model, generator=torch.Generator().manual_seed(0))
+    num_edges = graph.density(per_block=True) * graph.query_ptr.diff() * graph.key_ptr.diff()
+    expected = model.expected_edges()
+    assert ((num_edges - expected).abs() < 4 * expected.sqrt()).all()
+
+
+@every_sampler
+def test_a_cell_of_probability_zero_is_never_drawn(sample):
+    generator = torch.Generator().manual_seed(0)
+    scale = 10.**torch.randint(-30, 1, (400, 6), generator=generator)
+    on = torch.rand(2, 400, 6, generator=generator) < 0.3
+    model = FactorModel(on[0] * scale, 0.15 * torch.rand(6, 6, generator=generator).round(),
+                        on[1] * scale.flip(0))
+    impossible = model.expectation() == 0
+    mask = sample(model, generator=generator).to_mask()
+    assert impossible.any() and mask.any()
+    assert not (mask & impossible).any()
+
+
+@every_sampler
+def test_clusters_of_query_and_key_stay_paired(sample):
+    member = torch.eye(2).repeat_interleave(200, dim=0)
+    model = FactorModel(member, torch.tensor([[0., 0.3], [0.3, 0.]]), member)
+    mask = sample(model, generator=torch.Generator().manual_seed(0)).to_mask()
+    same_cluster = (member @ member.t()).bool()
+    assert mask.any() and not mask[same_cluster].any()
+
+
+@every_sampler
+def test_an_empty_first_cell_and_head_disturb_no_other(sample):
+    mixing = torch.stack([torch.zeros(2, 2), torch.tensor([[0., 0.2], [0.4, 0.1]])])
+    member = torch.rand(8, 2, generator=torch.Generator().manual_seed(0))
+    model = FactorModel(member, mixing, member)
+    drawn, prob = draw_many(sample, model)
+    head_1 = slice(16, 32)
+    assert not drawn[:, :16].any()
+    count, expected = drawn.sum(0)[head_1], (COPIES * prob)[head_1]
+    assert is_plausible(((count - expected)**2 / (expected * (1 - prob[head_1]))).sum(), 16)
+
+
+@every_sampler
+def test_each_edge_is_drawn_once(sample):
+    model = FactorModel(torch.ones(30, 2), torch.full((2, 2), 0.25), torch.ones(20, 2),
+                        exploration=9.)
+    graph = sample(model, generator=torch.Generator().manual_seed(0)).validate()
+    assert graph.num_edges == pytest.approx(600, abs=1)
+
+
+def test_fastrg_steps_over_cells_of_no_width():
+    cell_start = torch.tensor([0, 0, 1, 1, 2, 2])
+    first = torch.zeros(50, dtype=torch.long)
+    cell = fastrg._draw(cell_start, first, first + 5, torch.Generator().manual_seed(0))
+    assert set(cell.tolist()) == {1, 3}
+
+
+def test_fastrg_takes_any_rate():
+    rate = torch.tensor([[0.], [1e-6], [1.], [3.], [1e3]])
+    drawn, prob = draw_many(sample_fastrg, FactorModel(rate, torch.eye(1), torch.ones(1, 1)),
+                            copies=300)
+    assert drawn[:, 4].all() and not drawn[:, :2].any()
+    assert drawn.mean(0)[2:4] == pytest.approx(prob[2:4].numpy(), abs=0.08)
+
+
+def test_fastrg_saturates_and_bernoulli_does_not():
+    model = FactorModel(torch.ones(500, 1), torch.eye(1), torch.ones(500, 1))
+    assert sample_bernoulli(model).density() == 1
+    generator = torch.Generator().manual_seed(0)
+    assert sample_fastrg(model, generator=generator).density() == pytest.approx(0.632, abs=0.01)
+
+
+# Blocks, chunks and sizes ############################################################
+
+
+def zero_one_model(sizes, seed=0):
+    """Every p_ij is 0 or 1."""
+    generator = torch.Generator().manual_seed(seed)
+    query_ptr, key_ptr = torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous()
+    member = torch.eye(5)
+    query_factor = member[torch.randint(5, (int(query_ptr[-1]),), generator=generator)]
+    key_factor = member[torch.randint(5, (int(key_ptr[-1]),), generator=generator)]
+    mixing = torch.rand(5, 5, generator=generator).round()
+    return FactorModel(query_factor, mixing, key_factor, query_ptr=query_ptr, key_ptr=key_ptr)
+
+
+@pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
+@pytest.mark.parametrize('sizes', [
+    [(6, 6)] * 9, [(13, 11)], [(1, 30), (30, 1)], [(4, 3), (0, 5), (2, 2), (4, 3), (7, 0), (9, 8)],
+], ids=['equal', 'one', 'row and column', 'ragged'])
+def test_bernoulli_draws_in_chunks_of_any_size(sizes, pairs_per_chunk, monkeypatch):
+    monkeypatch.setattr(bernoulli, '_PAIRS_PER_CHUNK', pairs_per_chunk)
+    model = zero_one_model(sizes)
+    graph = sample_bernoulli(model).validate()
+    assert torch.equal(graph.to_mask(), model.expectation().bool())
+
+
+def test_bernoulli_splits_a_large_block_into_rows():
+    model = zero_one_model([(1500, 1400)])
+    assert model.num_queries * model.num_keys > bernoulli._PAIRS_PER_CHUNK
+    assert torch.equal(sample_bernoulli(model).to_mask(), model.expectation().bool())
+
+
+@every_sampler
+@pytest.mark.parametrize('num_queries, num_keys, mixing', [
+    (0, 0, 1.), (0, 3, 1.), (3, 0, 1.), (4, 5, 0.),
+])
+def test_no_edge_is_possible(sample, num_queries, num_keys, mixing):
+    model = FactorModel(torch.ones(num_queries, 2), torch.full((2, 2), mixing / 4),
+                        torch.ones(num_keys, 2))
+    graph = sample(model).validate()
+    assert (graph.num_queries, graph.num_keys, graph.num_edges) == (num_queries, num_keys, 0)
+    assert graph.edge_index.dtype == torch.int64
+    assert graph.device == model.device
+
+
+@every_sampler
+def test_no_block_is_an_empty_graph(sample):
+    ptr = torch.tensor([0])
+    model = FactorModel(torch.ones(0, 2), torch.ones(3, 2, 2), torch.ones(0, 2), query_ptr=ptr)
+    assert sample(model).num_blocks == 0
+
+
+@every_sampler
+def test_the_graph_has_the_blocks_of_the_model_and_no_edge_prob(sample):
+    model = ragged_model()
+    graph = sample(model)
+    assert torch.equal(graph.query_ptr, model.query_ptr)
+    assert torch.equal(graph.key_ptr, model.key_ptr)
+    assert graph.edge_prob is None
+
+
+@every_sampler
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_exactly(sample, dtype):
+    mixing = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+    halves = [factor.to(dtype) for factor in (torch.eye(64), mixing, torch.eye(64))]
+    graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
+              for factors in (halves, [factor.float() for factor in halves])]
+    assert graphs[0] == graphs[1]
+
+
+@every_sampler
+def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
+    model = random_model(60, 60, 16)
+    graph = sample(model, generator=torch.Generator().manual_seed(0))
+    parameters = (model.query_factor.t().contiguous().t().requires_grad_(),
+                  model.mixing.clone().requires_grad_(),
+                  model.key_factor.t().contiguous().t().requires_grad_())
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        other = sample(FactorModel(*parameters), generator=torch.Generator().manual_seed(0))
+    assert other == graph
+
+
+# Randomness ##########################################################################
+
+
+@every_sampler
+def test_the_generator_decides(sample):
+    model = random_model(50, 40, 4)
+    first, again, other = (sample(model, generator=torch.Generator().manual_seed(seed))
+                           for seed in (0, 0, 1))
+    assert first == again and first != other
+
+
+@every_sampler
+def test_the_generator_advances(sample):
+    generator = torch.Generator().manual_seed(0)
+    model = random_model(50, 40, 4)
+    assert sample(model, generator=generator) != sample(model, generator=generator)
+
+
+@every_sampler
+def test_a_generator_leaves_the_global_state_alone(sample):
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    sample(random_model(50, 40, 4), generator=torch.Generator())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
+
+
+@every_sampler
+def test_without_a_generator_torch_seeds(sample):
+    model = random_model(50, 40, 4)
+    with torch.random.fork_rng(devices=[]):
+        graphs = [sample(model) for seed in (0, 0, 1) if torch.manual_seed(seed)]
+    assert graphs[0] == graphs[1] != graphs[2]
+
+
+@pytest.fixture
+def restore_threads():
+    num_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@every_sampler
+def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
+    model = random_model(700, 600, 16, density=0.1)
+    graphs = []
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        graphs.append(sample(model, generator=torch.Generator().manual_seed(0)))
+    assert graphs[0] == graphs[1]
+
+
+# Memory ##############################################################################
+
+MEASURE = """
+import resource
+import torch
+import graphattn.samplers as samplers
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def draw(name, n):
+    model = samplers.FactorModel(torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16))
+    return getattr(samplers, name)(model)
+
+torch.manual_seed(0)
+names = ['sample_bernoulli', 'sample_fastrg']
+for name in names:
+    draw(name, 2048)
+before = peak()
+for name in names:
+    print(draw(name, 8192).num_edges, peak() - before)
+"""
+
+
+def test_memory_stays_far_below_the_number_of_pairs():
+    run = subprocess.run([sys.executable, '-c', MEASURE], capture_output=True, text=True,
+                         check=True)
+    for line in run.stdout.splitlines():
+        num_edges, num_bytes = map(int, line.split())
+        assert num_edges == pytest.approx(8192**2 * 0.00064, rel=0.1)
+        assert num_bytes < 8192**2 / 4  # a quarter of a boolean mask
+
+
+# Bad input ###########################################################################
+
+MODEL = random_model(4, 4, 2)
+
+
+@every_sampler
+@pytest.mark.parametrize('model, generator, error, match', [
+    (torch.ones(2, 2), None, TypeError, r"'model' must be a FactorModel \(got Tensor\)"),
+    (MODEL, 0, TypeError, r"'generator' must be a torch.Generator or None \(got int\)"),
+    (MODEL, np.random.default_rng(0), TypeError, r"'generator' must be .* \(got Generator\)"),
+])
+def test_bad_input(sample, model, generator, error, match):
+    with pytest.raises(error, match=match):
+        sample(model, generator=generator)
+
+
+@every_sampler
+def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
+    monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
+    with pytest.raises(ValueError, match=r"'generator' must be on cuda:0, where the model is "
+                                         r"\(got cpu\)"):
+        sample(MODEL, generator=torch.Generator())
+
+
+@pytest.mark.parametrize('largest, exploration', [(1.01, 0.), (1.01, 0.3), (7., 0.)])
+def test_bernoulli_takes_probabilities_only(largest, exploration):
+    model = FactorModel(torch.tensor([[0.5], [largest]]), torch.eye(1), torch.ones(3, 1),
+                        exploration=exploration)
+    with pytest.raises(ValueError, match=rf"largest p_ij is {largest:g}; .*sample_fastrg"):
+        sample_bernoulli(model)
+
+
+def test_bernoulli_forgives_rounding_above_one():
+    model = FactorModel(torch.full((3, 1), 1 + 5e-5), torch.eye(1), torch.ones(3, 1))
+    assert sample_bernoulli(model).density() == 1
+
+
+def test_fastrg_refuses_more_draws_than_memory_holds():
+    model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
+    with pytest.raises(ValueError, match=r"'model' expects 9e\+20 draws"):
+        sample_fastrg(model)

@@ -1,0 +1,146 @@
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.samplers import density_penalty, straight_through
+
+
+def attend(score, gate, bias, value, mask):
+    """Dense masked attention on ``gate * score + bias``: the logits, and a loss of their softmax.
+
+    The loss weighs the outputs by powers of ten, so that some gradients exceed 1.
+    """
+    logit = gate * score + bias
+    alpha = torch.softmax(logit.masked_fill(~mask, -torch.inf), dim=1)
+    weight = 10.**torch.arange(len(score), dtype=torch.double)
+    return logit, (weight[:, None] * (alpha @ value)).sum()
+
+
+def setup():
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(4, 6, generator=generator) < 0.6
+    graph = BipartiteGraph.from_mask(mask)
+    score, value = (torch.randn(shape, dtype=torch.double, generator=generator)
+                    for shape in ((4, 6), (6, 3)))
+    edge_prob = torch.rand(graph.num_edges, dtype=torch.double, generator=generator)
+    return mask, graph, score, value, edge_prob.requires_grad_()
+
+
+def loss_through(estimator):
+    """The loss, its gradient to edge_prob, and the gradient to the logits without any estimator."""
+    mask, graph, score, value, edge_prob = setup()
+    arguments = straight_through(edge_prob, estimator)
+    at_edges = (graph.query, graph.key)
+    gate, bias = torch.ones_like(score), torch.zeros_like(score)
+    if 'edge_gate' in arguments:
+        gate = gate.index_put(at_edges, arguments['edge_gate'])
+    if 'edge_bias' in arguments:
+        bias = bias.index_put(at_edges, arguments['edge_bias'])
+    _, loss = attend(score, gate, bias, value, mask)
+    logit, plain_loss = attend(score.requires_grad_(), 1, 0, value, mask)
+    grad_logit, = torch.autograd.grad(plain_loss, logit)
+    assert loss == plain_loss
+    grad_prob, = torch.autograd.grad(loss, edge_prob)
+    return grad_prob, grad_logit[at_edges], score.detach()[at_edges]
+
+
+def test_paper_multiplies_the_gradient_by_the_score():
+    grad_prob, grad_logit, score = loss_through('paper')
+    torch.testing.assert_close(grad_prob, grad_logit * score)
+
+
+def test_repo_clips_the_gradient():
+    grad_prob, grad_logit, _ = loss_through('repo')
+    torch.testing.assert_close(grad_prob, grad_logit.clamp(-1, 1))
+    assert (grad_logit.abs() > 1).any() and (grad_logit.abs() < 1).any()
+
+
+def test_repo_is_a_gate_on_the_softmax_renormalised():
+    mask, graph, score, value, edge_prob = setup()
+    gate = torch.ones(4, 6, dtype=torch.double, requires_grad=True)
+    alpha = torch.softmax(score, dim=1) * mask * gate
+    alpha = alpha / alpha.sum(1, keepdim=True)
+    weight = 10.**torch.arange(4, dtype=torch.double)
+    grad_gate, = torch.autograd.grad((weight[:, None] * (alpha @ value)).sum(), gate)
+    grad_prob, _, _ = loss_through('repo')
+    torch.testing.assert_close(grad_prob, grad_gate[graph.query, graph.key].clamp(-1, 1))
+
+
+def test_estimators_disagree_in_sign_where_the_score_is_negative():
+    paper, _, score = loss_through('paper')
+    repo, _, _ = loss_through('repo')
+    assert (score < 0).any() and (score > 0).any()
+    assert torch.equal(paper.sign() == repo.sign(), score > 0)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize('estimator, name, value', [
+    ('paper', 'edge_gate', 1.), ('repo', 'edge_bias', 0.),
+])
+def test_the_forward_pass_is_exact(estimator, name, value, dtype):
+    edge_prob = torch.rand(1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for prob in (edge_prob, edge_prob.clone().requires_grad_()):
+        (key, factor), = straight_through(prob, estimator).items()
+        assert key == name and factor.dtype == dtype
+        assert (factor == value).all()
+
+
+@pytest.mark.parametrize('edge_prob, estimator, error, match', [
+    (torch.ones(3), 'papper', ValueError, r"'estimator' must be .*'papper'; did you mean 'paper'"),
+    (torch.ones(3), 'Repo', ValueError, r"'estimator' .*\(got 'Repo'; did you mean 'repo'"),
+    (torch.ones(3), None, ValueError, r"\(got None; did you mean 'paper' or 'repo'\?"),
+    (torch.ones(3).int(), 'paper', TypeError, r"'edge_prob' must be a .*\(got torch.int32\)"),
+    (None, 'paper', TypeError, r"'edge_prob' must be a floating point Tensor \(got NoneType\)"),
+])
+def test_straight_through_bad_input(edge_prob, estimator, error, match):
+    with pytest.raises(error, match=match):
+        straight_through(edge_prob, estimator)
+
+
+# density_penalty #####################################################################
+
+
+def ragged_graph(dtype):
+    graph = BipartiteGraph.batch([
+        BipartiteGraph.from_mask(torch.tensor([[1, 0], [1, 1], [0, 0]]).bool()),
+        BipartiteGraph.from_mask(torch.zeros(0, 2).bool()),
+        BipartiteGraph.from_mask(torch.ones(1, 5).bool()),
+        BipartiteGraph.from_mask(torch.zeros(2, 2).bool())])
+    edge_prob = torch.full((graph.num_edges,), 0.3, dtype=dtype, requires_grad=True)
+    return graph.with_edge_prob(edge_prob), edge_prob
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32, torch.float64])
+def test_density_penalty(dtype):
+    graph, edge_prob = ragged_graph(dtype)
+    penalty = density_penalty(graph)
+    assert penalty.shape == ()
+    assert penalty.item() == pytest.approx((3 / 6 + 0 + 5 / 5 + 0) / 4)
+    assert penalty.item() == pytest.approx(graph.density(per_block=True).mean().item())
+    gradient, = torch.autograd.grad(penalty, edge_prob)
+    expected = torch.tensor([1 / (6 * 4)] * 3 + [1 / (5 * 4)] * 5, dtype=dtype)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_density_penalty_of_a_large_block_survives_half_precision():
+    mask = torch.zeros(4096, 4096, dtype=torch.bool)
+    mask[:, 0] = True
+    graph = BipartiteGraph.from_mask(mask).with_edge_prob(torch.ones(4096, dtype=torch.half))
+    assert density_penalty(graph).item() == pytest.approx(1 / 4096)
+
+
+def test_density_penalty_without_edges_or_blocks():
+    empty = BipartiteGraph.from_mask(torch.zeros(2, 3).bool()).with_edge_prob(torch.ones(0))
+    none = BipartiteGraph(torch.zeros(2, 0, dtype=torch.long), 0, edge_prob=torch.ones(0),
+                          query_ptr=torch.tensor([0]))
+    assert density_penalty(empty) == density_penalty(none) == 0
+
+
+@pytest.mark.parametrize('graph, error, match', [
+    (None, TypeError, r"'graph' must be a BipartiteGraph \(got NoneType\)"),
+    (BipartiteGraph.from_mask(torch.ones(2, 2).bool()), ValueError,
+     r"'graph' must carry edge_prob"),
+])
+def test_density_penalty_bad_input(graph, error, match):
+    with pytest.raises(error, match=match):
+        density_penalty(graph)

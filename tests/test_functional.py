@@ -1,0 +1,190 @@
+"""edge_probability, and what edge_attention refuses; its meaning is tested in kernels/."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention, edge_probability
+from graphattn.samplers import FactorModel
+from tests.graphs import random_graph
+
+# edge_probability ####################################################################
+
+
+def factor_model(num_queries: int, num_keys: int, num_heads: int | None = None,
+                 dtype: torch.dtype = torch.float64, **kwargs) -> FactorModel:
+    generator = torch.Generator().manual_seed(0)
+    heads = () if num_heads is None else (num_heads,)
+    shapes = (num_queries, 3), (*heads, 3, 3), (num_keys, 3)
+    factors = [torch.rand(shape, generator=generator, dtype=torch.float64) / 3
+               for shape in shapes]
+    return FactorModel(*(factor.to(dtype).requires_grad_() for factor in factors), **kwargs)
+
+
+MODELS_AND_GRAPHS = {
+    'square': (lambda: factor_model(7, 7), lambda: random_graph(7, 7)),
+    'rectangular': (lambda: factor_model(4, 9), lambda: random_graph(4, 9)),
+    'no_edges': (lambda: factor_model(4, 9), lambda: random_graph(4, 9, density=0.)),
+    'one_head': (lambda: factor_model(4, 9, 1), lambda: random_graph(4, 9)),
+    'heads': (lambda: factor_model(12, 15, 3),
+              lambda: BipartiteGraph.batch([random_graph(4, 5, seed=seed) for seed in range(3)])),
+}
+
+
+@pytest.mark.parametrize('model, graph', MODELS_AND_GRAPHS.values(), ids=MODELS_AND_GRAPHS)
+def test_edge_probability_is_the_expectation_on_the_edges(model, graph):
+    model, graph = model(), graph()
+    edge_prob = edge_probability(model, graph)
+    expected = model.expectation()[graph.query, graph.key]
+    assert edge_prob.shape == (graph.num_edges,)
+    torch.testing.assert_close(edge_prob, expected, rtol=1e-12, atol=1e-12)
+
+    factors = (model.query_factor, model.mixing, model.key_factor)
+    cotangent = torch.linspace(-1, 1, graph.num_edges, dtype=torch.float64)
+    torch.testing.assert_close(torch.autograd.grad(edge_prob @ cotangent, factors),
+                               torch.autograd.grad(expected @ cotangent, factors),
+                               rtol=1e-12, atol=1e-12)
+
+
+def test_edge_probability_leaves_exploration_out():
+    graph = random_graph(5, 6)
+    exploring = factor_model(5, 6, exploration=0.25)
+    torch.testing.assert_close(edge_probability(exploring, graph) + 0.25,
+                               exploring.expectation()[graph.query, graph.key])
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_edge_probability_within_rounding(dtype):
+    graph = random_graph(7, 7)
+    model = factor_model(7, 7, dtype=dtype)
+    exact = FactorModel(*(factor.detach().double() for factor in (
+        model.query_factor, model.mixing, model.key_factor)))
+    torch.testing.assert_close(edge_probability(model, graph).double(),
+                               edge_probability(exact, graph), rtol=torch.finfo(dtype).eps * 8,
+                               atol=0.)
+
+
+def test_edge_probability_refuses_other_sizes():
+    model = factor_model(5, 6)
+    for graph in (random_graph(4, 6), random_graph(5, 5), random_graph(6, 5)):
+        with pytest.raises(ValueError, match="'model' must be of the graph's size.*got 5 and 6"):
+            edge_probability(model, graph)
+
+
+def test_edge_probability_refuses_another_device():
+    with pytest.raises(ValueError, match="'model' must be on meta, where the graph is .*got cpu"):
+        edge_probability(factor_model(5, 6), random_graph(5, 6).to('meta'))
+
+
+# edge_attention ######################################################################
+
+
+NUM_QUERIES, NUM_KEYS, HEADS = 3, 4, 2
+GRAPH = random_graph(NUM_QUERIES, NUM_KEYS, 0.5)
+EDGES = GRAPH.num_edges
+
+
+def attend(**changes) -> torch.Tensor:
+    """A valid call, but for ``changes``."""
+    arguments = {'query': torch.randn(NUM_QUERIES, HEADS, 5),
+                 'key': torch.randn(NUM_KEYS, HEADS, 5),
+                 'value': torch.randn(NUM_KEYS, HEADS, 6), 'graph': GRAPH}
+    return edge_attention(**{**arguments, **changes})
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float, device: str = 'cpu') -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+REFUSED = {
+    # types and dtypes
+    'graph': ({'graph': GRAPH.edge_index}, TypeError,
+              "'graph' must be a BipartiteGraph .*got EdgeIndex.*from_edge_index"),
+    'query_type': ({'query': [1.]}, TypeError, "'query' must be a floating point Tensor .*list"),
+    'key_type': ({'key': zeros(4, 2, 5, dtype=torch.long)}, TypeError,
+                 "'key' must be a floating point Tensor .*got torch.int64"),
+    'value_type': ({'value': None}, TypeError,
+                   "'value' must be a floating point Tensor .*got NoneType"),
+    'key_dtype': ({'key': zeros(4, 2, 5, dtype=torch.double)}, TypeError,
+                  "'key' must be of query's dtype torch.float32 .*got torch.float64"),
+    'value_dtype': ({'value': zeros(4, 2, 6, dtype=torch.bfloat16)}, TypeError,
+                    "'value' must be of query's dtype torch.float32 .*got torch.bfloat16"),
+    'bias_type': ({'edge_bias': 1.}, TypeError,
+                  "'edge_bias' must be a floating point Tensor .*got float"),
+    'gate_dtype': ({'edge_gate': zeros(EDGES, dtype=torch.bool)}, TypeError,
+                   "'edge_gate' must be a floating point Tensor .*got torch.bool"),
+    # sizes
+    'queries': ({'query': zeros(4, 2, 5)}, ValueError,
+                r"'query' must be .* with 3 queries, 2 heads \(got shape \(4, 2, 5\)\)"),
+    'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must be .* with 4 keys, 2 heads"),
+    'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must be .* with 4 keys, 2 heads"),
+    'key_heads': ({'key': zeros(4, 1, 5)}, ValueError, r"'key' .*2 heads \(got shape \(4, 1, 5"),
+    'value_heads': ({'value': zeros(4, 3, 6)}, ValueError, "'value' must be .*2 heads"),
+    'query_dims': ({'query': zeros(3, 5)}, ValueError,
+                   r"'query' must be \[nodes, heads, channels\].*got shape \(3, 5\)"),
+    'query_flat': ({'query': zeros(3)}, ValueError, r"'query' must be .*got shape \(3,\)"),
+    'query_padded': ({'query': zeros(1, 3, 2, 5)}, ValueError, r"'query' must be .*\(1, 3, 2, 5"),
+    'channels': ({'key': zeros(4, 2, 7)}, ValueError,
+                 r"'key' must have query's 5 channels \(got 7\)"),
+    'bias_edges': ({'edge_bias': zeros(EDGES + 1)}, ValueError,
+                   rf"'edge_bias' must be \[num_edges\] or .*{EDGES} edges and 2 heads"),
+    'gate_heads': ({'edge_gate': zeros(EDGES, 3)}, ValueError,
+                   rf"'edge_gate' must be .*got shape \({EDGES}, 3\)"),
+    'bias_one_head': ({'edge_bias': zeros(EDGES, 1)}, ValueError, "'edge_bias' must be"),
+    # devices
+    'query_device': ({'query': zeros(3, 2, 5, device='meta')}, ValueError,
+                     "'query' must be on cpu, where the graph is .*got meta"),
+    'key_device': ({'key': zeros(4, 2, 5, device='meta')}, ValueError, "'key' must be on cpu"),
+    'value_device': ({'value': zeros(4, 2, 6, device='meta')}, ValueError,
+                     "'value' must be on cpu"),
+    'graph_device': ({'graph': GRAPH.to('meta')}, ValueError,
+                     "'query' must be on meta, where the graph is .*got cpu"),
+    'bias_device': ({'edge_bias': zeros(EDGES, device='meta')}, ValueError,
+                    "'edge_bias' must be on cpu, where query is .*got meta"),
+    # numbers
+    'dropout_one': ({'dropout_p': 1.}, ValueError, r"'dropout_p' must be in \[0, 1\) \(got 1.0\)"),
+    'dropout_negative': ({'dropout_p': -0.1}, ValueError, r"'dropout_p' .*got -0.1"),
+    'dropout_nan': ({'dropout_p': float('nan')}, ValueError, r"'dropout_p' .*got nan"),
+    'scale_infinite': ({'scale': float('inf')}, ValueError,
+                       r"'scale' must be finite \(got inf\)"),
+    'scale_nan': ({'scale': float('nan')}, ValueError, r"'scale' must be finite \(got nan\)"),
+    # backends
+    'backend': ({'backend': 'triton_magic'}, ValueError,
+                "'backend' is unknown .*'auto', 'reference', 'gather', 'gather_ext', 'csr'"),
+    'near_backend': ({'backend': 'crs'}, ValueError, "got 'crs'.*did you mean 'csr'"),
+    'near_backends': ({'backend': 'gatherext'}, ValueError, "did you mean 'gather_ext' or"),
+    'backend_none': ({'backend': None}, ValueError, "'backend' is unknown .*got None"),
+}
+
+
+@pytest.mark.parametrize('changes, error, match', REFUSED.values(), ids=REFUSED)
+def test_refuses(changes, error, match):
+    with pytest.raises(error, match=match):
+        attend(**changes)
+
+
+def test_the_unchanged_call_is_accepted():
+    assert attend().shape == (NUM_QUERIES, HEADS, 6)
+
+
+def test_weights_are_returned_when_asked_for():
+    out, weight = attend(return_attention_weights=True)
+    assert out.shape == (NUM_QUERIES, HEADS, 6) and weight.shape == (EDGES, HEADS)
+
+
+@pytest.mark.parametrize('package', ['torch_scatter', 'torch_sparse'])
+def test_backend_asked_for_by_name_does_not_fall_back(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, 'graphattn.kernels.gather_ext', raising=False)
+    with pytest.raises(ImportError, match='torch-scatter and torch-sparse: pip install'):
+        attend(backend='gather_ext')
+
+
+def test_sparse_tensor_names_the_missing_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'torch_sparse', None)
+    with pytest.raises(ImportError, match='to_sparse_tensor needs torch-sparse'):
+        GRAPH.to_sparse_tensor()

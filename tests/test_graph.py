@@ -1,0 +1,558 @@
+"""BipartiteGraph: orientation, conversions, set algebra, blocks, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric import EdgeIndex
+
+from graphattn import BipartiteGraph
+from tests.graphs import GRAPHS, random_graph
+
+ONE_BLOCK = [name for name, make in GRAPHS.items() if make().num_blocks == 1]
+SHAPES = [(8, 8), (4, 11), (11, 4)]
+
+
+def edges(*pairs: tuple[int, int]) -> torch.Tensor:
+    """``edge_index`` of (key, query) pairs."""
+    return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t().contiguous()
+
+
+@pytest.fixture
+def graph() -> BipartiteGraph:
+    """Query 0 attends to keys 1 and 3, query 1 to key 0, and nobody to key 2."""
+    return BipartiteGraph(edges((1, 0), (3, 0), (0, 1)), num_queries=2, num_keys=4)
+
+
+@pytest.fixture
+def blocks() -> BipartiteGraph:
+    """Blocks of 2 x 3, 0 x 0, 1 x 2 and 2 x 0 queries x keys, with probabilities."""
+    edge_prob = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    return BipartiteGraph(edges((0, 0), (2, 0), (1, 1), (4, 2)), 5, 5, edge_prob=edge_prob,
+                          query_ptr=torch.tensor([0, 2, 2, 3, 5]),
+                          key_ptr=torch.tensor([0, 3, 3, 5, 5]))
+
+
+# Orientation #########################################################################
+
+
+def test_orientation_of_attributes(graph):
+    assert graph.key.tolist() == [1, 3, 0] and graph.query.tolist() == [0, 0, 1]
+    assert graph.edge_index.tolist() == [[1, 3, 0], [0, 0, 1]]
+    assert graph.to_mask().int().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
+    assert graph.indptr.tolist() == [0, 2, 3]
+    assert graph.in_degree().tolist() == [2, 1]
+    assert graph.out_degree().tolist() == [1, 1, 0, 1]
+
+
+def test_orientation_of_conversions(graph):
+    assert graph.to_scipy().toarray().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
+    assert graph.transpose().to_mask().int().tolist() == [[0, 1], [1, 0], [0, 0], [1, 0]]
+    assert set(graph.to_networkx(bipartite=True).edges) == {
+        (('key', 1), ('query', 0)), (('key', 3), ('query', 0)), (('key', 0), ('query', 1))}
+
+
+def test_orientation_of_networkx_on_tokens():
+    attends = nx.DiGraph([('a', 'b'), ('a', 'c')])  # b and c attend to a
+    assert BipartiteGraph.from_networkx(attends).to_mask().int().tolist() == [
+        [0, 0, 0], [1, 0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_edge_index_is_a_valid_pyg_edge_index(name):
+    graph = GRAPHS[name]()
+    edge_index = graph.edge_index
+    assert isinstance(edge_index, EdgeIndex) and edge_index.is_sorted_by_col
+    assert tuple(edge_index.sparse_size()) == (graph.num_keys, graph.num_queries)
+    edge_index.validate()
+
+
+# Invariants over the table ###########################################################
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_table_keeps_every_promise(name):
+    graph = GRAPHS[name]()
+    assert graph.validate() is graph
+    assert max(graph.num_queries, graph.num_keys) <= 40
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_pointers_and_degrees_follow_from_the_mask(name):
+    graph = GRAPHS[name]()
+    mask = graph.to_mask()
+    per_query = mask.sum(1)
+    assert graph.num_edges == int(mask.sum())
+    assert graph.in_degree().equal(per_query)
+    assert graph.out_degree().equal(mask.sum(0))
+    assert graph.indptr.tolist() == [0, *per_query.cumsum(0).tolist()]
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_by_key_is_the_edges_sorted_by_key(name):
+    graph = GRAPHS[name]()
+    indptr, query, perm = graph.by_key
+    assert perm.sort()[0].equal(torch.arange(graph.num_edges))
+    assert query.equal(graph.query[perm])
+    pair = graph.key[perm] * graph.num_queries + query
+    assert pair.equal(pair.sort()[0])
+    assert indptr.diff().equal(graph.out_degree()) and indptr.dtype == torch.long
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_transpose_twice_is_identity(name):
+    graph = GRAPHS[name]()
+    assert graph.transpose().to_mask().equal(graph.to_mask().t())
+    assert graph.transpose().validate().transpose() == graph
+
+
+# Conversions #########################################################################
+
+
+ROUND_TRIPS = {
+    'edge_index': lambda graph: BipartiteGraph.from_edge_index(
+        graph.edge_index, graph.num_queries, graph.num_keys),
+    'constructor': lambda graph: BipartiteGraph(
+        graph.edge_index, graph.num_queries, graph.num_keys),
+    'mask': lambda graph: BipartiteGraph.from_mask(graph.to_mask()),
+    'scipy': lambda graph: BipartiteGraph.from_scipy(graph.to_scipy()),
+    'networkx': lambda graph: BipartiteGraph.from_networkx(graph.to_networkx(bipartite=True)),
+    'pickle': lambda graph: pickle.loads(pickle.dumps(graph)),
+}
+
+
+@pytest.mark.parametrize('name', ONE_BLOCK)
+@pytest.mark.parametrize('convert', ROUND_TRIPS.values(), ids=ROUND_TRIPS)
+def test_round_trip(convert, name):
+    graph = GRAPHS[name]()
+    assert convert(graph) == graph
+
+
+@pytest.mark.parametrize('name', ['square', 'more_keys', 'more_queries', 'no_edges'])
+def test_round_trip_of_sparse_tensor(name):
+    pytest.importorskip('torch_sparse')
+    graph = GRAPHS[name]()
+    weight = torch.arange(1., graph.num_edges + 1)
+    sparse = graph.to_sparse_tensor(weight)
+    assert BipartiteGraph.from_mask(sparse.to_dense() != 0) == graph
+    assert sparse.storage.value().equal(weight)
+
+
+def test_networkx_round_trip_on_tokens():
+    graph = random_graph(7, 7)
+    assert BipartiteGraph.from_networkx(graph.to_networkx()) == graph
+
+
+def test_networkx_undirected_edges_attend_both_ways():
+    undirected = nx.Graph([(0, 1), (1, 2), (2, 2)])
+    assert BipartiteGraph.from_networkx(undirected).to_mask().int().tolist() == [
+        [0, 1, 0], [1, 0, 1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize('kind', [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+def test_networkx_bipartite(kind):
+    bipartite = kind()
+    bipartite.add_nodes_from(['q0', 'q1'], bipartite=1)
+    bipartite.add_nodes_from(['k0', 'k1', 'k2'], bipartite=0)
+    bipartite.add_edges_from([('k2', 'q0'), ('k0', 'q1'), ('k2', 'q0')])
+    assert BipartiteGraph.from_networkx(bipartite).to_mask().int().tolist() == [
+        [0, 0, 1], [1, 0, 0]]
+
+
+def test_networkx_undirected_bipartite_edges_may_be_written_from_the_query():
+    bipartite = nx.Graph()
+    bipartite.add_node('query', bipartite=1)
+    bipartite.add_node('key', bipartite=0)
+    bipartite.add_edge('query', 'key')
+    assert BipartiteGraph.from_networkx(bipartite).num_edges == 1
+
+
+def test_scipy_keeps_weights_and_drops_explicit_zeros(graph):
+    weight = torch.tensor([0.5, 0., -2.])
+    matrix = graph.to_scipy(weight)
+    assert matrix.toarray().tolist() == [[0, 0.5, 0, 0], [-2, 0, 0, 0]]
+    assert BipartiteGraph.from_scipy(matrix) == BipartiteGraph(edges((1, 0), (0, 1)), 2, 4)
+
+
+def test_dtype_of_weights_in_scipy(graph):
+    weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    assert graph.to_scipy(weight).dtype == np.float64
+
+
+# Edges in any order ##################################################################
+
+
+def test_from_edge_index_sorts_and_merges():
+    shuffled = edges((0, 1), (3, 0), (1, 0), (0, 1), (3, 0))
+    assert BipartiteGraph.from_edge_index(shuffled, 2, 4) == BipartiteGraph(
+        edges((1, 0), (3, 0), (0, 1)), 2, 4)
+
+
+def test_from_edge_index_keeps_probabilities_beside_their_edges():
+    shuffled = edges((0, 1), (3, 0), (1, 0), (0, 1))
+    edge_prob = torch.tensor([0.1, 0.2, 0.3, 0.1], requires_grad=True)
+    graph = BipartiteGraph.from_edge_index(shuffled, 2, 4, edge_prob=edge_prob)
+    assert graph.edge_prob.tolist() == pytest.approx([0.3, 0.2, 0.1])
+    grad, = torch.autograd.grad(graph.edge_prob @ torch.tensor([1., 2., 4.]), edge_prob)
+    assert grad[1:3].tolist() == [2., 1.] and grad[[0, 3]].sum() == 4.
+
+
+def test_from_edge_index_takes_an_edge_index_sorted_by_key():
+    by_key = EdgeIndex(edges((0, 1), (1, 0), (3, 0)), sparse_size=(4, 2), sort_order='row')
+    assert BipartiteGraph.from_edge_index(by_key, 2, 4).key.tolist() == [1, 3, 0]
+
+
+# Blocks ##############################################################################
+
+
+def test_batch_keeps_blocks_and_probabilities(blocks):
+    joined = BipartiteGraph.batch([blocks, blocks]).validate()
+    assert joined.query_ptr.tolist() == [0, 2, 2, 3, 5, 7, 7, 8, 10]
+    assert joined.key_ptr.tolist() == [0, 3, 3, 5, 5, 8, 8, 10, 10]
+    assert joined.num_blocks == 8 and joined.num_edges == 8
+    assert joined.edge_prob.equal(torch.cat([blocks.edge_prob, blocks.edge_prob]))
+
+
+def test_batch_is_block_diagonal():
+    graphs = [random_graph(n, m) for n, m in SHAPES]
+    expected = torch.block_diag(*(graph.to_mask().int() for graph in graphs)).bool()
+    assert BipartiteGraph.batch(graphs).to_mask().equal(expected)
+    assert BipartiteGraph.batch(graphs[:1]) == graphs[0]
+
+
+def test_density_of_blocks(blocks):
+    assert blocks.density() == pytest.approx(4 / 8)
+    expected = torch.tensor([3 / 6, 0., 1 / 2, 0.], dtype=torch.float64)
+    torch.testing.assert_close(blocks.density(per_block=True), expected)
+
+
+@pytest.mark.parametrize('name', ['no_edges', 'no_keys', 'no_tokens', 'no_blocks'])
+def test_density_without_edges_is_zero(name):
+    graph = GRAPHS[name]()
+    assert graph.density() == 0.
+    assert graph.density(per_block=True).tolist() == [0.] * graph.num_blocks
+
+
+def test_default_blocks(graph):
+    assert graph.query_ptr.tolist() == [0, 2] and graph.key_ptr.tolist() == [0, 4]
+    square = BipartiteGraph(edges(), 3, query_ptr=torch.tensor([0, 1, 3]))
+    assert square.key_ptr.tolist() == [0, 1, 3]
+
+
+# Set algebra #########################################################################
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('shape', SHAPES)
+def test_set_algebra_is_mask_algebra(shape, seed):
+    left, right = random_graph(*shape, 0.3, seed), random_graph(*shape, 0.6, seed + 100)
+    in_left, in_right = left.to_mask(), right.to_mask()
+    assert (left | right).validate().to_mask().equal(in_left | in_right)
+    assert (left & right).validate().to_mask().equal(in_left & in_right)
+    assert (left - right).validate().to_mask().equal(in_left & ~in_right)
+    assert left.contains(right).equal(in_right[left.query, left.key])
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_set_algebra_with_itself_and_with_nothing(name):
+    graph = GRAPHS[name]()
+    nothing = graph - graph
+    assert nothing.num_edges == 0
+    assert graph | graph == graph & graph == graph | nothing == graph - nothing == graph
+    assert graph & nothing == nothing - graph == nothing
+
+
+def test_set_algebra_drops_probabilities_and_keeps_blocks(blocks):
+    for joined in (blocks | blocks, blocks & blocks):
+        assert joined.edge_prob is None
+        assert joined == blocks.with_edge_prob(None)
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'graph_per_head', 'no_tokens', 'full'])
+def test_self_loops(name):
+    graph = GRAPHS[name]()
+    mask, token = graph.to_mask(), torch.eye(graph.num_queries, dtype=torch.bool)
+    assert graph.with_self_loops().validate().to_mask().equal(mask | token)
+    assert graph.without_self_loops().validate().to_mask().equal(mask & ~token)
+    assert graph.with_self_loops().num_blocks == graph.num_blocks
+
+
+def test_equality(blocks):
+    assert blocks == copy.deepcopy(blocks)
+    assert blocks != blocks.with_edge_prob(None) and blocks.with_edge_prob(None) != blocks
+    assert blocks != blocks.with_edge_prob(blocks.edge_prob / 2)
+    bare = blocks.with_edge_prob(None)
+    assert bare != bare - BipartiteGraph(edges((0, 0)), 5, query_ptr=bare.query_ptr,
+                                         key_ptr=bare.key_ptr)
+    assert bare != BipartiteGraph(bare.edge_index, 5)
+    assert BipartiteGraph(edges(), 2, 3) != BipartiteGraph(edges(), 3, 2)
+    assert blocks != 'a graph'
+
+
+def test_is_not_hashable(graph):
+    with pytest.raises(TypeError, match='unhashable'):
+        hash(graph)
+
+
+# The rest ############################################################################
+
+
+def test_to_moves_every_tensor(blocks):
+    moved = blocks.to('meta')
+    tensors = (moved.key, moved.query, moved.edge_prob, moved.query_ptr, moved.key_ptr)
+    assert {tensor.device.type for tensor in tensors} == {'meta'} == {moved.device.type}
+    assert (moved.num_queries, moved.num_edges, moved.num_blocks) == (5, 4, 4)
+    assert blocks.to('cpu') == blocks
+
+
+def test_with_edge_prob_carries_gradient(graph):
+    edge_prob = torch.tensor([0.2, 0.4, 0.6], requires_grad=True)
+    weighted = graph.with_edge_prob(edge_prob)
+    grad, = torch.autograd.grad(weighted.transpose().edge_prob @ torch.tensor([1., 2., 4.]),
+                                edge_prob)
+    assert weighted.edge_prob is edge_prob
+    assert grad.tolist() == [2., 4., 1.]  # by key: edges 2, 0, 1
+
+
+def test_repr(graph, blocks):
+    assert repr(graph) == (
+        'BipartiteGraph(num_queries=2, num_keys=4, num_edges=3, density=37.5%)')
+    assert repr(blocks) == (
+        'BipartiteGraph(num_queries=5, num_keys=5, num_edges=4, num_blocks=4, density=50.0%)')
+
+
+# Nothing is changed ##################################################################
+
+
+OPERATIONS = {
+    '|': lambda graph: graph | graph.transpose().transpose(),
+    '&': lambda graph: graph & graph,
+    '-': lambda graph: graph - graph,
+    'contains': lambda graph: graph.contains(graph).logical_not_(),
+    'with_self_loops': lambda graph: graph.with_self_loops(),
+    'without_self_loops': lambda graph: graph.without_self_loops(),
+    'transpose': lambda graph: graph.transpose(),
+    'batch': lambda graph: BipartiteGraph.batch([graph, graph]),
+    'by_key': lambda graph: graph.by_key,
+    'density': lambda graph: graph.density(per_block=True).zero_(),
+    'in_degree': lambda graph: graph.in_degree().zero_(),
+    'out_degree': lambda graph: graph.out_degree().zero_(),
+    'to_mask': lambda graph: graph.to_mask().zero_(),
+    'to_networkx': lambda graph: graph.to_networkx().clear(),
+    'to_scipy': lambda graph: graph.to_scipy().indices.fill(0),
+    'validate': lambda graph: graph.validate(),
+}
+
+
+@pytest.mark.parametrize('operation', OPERATIONS.values(), ids=OPERATIONS)
+def test_operations_change_no_graph(operation):
+    graph = GRAPHS['ragged_batch']()
+    graph = graph.with_edge_prob(torch.linspace(0, 1, graph.num_edges))
+    before = copy.deepcopy(graph)
+    operation(graph)
+    assert graph == before
+    assert graph.edge_index.equal(before.edge_index) and graph.indptr.equal(before.indptr)
+
+
+def test_constructors_change_no_argument():
+    arguments = {
+        'edge_index': edges((2, 2), (0, 1), (1, 0), (0, 1)),
+        'edge_prob': torch.tensor([0.1, 0.2, 0.3, 0.2]),
+        'query_ptr': torch.tensor([0, 2, 3]), 'key_ptr': torch.tensor([0, 2, 3]),
+    }
+    before = copy.deepcopy(arguments)
+    BipartiteGraph.from_edge_index(num_queries=3, **arguments)
+    torch.testing.assert_close(arguments, before, rtol=0, atol=0)
+
+
+def test_from_scipy_and_to_scipy_change_no_argument(graph):
+    matrix = sp.coo_array(([1., 0., 2., 3.], ([1, 0, 0, 1], [0, 1, 0, 0])), shape=(2, 2))
+    before = matrix.copy()
+    BipartiteGraph.from_scipy(matrix)
+    assert all((getattr(matrix, part) == getattr(before, part)).all()
+               for part in ('data', 'row', 'col'))
+    weight = torch.rand(graph.num_edges, dtype=torch.float64)
+    original = weight.clone()
+    graph.to_scipy(weight).data.fill(7)
+    assert weight.equal(original)
+
+
+# What it refuses #####################################################################
+
+
+def bipartite_digraph(*nx_edges: tuple[str, str], kind: type = nx.DiGraph) -> nx.Graph:
+    """Keys a and b, queries c and d."""
+    graph = kind()
+    graph.add_nodes_from('ab', bipartite=0)
+    graph.add_nodes_from('cd', bipartite=1)
+    graph.add_edges_from(nx_edges)
+    return graph
+
+
+def build(*pairs: tuple[int, int], num_queries=3, num_keys=4, **kwargs) -> BipartiteGraph:
+    return BipartiteGraph(edges(*pairs), num_queries, num_keys, **kwargs)
+
+
+def merge(*pairs: tuple[int, int], num_queries=3, num_keys=4, **kwargs) -> BipartiteGraph:
+    return BipartiteGraph.from_edge_index(edges(*pairs), num_queries, num_keys, **kwargs)
+
+
+def with_prob(*edge_prob: float) -> BipartiteGraph:
+    return build((1, 0), (3, 1), edge_prob=torch.tensor(edge_prob))
+
+
+def with_ptr(query_ptr, key_ptr=None) -> BipartiteGraph:
+    key_ptr = torch.tensor([0, 2, 4]) if key_ptr is None else key_ptr
+    return build((1, 0), (3, 2), query_ptr=query_ptr, key_ptr=key_ptr)
+
+
+REFUSED = {
+    # edge_index
+    'list': (lambda: BipartiteGraph([[0], [0]], 1), TypeError,
+             "'edge_index' must be a Tensor .*got list"),
+    'int32': (lambda: BipartiteGraph(edges((0, 0)).int(), 1), TypeError,
+              "'edge_index' must be of dtype torch.int64 .*got torch.int32"),
+    'float': (lambda: BipartiteGraph.from_edge_index(edges((0, 0)).float(), 1), TypeError,
+              "'edge_index' must be of dtype torch.int64 .*got torch.float32"),
+    'bool': (lambda: BipartiteGraph(torch.ones(2, 2, dtype=torch.bool), 2), TypeError,
+             "'edge_index' must be of dtype torch.int64 .*got torch.bool"),
+    'pairs': (lambda: BipartiteGraph(edges((0, 0), (0, 1), (0, 2)).t(), 3), ValueError,
+              r"'edge_index' must be \[2, num_edges\].*got shape \(3, 2\)"),
+    'flat': (lambda: BipartiteGraph.from_edge_index(torch.zeros(2, dtype=torch.long), 1),
+             ValueError, r"'edge_index' must be \[2, num_edges\].*got shape \(2,\)"),
+    'negative_key': (lambda: build((-1, 0)), ValueError,
+                     r"'edge_index\[0\]' must hold key numbers from 0 to 3 \(got -1 to -1\)"),
+    'negative_query': (lambda: merge((0, -2)), ValueError,
+                       r"'edge_index\[1\]' must hold query numbers from 0 to 2 \(got -2"),
+    'large_key': (lambda: build((4, 0)), ValueError, r"'edge_index\[0\]' .*got 4 to 4"),
+    'large_query': (lambda: merge((0, 3)), ValueError, r"'edge_index\[1\]' .*got 3 to 3"),
+    'rows_swapped': (lambda: merge((0, 3), (1, 2)), ValueError,
+                     r"'edge_index\[1\]' .*row 0 is the key, row 1 the query"),
+    'no_room': (lambda: build((0, 0), num_keys=0), ValueError, r"'edge_index\[0\]'"),
+    'unsorted_queries': (lambda: build((0, 1), (0, 0)), ValueError,
+                         "'edge_index' must be sorted by query .*from_edge_index"),
+    'unsorted_keys': (lambda: build((1, 0), (0, 0)), ValueError, 'sorted by query .*then by key'),
+    'duplicates': (lambda: build((1, 0), (1, 0)), ValueError, 'each pair once.*from_edge_index'),
+    # sizes
+    'negative_queries': (lambda: build(num_queries=-1), ValueError,
+                         r"'num_queries' must not be negative \(got -1\)"),
+    'negative_keys': (lambda: merge(num_keys=-1), ValueError,
+                      r"'num_keys' must not be negative \(got -1\)"),
+    'float_queries': (lambda: build(num_queries=3.), TypeError,
+                      r"'num_queries' must be an int \(got float\)"),
+    'float_keys': (lambda: merge(num_keys=4.), TypeError, "'num_keys' must be an int"),
+    'bool_queries': (lambda: build(num_queries=True), TypeError, "'num_queries' must be an int"),
+    'no_queries': (lambda: BipartiteGraph(edges(), None), TypeError,
+                   "'num_queries' must be an int"),
+    # edge_prob
+    'prob_above': (lambda: with_prob(0.5, 1.1), ValueError,
+                   r"'edge_prob' must be in \[0, 1\] \(got 1.1"),
+    'prob_below': (lambda: with_prob(-0.1, 0.5), ValueError, r"'edge_prob' .*got -0.1"),
+    'prob_nan': (lambda: with_prob(0.5, torch.nan), ValueError, "'edge_prob' .*got nan"),
+    'prob_short': (lambda: with_prob(0.5), ValueError,
+                   r"'edge_prob' must hold one value for each of the 2 edges \(got shape \(1,\)"),
+    'prob_matrix': (lambda: merge((1, 0), edge_prob=torch.ones(1, 1)), ValueError,
+                    r"'edge_prob' .*got shape \(1, 1\)"),
+    'prob_int': (lambda: with_prob(1, 0), TypeError,
+                 "'edge_prob' must be a floating point Tensor .*got torch.int64"),
+    'prob_list': (lambda: build((1, 0), edge_prob=[0.5]), TypeError, "'edge_prob' .*got list"),
+    'prob_device': (lambda: build((1, 0), edge_prob=torch.ones(1, device='meta')), ValueError,
+                    "'edge_prob' must be on cpu, where the edges are .*got meta"),
+    'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), ValueError,
+                   "'edge_prob' must hold one value"),
+    'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
+                       ValueError, "'edge_prob' differs between copies of the same edge"),
+    # blocks
+    'stray_edge': (lambda: build((3, 0), query_ptr=torch.tensor([0, 2, 3]),
+                                 key_ptr=torch.tensor([0, 2, 4])), ValueError,
+                   'query 0 and key 3 are of blocks 0 and 1'),
+    'stray_merged': (lambda: merge((0, 2), query_ptr=torch.tensor([0, 2, 3]),
+                                   key_ptr=torch.tensor([0, 2, 4])), ValueError,
+                     'query 2 and key 0 are of blocks 1 and 0'),
+    'ptr_falls': (lambda: with_ptr(torch.tensor([0, 4, 3])), ValueError,
+                  r"'query_ptr' must rise from 0 to 3.*got \[0, 4, 3\]"),
+    'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), ValueError, "'query_ptr' must rise"),
+    'ptr_ends': (lambda: with_ptr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3])), ValueError,
+                 r"'key_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
+    'ptr_empty': (lambda: with_ptr(torch.tensor([], dtype=torch.long)), ValueError,
+                  "'query_ptr' must rise"),
+    'ptr_matrix': (lambda: with_ptr(torch.tensor([[0, 2, 3]])), ValueError,
+                   "'query_ptr' must rise"),
+    'ptr_int32': (lambda: with_ptr(torch.tensor([0, 2, 3], dtype=torch.int32)), TypeError,
+                  "'query_ptr' must be an int64 Tensor .*got torch.int32"),
+    'ptr_list': (lambda: with_ptr([0, 2, 3]), TypeError, "'query_ptr' .*got list"),
+    'ptr_device': (lambda: with_ptr(torch.tensor([0, 2, 3], device='meta')), ValueError,
+                   "'query_ptr' must be on cpu, where the edges are .*got meta"),
+    'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])), ValueError,
+                   r"'query_ptr' and 'key_ptr' must mark as many blocks \(got 3 and 2\)"),
+    # masks, scipy, networkx
+    'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), TypeError,
+                   "'mask' must be a boolean Tensor.*got torch.float32"),
+    'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
+                 "'mask' must be a boolean Tensor.*got torch.int32"),
+    'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
+                   "'mask' must be a boolean Tensor.*got ndarray"),
+    'mask_batch': (lambda: BipartiteGraph.from_mask(torch.ones(2, 3, 3, dtype=torch.bool)),
+                   ValueError, r"'mask' must be \[query, key\] .*\(2, 3, 3\).*join several"),
+    'scipy_dense': (lambda: BipartiteGraph.from_scipy(np.eye(2)), TypeError,
+                    "'matrix' must be a scipy sparse array .*got ndarray"),
+    'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), ValueError,
+                   "'matrix' must be"),
+    'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
+                      "'graph' must be a networkx graph .*got dict"),
+    'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
+                   r"its edge \('c', 'a'\) does not run from a key .* to a query"),
+    'among_queries': (lambda: BipartiteGraph.from_networkx(
+        bipartite_digraph(('c', 'd'), kind=nx.Graph)), ValueError, 'does not run from a key'),
+    'among_keys': (lambda: BipartiteGraph.from_networkx(
+        bipartite_digraph(('a', 'b'), kind=nx.Graph)), ValueError, 'does not run from a key'),
+    'to_networkx': (lambda: build().to_networkx(), ValueError,
+                    "'to_networkx' needs as many keys as queries.*bipartite=True"),
+    # algebra
+    'other_sizes': (lambda: build() | build(num_keys=5), ValueError,
+                    r"'\|' needs graphs of equal sizes and blocks .*num_keys=4.*num_keys=5"),
+    'other_blocks': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])), ValueError,
+                     "'&' needs graphs of equal sizes and blocks .*num_blocks=2"),
+    'other_device': (lambda: build() - build().to('meta'), ValueError,
+                     "'-' needs graphs on one device .*got cpu and meta"),
+    'contains': (lambda: build().contains(build(num_queries=2)), ValueError, "'contains' needs"),
+    'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
+                    r"'\|' needs two BipartiteGraphs .*got Tensor"),
+    'loops': (lambda: build().with_self_loops(), ValueError,
+              "'with_self_loops' needs as many keys as queries in each block"),
+    'no_loops': (lambda: build().without_self_loops(), ValueError, "'without_self_loops' needs"),
+    'loops_of_blocks': (lambda: BipartiteGraph(
+        edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
+    ).with_self_loops(), ValueError, "'with_self_loops' needs"),
+    # batch
+    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError, "'graphs' is empty"),
+    'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
+                    ValueError, r"'graphs' must all carry edge_prob or none \(got 1 of 2\)"),
+}
+
+
+@pytest.mark.parametrize('call, error, match', REFUSED.values(), ids=REFUSED)
+def test_refuses(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_validate_finds_what_an_unchecked_constructor_let_in():
+    graph = BipartiteGraph(edges((0, 1), (0, 0)), 2, validate=False)
+    with pytest.raises(ValueError, match='sorted by query'):
+        graph.validate()
+
+
+@pytest.mark.parametrize('operation', [operator.or_, operator.and_, operator.sub])
+def test_algebra_refuses_a_wrong_type_on_either_side(operation, graph):
+    with pytest.raises(TypeError, match='BipartiteGraph'):
+        operation(graph, 3)
+    with pytest.raises(TypeError):
+        operation(3, graph)

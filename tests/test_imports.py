@@ -1,0 +1,169 @@
+"""Who imports whom, what is imported at all, and the public page of every package."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# A unit imports itself and what stands here, nothing else of this repository.
+GRAPH = {'graph'}
+MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
+MAY_IMPORT = {
+    'graph': set(),
+    'patterns': GRAPH,
+    'samplers': GRAPH,
+    'kernels': GRAPH,
+    'functional': MIDDLE,
+    'sources': MIDDLE | {'functional'},
+    'layers': MIDDLE | {'functional', 'sources'},
+    'models': MIDDLE | {'functional', 'sources', 'layers'},
+    'experiments': MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'},
+    'analysis': {'graph', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
+    'graphattn': {'graph'},  # the public page
+}
+
+# Too heavy for `import graphattn`; inside a function they are welcome.
+HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
+         'sklearn'}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+PATHS = sorted(path for folder in ('graphattn', 'experiments', 'analysis')
+               for path in (ROOT / folder).rglob('*.py'))
+LIBRARY = {module_name(path): path for path in PATHS if path.is_relative_to(ROOT / 'graphattn')}
+PACKAGES = [module_name(path) for path in LIBRARY.values() if path.name == '__init__.py']
+
+
+def unit_of(module: str) -> str | None:
+    """The part of the house that ``module`` belongs to; ``None`` for other people's."""
+    top, *rest = module.split('.')
+    if top == 'graphattn':
+        return rest[0] if rest else top
+    return top if top in MAY_IMPORT else None
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """What runs on import: everything outside functions and ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(tree):
+        is_typing = isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(child.test)
+        if is_typing or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yield child
+        yield from statements(child)
+
+
+def imported(nodes: Iterator[ast.AST], module: str, is_package: bool = False) -> set[str]:
+    """The modules that ``nodes`` of ``module`` import, by their absolute names."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split('.')[:None if is_package else -1]
+            base = package[:len(package) + 1 - node.level] if node.level else []
+            base = '.'.join([*base, *filter(None, [node.module])])
+            submodules = {f'{base}.{alias.name}' for alias in node.names} & LIBRARY.keys()
+            has_other_names = len(submodules) < len(node.names)
+            names |= submodules | ({base} if has_other_names or not submodules else set())
+    return names
+
+
+def imports_of(path: Path, on_import: bool) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = statements(tree) if on_import else ast.walk(tree)
+    return imported(nodes, module_name(path), path.name == '__init__.py')
+
+
+@pytest.mark.parametrize('path', PATHS, ids=module_name)
+def test_imports_point_down(path):
+    unit = unit_of(module_name(path))
+    forbidden = {name for name in imports_of(path, on_import=False)
+                 if unit_of(name) not in {None, unit} | MAY_IMPORT[unit]}
+    assert not forbidden, f"'{unit}' may import {sorted(MAY_IMPORT[unit])}"
+
+
+@pytest.mark.parametrize('module', LIBRARY)
+def test_library_imports_nothing_heavy(module):
+    tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
+    assert not tops & HEAVY
+
+
+@pytest.mark.parametrize('source, expected', [
+    ('import graphattn.models.encoder', {'graphattn.models.encoder'}),
+    ('from graphattn import kernels', {'graphattn.kernels'}),
+    ('from graphattn import BipartiteGraph, kernels', {'graphattn', 'graphattn.kernels'}),
+    ('from graphattn.graph import BipartiteGraph', {'graphattn.graph'}),
+    ('from ..models import Encoder', {'graphattn.models'}),
+    ('from . import gather', {'graphattn.kernels.gather'}),
+    ('def f():\n    import lightning', {'lightning'}),
+])
+def test_reads_every_kind_of_import(source, expected):
+    assert imported(ast.walk(ast.parse(source)), 'graphattn.kernels.csr') == expected
+
+
+def test_knows_what_runs_on_import():
+    source = '''
+import numpy
+try:
+    import lightning
+except ImportError:
+    import ortools
+if TYPE_CHECKING:
+    import matplotlib
+class C:
+    import sklearn
+    def method(self):
+        import transformers
+'''
+    nodes = statements(ast.parse(source))
+    assert imported(nodes, 'graphattn.graph') == {'numpy', 'lightning', 'ortools', 'sklearn'}
+
+
+@pytest.mark.parametrize('package', PACKAGES)
+def test_public_page_lists_names_that_exist(package):
+    module = importlib.import_module(package)
+    assert module.__all__ and len(set(module.__all__)) == len(module.__all__)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+WITHOUT_EXTRAS = """
+import importlib, sys
+for package in {missing}:
+    sys.modules[package] = None
+for module in {modules}:
+    importlib.import_module(module)
+
+import torch
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+graph = BipartiteGraph.from_mask(torch.ones(3, 4, dtype=torch.bool))
+query, key = torch.randn(3, 2, 5), torch.randn(4, 2, 5)
+assert edge_attention(query, key, key, graph).shape == (3, 2, 5)
+try:
+    edge_attention(query, key, key, graph, backend='gather_ext')
+except ImportError as error:
+    assert 'pip install' in str(error)
+else:
+    raise AssertionError('gather_ext ran without torch_scatter')
+"""
+
+
+def test_library_runs_without_extras():
+    missing = sorted(HEAVY | {'torch_scatter', 'torch_sparse', 'numba'})
+    modules = sorted(LIBRARY.keys() - {'graphattn.kernels.gather_ext'})
+    script = WITHOUT_EXTRAS.format(missing=missing, modules=modules)
+    result = subprocess.run([sys.executable, '-c', script], cwd=ROOT, text=True,
+                            capture_output=True)
+    assert result.returncode == 0, result.stderr
