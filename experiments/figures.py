@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 CURVES = {'loss': 'loss', 'accuracy': 'accuracy', 'density': 'density of the graphs'}
@@ -15,7 +16,7 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     Args:
         history (list): One dict of metrics for each epoch, as in metrics.csv.
     """
-    figure = Figure(figsize=(13, 3.8), layout='constrained')
+    figure = Figure(figsize=(14, 3.8), layout='constrained')
     epoch = [row['epoch'] + 1 for row in history]
     for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items()):
         names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
@@ -27,8 +28,11 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
         axes.set(title=title, xlabel='epoch', xlim=(1, max(2, epoch[-1])))
         axes.grid(alpha=0.3)
-        if names:
-            axes.legend(fontsize=8, ncols=2 if len(names) > 8 else 1)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if metric == 'density':  # too many lines for a legend among them
+            axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+        else:
+            axes.legend(fontsize=8)
     return figure
 
 

@@ -42,9 +42,9 @@ def get(name: str, **parameters: int | bool) -> Pattern:
 
     What differs from the sources, and why:
 
-    - ``longformer``: the source's window is ``2 * radius``. SparseBERT says "window size 2, two
-      global", which leaves 93.1 % of the pairs out at 128 tokens in this reading; the 88.7 % that
-      it prints needs others, such as ``radius=3, num_global=4``.
+    - ``longformer``: the source's window is ``2 * radius``. SparseBERT's "sliding window size" of 2
+      with two global tokens leaves out 93.1 % of the pairs at 128 tokens. The 88.7 % that it
+      prints takes three more of either, as in ``SlidingWindow(5) | GlobalTokens(2, random=True)``.
     - ``bigbird``: its window is three blocks wide. ``block=1, num_random=2`` is the token-wise
       form of SparseBERT.
     - ``diffuser``: ``num_random`` keys of each query and ``num_global`` tokens, at every length, as

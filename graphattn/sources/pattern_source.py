@@ -35,6 +35,7 @@ class PatternSource(GraphSource):
         self.pattern = parse(pattern) if isinstance(pattern, str) else pattern
         self.seed = seed
         self._graph_of_length: dict[int, BipartiteGraph] = {}
+        self._last_batch: tuple[list[int], BipartiteGraph] | None = None
 
     def forward(
         self,
@@ -44,14 +45,20 @@ class PatternSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        graphs = [self._graph(length, generator) for length in ptr.diff().tolist()]
-        if not graphs:
+        lengths = ptr.diff().tolist()
+        if not lengths:
             return BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr)
-        return BipartiteGraph.batch(graphs).to(query.device)
-
-    def _graph(self, length: int, generator: torch.Generator | None) -> BipartiteGraph:
         if self.pattern.is_random and self.seed is None:
-            return self.pattern.build(length, seed=generator)
+            graphs = [self.pattern.build(length, seed=generator) for length in lengths]
+            return BipartiteGraph.batch(graphs).to(query.device)
+        # Batches of equal lengths follow one another in training, and a graph that is kept also
+        # keeps the pointers that kernels ask it for.
+        if self._last_batch is None or self._last_batch[0] != lengths:
+            graphs = [self._graph(length) for length in lengths]
+            self._last_batch = lengths, BipartiteGraph.batch(graphs).to(query.device)
+        return self._last_batch[1].to(query.device)
+
+    def _graph(self, length: int) -> BipartiteGraph:
         if length not in self._graph_of_length:
             self._graph_of_length[length] = self.pattern.build(length, seed=self.seed)
         return self._graph_of_length[length]

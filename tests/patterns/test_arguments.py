@@ -1,0 +1,76 @@
+"""Arguments that a pattern refuses, and how it says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphattn.patterns import (
+    Fixed,
+    GlobalTokens,
+    LogSparse,
+    OverlappingBlocks,
+    RandomBlocks,
+    RandomKeys,
+    RandomRegular,
+    SlidingWindow,
+    Strided,
+)
+
+
+@pytest.mark.parametrize(('make', 'error', 'match'), [
+    (lambda: SlidingWindow(-1), ValueError, r"'radius' must not be negative \(got -1\)"),
+    (lambda: SlidingWindow(1.0), TypeError, r"'radius' must be an int \(got float\)"),
+    (lambda: SlidingWindow(True), TypeError, r"'radius' must be an int \(got bool\)"),
+    (lambda: SlidingWindow(1, causal=1), TypeError, r"'causal' must be a bool \(got int\)"),
+    (lambda: SlidingWindow(1, dilation=0), ValueError, r"'dilation' must be at least 1 \(got 0\)"),
+    (lambda: OverlappingBlocks(5), ValueError, r"'width' must be even, .* \(got 5\)"),
+    (lambda: OverlappingBlocks(0), ValueError, r"'width' must be at least 2 \(got 0\)"),
+    (lambda: OverlappingBlocks('4'), TypeError, r"'width' must be an int \(got str\)"),
+    (lambda: GlobalTokens(-1), ValueError, r"'tokens' must not be negative \(got -1\)"),
+    (lambda: GlobalTokens([1]), TypeError, r"'tokens' must be an int or a tuple .* \(got list\)"),
+    (lambda: GlobalTokens(True), TypeError, r"'tokens' must be an int \(got bool\)"),
+    (lambda: GlobalTokens((1, 2.0)), TypeError, r"'tokens' must hold ints \(got float\)"),
+    (lambda: GlobalTokens((1, -2)), ValueError, r"'tokens' must not hold negative .* \(got -2\)"),
+    (lambda: GlobalTokens((1, 2), random=True), ValueError,
+     r"'random' needs a number of tokens, not positions \(got \(1, 2\)\); pass tokens=2"),
+    (lambda: GlobalTokens(2, random=0), TypeError, r"'random' must be a bool \(got int\)"),
+    (lambda: RandomKeys(-2), ValueError, r"'count' must not be negative \(got -2\)"),
+    (lambda: RandomKeys(None), TypeError, r"'count' must be an int \(got NoneType\)"),
+    (lambda: RandomKeys(2, 'even'), ValueError,
+     r"'spacing' must be 'random' or 'uniform' \(got 'even'\)"),
+    (lambda: RandomKeys(2, 3), TypeError, r"'spacing' must be a str \(got int\)"),
+    (lambda: RandomBlocks(-1, 4), ValueError, r"'count' must not be negative \(got -1\)"),
+    (lambda: RandomBlocks(1, 0), ValueError, r"'block' must be at least 1 \(got 0\)"),
+    (lambda: RandomRegular(-3), ValueError, r"'degree' must not be negative \(got -3\)"),
+    (lambda: RandomRegular(3.5), TypeError, r"'degree' must be an int \(got float\)"),
+    (lambda: Strided(0), ValueError, r"'stride' must be at least 1 \(got 0\)"),
+    (lambda: Strided(4, causal=None), TypeError, r"'causal' must be a bool \(got NoneType\)"),
+    (lambda: Fixed(0), ValueError, r"'block' must be at least 1 \(got 0\)"),
+    (lambda: Fixed(4, summary=5), ValueError, r"'summary' must not exceed 'block' \(got 5 of 4\)"),
+    (lambda: Fixed(4, summary=-1), ValueError, r"'summary' must not be negative \(got -1\)"),
+    (lambda: LogSparse('yes'), TypeError, r"'causal' must be a bool \(got str\)"),
+])
+def test_arguments(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+@pytest.mark.parametrize(('pattern', 'size', 'match'), [
+    (GlobalTokens(4), (3,), r"'tokens' must not exceed the 3 tokens .* \(got 4\)"),
+    (GlobalTokens(4, random=True), (9, 3), r"'tokens' must not exceed the 3 tokens .* \(got 4\)"),
+    (GlobalTokens((0, 5)), (5, 9), r"'tokens' must hold positions below the 5 tokens .* \(got 5\)"),
+    (RandomKeys(4), (9, 3), r"'count' must not exceed the 3 keys \(got 4\)"),
+    (RandomKeys(4, 'uniform'), (3,), r"'count' must not exceed the 3 keys \(got 4\)"),
+    (RandomBlocks(4, 3), (8,), r"'count' must not exceed the 3 blocks of 3 keys \(got 4\)"),
+    (RandomRegular(3), (3,), r"'degree' must be below the 3 tokens, .* \(got 3\)"),
+    (RandomRegular(2), (5, 6), r"'num_keys' must equal 'num_queries' .* \(got 6 and 5\)"),
+])
+def test_lengths_that_are_too_short(pattern, size, match):
+    with pytest.raises(ValueError, match=match):
+        pattern.build(*size, seed=0)
+
+
+def test_integers_of_numpy_become_plain_ones():
+    assert repr(SlidingWindow(np.int64(3))) == 'SlidingWindow(radius=3)'
+    assert repr(GlobalTokens((np.int32(3),))) == 'GlobalTokens(tokens=(3,))'

@@ -1,0 +1,195 @@
+"""One suite over every pattern. A new pattern needs a line in CASES, and the first test asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+import torch
+
+from graphattn import patterns
+from graphattn.patterns import *  # noqa: F403 - so that eval reads a repr
+
+SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2)]
+MANY = 20_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pattern and what is known of it.
+
+    Args:
+        pattern: The pattern.
+        attends: Whether query i attends to key j of n keys; None for a random pattern.
+        fewest: How many tokens, both query and key, it can do with.
+        fewest_keys: How many keys it can do with.
+        is_square: Whether it needs as many keys as queries.
+        per_query: A bound on the mean number of keys of a query for MANY tokens; None if dense.
+        large: What to build for MANY tokens, if not ``pattern``.
+    """
+
+    pattern: patterns.Pattern
+    attends: Callable[[int, int, int], bool] | None = None
+    fewest: int = 0
+    fewest_keys: int = 0
+    is_square: bool = False
+    per_query: float | None = None
+    large: patterns.Pattern | None = None
+
+    def takes(self, num_queries: int, num_keys: int) -> bool:
+        if num_queries == 0 or num_keys == 0:
+            return True
+        return (min(num_queries, num_keys) >= self.fewest and num_keys >= self.fewest_keys
+                and (num_queries == num_keys or not self.is_square))
+
+
+P = patterns
+CASES = [
+    Case(P.Full(), lambda i, j, n: True),
+    Case(P.Causal(), lambda i, j, n: j <= i),
+    Case(P.SlidingWindow(3), lambda i, j, n: abs(i - j) <= 3, per_query=7),
+    Case(P.SlidingWindow(0), lambda i, j, n: i == j, per_query=1),
+    Case(P.SlidingWindow(2, causal=True), lambda i, j, n: j in (i - 2, i - 1, i), per_query=3),
+    Case(P.SlidingWindow(2, dilation=3), lambda i, j, n: i - j in (-6, -3, 0, 3, 6), per_query=5),
+    Case(P.SlidingWindow(10**12), lambda i, j, n: True),
+    Case(P.OverlappingBlocks(2), lambda i, j, n: abs(i - j) <= 1, per_query=3),
+    Case(P.OverlappingBlocks(6), lambda i, j, n: abs(i // 3 - j // 3) <= 1, per_query=9),
+    Case(P.GlobalTokens(0), lambda i, j, n: False, per_query=0),
+    Case(P.GlobalTokens(2), lambda i, j, n: min(i, j) < 2, fewest=2, per_query=4),
+    Case(P.GlobalTokens((4, 1)), lambda i, j, n: {i, j} & {1, 4}, fewest=5, per_query=4),
+    Case(P.GlobalTokens(2, random=True), fewest=2, per_query=4),
+    Case(P.RandomKeys(2), fewest_keys=2, per_query=2),
+    Case(P.RandomKeys(0, spacing='uniform'), lambda i, j, n: False, per_query=0),
+    Case(P.RandomKeys(2, spacing='uniform'),
+         lambda i, j, n: (j - i) % n in (n // 4, 3 * n // 4), fewest_keys=2, per_query=2),
+    Case(P.RandomBlocks(2, 3), fewest_keys=4, per_query=6),
+    Case(P.RandomRegular(3), fewest=4, is_square=True, per_query=3),
+    Case(P.Strided(3), lambda i, j, n: abs(i - j) < 3 or abs(i - j) in range(0, 99, 3),
+         per_query=433, large=P.Strided(150)),
+    Case(P.Strided(3, causal=True), lambda i, j, n: 0 <= i - j < 3 or i - j in range(0, 99, 3),
+         per_query=284, large=P.Strided(150, causal=True)),
+    Case(P.Fixed(4), lambda i, j, n: i // 4 == j // 4 or j in (3, 7, 11, 15), per_query=284,
+         large=P.Fixed(150)),
+    Case(P.Fixed(3, summary=2, causal=True),
+         lambda i, j, n: j <= i and (i // 3 == j // 3 or j % 3 in (1, 2)), per_query=284,
+         large=P.Fixed(150, summary=2, causal=True)),
+    Case(P.LogSparse(), lambda i, j, n: abs(i - j) in (0, 1, 2, 4, 8, 16), per_query=31),
+    Case(P.LogSparse(causal=True), lambda i, j, n: i - j in (0, 1, 2, 4, 8, 16), per_query=16),
+    Case(P.Star(), lambda i, j, n: abs(i - j) <= 1 or i == 0 or j == 0, per_query=5),
+    Case(P.SlidingWindow(1) | P.GlobalTokens(1), lambda i, j, n: abs(i - j) <= 1 or 0 in (i, j),
+         fewest=1, per_query=5),
+    Case(P.LogSparse() & P.Causal(), lambda i, j, n: i - j in (0, 1, 2, 4, 8, 16), per_query=16),
+    Case(P.LogSparse() - (P.SlidingWindow(1) | P.Causal()),
+         lambda i, j, n: j - i in (2, 4, 8, 16), per_query=14),
+    Case(P.RandomKeys(2) | P.RandomKeys(2), fewest_keys=2, per_query=4),
+]
+every_case = pytest.mark.parametrize('case', CASES, ids=lambda case: repr(case.pattern))
+every_sparse_case = pytest.mark.parametrize(
+    'case', [case for case in CASES if case.per_query is not None],
+    ids=lambda case: repr(case.large or case.pattern))
+every_deterministic_case = pytest.mark.parametrize(
+    'case', [case for case in CASES if case.attends], ids=lambda case: repr(case.pattern))
+
+
+def brute_force(attends: Callable, num_queries: int, num_keys: int) -> torch.Tensor:
+    rows = [[bool(attends(i, j, num_keys)) for j in range(num_keys)] for i in range(num_queries)]
+    return torch.tensor(rows, dtype=torch.bool).reshape(num_queries, num_keys)
+
+
+def test_every_exported_pattern_has_a_case():
+    exported = {getattr(patterns, name) for name in patterns.__all__}
+    kinds = {kind for kind in exported if isinstance(kind, type)} - {patterns.Pattern}
+    assert {type(case.pattern) for case in CASES} == kinds
+
+
+@every_case
+def test_edges_are_in_range_sorted_and_unique(case):
+    for size in filter(lambda size: case.takes(*size), SIZES):
+        graph = case.pattern.build(*size, seed=0).validate()
+        assert (graph.num_queries, graph.num_keys) == size
+        assert graph.num_blocks == 1 and graph.edge_prob is None
+
+
+@every_deterministic_case
+def test_edges_match_the_predicate(case):
+    for size in filter(lambda size: case.takes(*size), SIZES):
+        assert torch.equal(case.pattern.build(*size).to_mask(), brute_force(case.attends, *size))
+
+
+@every_case
+def test_sizes_that_do_not_fit_raise(case):
+    for size in SIZES:
+        if not case.takes(*size):
+            with pytest.raises(ValueError, match=r"^'(tokens|count|degree|num_keys)' must"):
+                case.pattern.build(*size, seed=0)
+
+
+@every_case
+def test_num_keys_defaults_to_num_queries(case):
+    assert case.pattern.build(16, seed=0) == case.pattern.build(16, 16, seed=0)
+
+
+@every_case
+def test_the_seed_decides(case):
+    first = case.pattern.build(16, seed=0)
+    assert case.pattern.is_random == (case.attends is None)
+    assert case.pattern.build(16, seed=0) == first
+    assert case.pattern.build(16, seed=torch.Generator().manual_seed(0)) == first
+    assert (case.pattern.build(16, seed=1) != first) == case.pattern.is_random
+
+
+@every_case
+def test_a_generator_moves_on_if_the_pattern_is_random(case):
+    generator = torch.Generator().manual_seed(0)
+    first, second = (case.pattern.build(16, seed=generator) for _ in range(2))
+    assert (first != second) == case.pattern.is_random
+
+
+@every_case
+def test_without_a_seed_the_default_generator_draws(case):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        assert case.pattern.build(16) == case.pattern.build(16, seed=3)
+
+
+@every_case
+def test_repr_is_the_expression(case):
+    for again in (eval(repr(case.pattern)), patterns.parse(repr(case.pattern))):
+        assert again == case.pattern and hash(again) == hash(case.pattern)
+        assert repr(again) == repr(case.pattern)
+
+
+@every_case
+def test_patterns_are_frozen(case):
+    with pytest.raises(FrozenInstanceError):
+        case.pattern.radius = 1
+
+
+@every_case
+def test_contains_agrees_with_edges(case):
+    pairs = torch.cartesian_prod(torch.arange(15), torch.arange(15)).t().flip(0)
+    generator = torch.Generator().manual_seed(0)
+    found = case.pattern.contains(pairs, 15, 15, generator)
+    assert torch.equal(found.view(15, 15), case.pattern.build(15, seed=0).to_mask())
+
+
+@every_case
+def test_set_operators_are_mask_algebra(case):
+    for other in CASES:
+        generator = torch.Generator().manual_seed(0)
+        left = case.pattern.build(12, seed=generator).to_mask()
+        right = other.pattern.build(12, seed=generator).to_mask()
+        for pattern, mask in ((case.pattern | other.pattern, left | right),
+                              (case.pattern & other.pattern, left & right),
+                              (case.pattern - other.pattern, left & ~right)):
+            assert torch.equal(pattern.build(12, seed=0).to_mask(), mask), pattern
+
+
+@every_sparse_case
+def test_edges_of_many_tokens(case):
+    pattern = case.large or case.pattern
+    graph = pattern.build(MANY, seed=0)
+    assert graph.num_edges <= case.per_query * MANY
+    listed = pattern.edges(MANY, MANY, torch.Generator().manual_seed(0))
+    assert listed.size(1) <= 1.5 * graph.num_edges  # little is listed twice
