@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -75,17 +76,21 @@ def edge_attention(
         torch.Size([1000, 4, 32])
     """
     edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
+    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
+    for name, number in (('dropout_p', dropout_p), ('scale', scale)):
+        if not isinstance(number, Real):
+            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not 0. <= dropout_p < 1.:
         raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
-    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"'scale' must be finite (got {scale})")
     kernel = kernels.load(_choose_backend(graph) if backend == 'auto' else backend)
 
     dtype = torch.promote_types(query.dtype, torch.float)
-    out, weight = kernel.edge_attention(
-        query.to(dtype), key.to(dtype), value.to(dtype), graph,
-        edge_bias=edge_bias, edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
+    with torch.autocast(graph.device.type, enabled=False):
+        out, weight = kernel.edge_attention(
+            query.to(dtype), key.to(dtype), value.to(dtype), graph,
+            edge_bias=edge_bias, edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
     out = out.to(query.dtype)
     return (out, weight.to(query.dtype)) if return_attention_weights else out
 
@@ -101,26 +106,32 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
     :func:`graphattn.samplers.straight_through`.
 
     Args:
-        model (FactorModel): The model that the edges were drawn from, of the graph's sizes.
+        model (FactorModel): The model that the edges were drawn from, of the graph's blocks.
         graph (BipartiteGraph): Any edges inside the model's blocks.
 
     Returns:
-        Tensor ``[num_edges]`` of the dtype of the model's factors.
+        Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.
 
     Raises:
-        ValueError: Model and graph differ in size or device.
+        TypeError: An argument is of the wrong type.
+        ValueError: Model and graph differ in their blocks or device.
     """
-    query, key = model.mixed_query(), model.key_factor
-    if (query.size(0), key.size(0)) != (graph.num_queries, graph.num_keys):
-        raise ValueError(f"'model' must be of the graph's size, {graph.num_queries} queries and "
-                         f"{graph.num_keys} keys (got {query.size(0)} and {key.size(0)})")
-    if query.device != graph.device:
+    if not hasattr(model, 'mixed_query') or not isinstance(graph, BipartiteGraph):
+        raise TypeError(f"'model' and 'graph' must be a FactorModel and a BipartiteGraph (got "
+                        f"{type(model).__name__} and {type(graph).__name__})")
+    if model.device != graph.device:
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
-                         f"{query.device})")
-    dtype = torch.promote_types(query.dtype, torch.float)
+                         f"{model.device})")
+    for name in ('query_ptr', 'key_ptr'):
+        ours, theirs = getattr(model, name), getattr(graph, name)
+        if not torch.equal(ours, theirs):
+            raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
+                             f"{ours.tolist()} and {theirs.tolist()})")
     kernel = kernels.load(_choose_backend(graph))
-    dot = kernel.edge_dot(query.to(dtype).unsqueeze(1), key.to(dtype).unsqueeze(1), graph)
-    return dot.squeeze(1).to(query.dtype)
+    with torch.autocast(graph.device.type, enabled=False):
+        query = model.mixed_query().unsqueeze(1)
+        key = model.key_factor.to(query.dtype).unsqueeze(1)
+        return kernel.edge_dot(query, key, graph).squeeze(1)
 
 
 def _choose_backend(graph: BipartiteGraph) -> str:
@@ -161,6 +172,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
         if tensor.device != graph.device:
             raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
                              f"{tensor.device})")
+    if query.size(1) == 0:
+        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
     if key.size(2) != query.size(2):
         raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
 

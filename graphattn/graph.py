@@ -118,10 +118,12 @@ class BipartiteGraph:
         _check_edge_index(edge_index)
         _check_size('num_queries', num_queries)
         _check_size('num_keys', num_keys)
+        if isinstance(edge_index, EdgeIndex):
+            edge_index = edge_index.as_tensor()
         _check_range(edge_index, num_queries, num_keys)
         if edge_prob is not None:
             _check_edge_prob(edge_prob, edge_index)
-        key, query = edge_index.as_subclass(Tensor).unbind()
+        key, query = edge_index.unbind()
         pair, edge_prob = _sort_pairs(query * num_keys + key, edge_prob)
         graph = cls._from_pairs(pair, num_queries, num_keys, query_ptr, key_ptr)
         graph._edge_prob = edge_prob
@@ -150,6 +152,8 @@ class BipartiteGraph:
         """A graph from a scipy sparse matrix ``[query, key]``; its nonzero entries are edges."""
         if not sp.issparse(matrix):
             raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
+        if matrix.ndim != 2:
+            raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
         coo = matrix.tocoo()
         attends = coo.data != 0
         edges = np.stack([coo.col[attends], coo.row[attends]]).astype(np.int64)
@@ -164,12 +168,16 @@ class BipartiteGraph:
         and nodes with 1 the queries.
 
         Raises:
-            ValueError: An edge of a bipartite graph does not run from a key to a query.
+            ValueError: An edge of a bipartite graph does not run from a key to a query, or only
+                some nodes carry the attribute.
         """
         if not isinstance(graph, nx.Graph):
             raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
         role = dict(graph.nodes(data='bipartite'))
-        is_bipartite = bool(role) and all(part in (0, 1) for part in role.values())
+        is_bipartite = any(part is not None for part in role.values())
+        if is_bipartite and not set(role.values()) <= {0, 1}:
+            raise ValueError("'graph' must give every node the attribute bipartite, 0 for a key or "
+                             "1 for a query, or none")
         keys = [node for node in graph if not is_bipartite or role[node] == 0]
         queries = [node for node in graph if not is_bipartite or role[node] == 1]
         key_id = {node: j for j, node in enumerate(keys)}
@@ -178,7 +186,9 @@ class BipartiteGraph:
         if not graph.is_directed():
             edges += [(target, source) for source, target in edges]
             if is_bipartite:
-                edges = [(source, target) for source, target in edges if role[source] == 0]
+                from_query_to_key = (1, 0)
+                edges = [(source, target) for source, target in edges
+                         if (role[source], role[target]) != from_query_to_key]
         for source, target in edges:
             if source not in key_id or target not in query_id:
                 raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) "
@@ -192,11 +202,18 @@ class BipartiteGraph:
         """The disjoint union of ``graphs``, which keeps the blocks of each in order.
 
         Raises:
-            ValueError: No graph is given, or some carry ``edge_prob`` and others do not.
+            ValueError: No graph is given, some carry ``edge_prob`` and others do not, or they
+                are on different devices.
         """
         graphs = list(graphs)
         if not graphs:
             raise ValueError("'graphs' is empty; give at least one BipartiteGraph")
+        for graph in graphs:
+            if not isinstance(graph, BipartiteGraph):
+                raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
+            if graph.device != graphs[0].device:
+                raise ValueError(f"'graphs' must be on one device (got {graphs[0].device} and "
+                                 f"{graph.device}); move one with .to(device)")
         with_prob = sum(graph.edge_prob is not None for graph in graphs)
         if with_prob not in (0, len(graphs)):
             raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
@@ -336,16 +353,16 @@ class BipartiteGraph:
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
         """Edges of both graphs."""
         self._check_same_shape(other, '&')
-        return self._with_pairs(self._pairs()[self.contains(other)])
+        return self._with_pairs(self._pairs()[self.isin(other)])
 
     def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
         """Edges of this graph that the other lacks."""
         self._check_same_shape(other, '-')
-        return self._with_pairs(self._pairs()[~self.contains(other)])
+        return self._with_pairs(self._pairs()[~self.isin(other)])
 
-    def contains(self, other: BipartiteGraph) -> Tensor:
+    def isin(self, other: BipartiteGraph) -> Tensor:
         """Which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
-        self._check_same_shape(other, 'contains')
+        self._check_same_shape(other, 'isin')
         pair, other_pair = self._pairs(), other._pairs()
         if other_pair.numel() == 0:
             return torch.zeros_like(pair, dtype=torch.bool)
@@ -376,7 +393,7 @@ class BipartiteGraph:
         """Same sizes, blocks, edges and edge probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
-        if (self.edge_prob is None) != (other.edge_prob is None):
+        if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
         return (self._same_shape(other) and torch.equal(self._edge_index, other._edge_index)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
@@ -414,7 +431,7 @@ class BipartiteGraph:
             edge_weight = torch.ones(self.num_edges, dtype=torch.float64)
         weight = edge_weight.detach().cpu().double().numpy()
         return sp.csr_array((weight, self.key.cpu().numpy(), self.indptr.cpu().numpy()),
-                            shape=(self.num_queries, self.num_keys))
+                            shape=(self.num_queries, self.num_keys), copy=True)
 
     def to_networkx(self, bipartite: bool = False) -> nx.DiGraph:
         """A directed networkx graph whose edge ``(j, i)`` means that query i attends to key j.

@@ -71,8 +71,19 @@ def test_edge_probability_within_rounding(dtype):
 def test_edge_probability_refuses_other_sizes():
     model = factor_model(5, 6)
     for graph in (random_graph(4, 6), random_graph(5, 5), random_graph(6, 5)):
-        with pytest.raises(ValueError, match="'model' must be of the graph's size.*got 5 and 6"):
+        with pytest.raises(ValueError, match="'model' and 'graph' must have the same blocks"):
             edge_probability(model, graph)
+
+
+def test_edge_probability_refuses_other_blocks_of_the_same_size():
+    graph = random_graph(4, 4)
+    with pytest.raises(ValueError, match="same blocks .got query_ptr .0, 2, 4. and .0, 4.."):
+        edge_probability(factor_model(4, 4, num_heads=2), graph)
+
+
+def test_edge_probability_refuses_what_is_no_model():
+    with pytest.raises(TypeError, match="'model' and 'graph' must be .* .got Tensor and Bipart"):
+        edge_probability(torch.ones(4, 4), random_graph(4, 4))
 
 
 def test_edge_probability_refuses_another_device():
@@ -149,6 +160,8 @@ REFUSED = {
     'dropout_one': ({'dropout_p': 1.}, ValueError, r"'dropout_p' must be in \[0, 1\) \(got 1.0\)"),
     'dropout_negative': ({'dropout_p': -0.1}, ValueError, r"'dropout_p' .*got -0.1"),
     'dropout_nan': ({'dropout_p': float('nan')}, ValueError, r"'dropout_p' .*got nan"),
+    'scale_type': ({'scale': '1'}, TypeError, r"'scale' must be a number \(got str\)"),
+    'scale_tensor': ({'scale': torch.ones(())}, TypeError, r"must be a number \(got Tensor\)"),
     'scale_infinite': ({'scale': float('inf')}, ValueError,
                        r"'scale' must be finite \(got inf\)"),
     'scale_nan': ({'scale': float('nan')}, ValueError, r"'scale' must be finite \(got nan\)"),

@@ -257,7 +257,7 @@ def test_set_algebra_is_mask_algebra(shape, seed):
     assert (left | right).validate().to_mask().equal(in_left | in_right)
     assert (left & right).validate().to_mask().equal(in_left & in_right)
     assert (left - right).validate().to_mask().equal(in_left & ~in_right)
-    assert left.contains(right).equal(in_right[left.query, left.key])
+    assert left.isin(right).equal(in_right[left.query, left.key])
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -335,7 +335,7 @@ OPERATIONS = {
     '|': lambda graph: graph | graph.transpose().transpose(),
     '&': lambda graph: graph & graph,
     '-': lambda graph: graph - graph,
-    'contains': lambda graph: graph.contains(graph).logical_not_(),
+    'isin': lambda graph: graph.isin(graph).logical_not_(),
     'with_self_loops': lambda graph: graph.with_self_loops(),
     'without_self_loops': lambda graph: graph.without_self_loops(),
     'transpose': lambda graph: graph.transpose(),
@@ -411,6 +411,12 @@ def with_prob(*edge_prob: float) -> BipartiteGraph:
 def with_ptr(query_ptr, key_ptr=None) -> BipartiteGraph:
     key_ptr = torch.tensor([0, 2, 4]) if key_ptr is None else key_ptr
     return build((1, 0), (3, 2), query_ptr=query_ptr, key_ptr=key_ptr)
+
+
+def half_bipartite() -> nx.DiGraph:
+    graph = nx.DiGraph([(0, 1)])
+    graph.nodes[0]['bipartite'] = 0
+    return graph
 
 
 REFUSED = {
@@ -507,6 +513,8 @@ REFUSED = {
                    "'matrix' must be"),
     'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
                       "'graph' must be a networkx graph .*got dict"),
+    'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()), ValueError,
+                       "'graph' must give every node the attribute bipartite"),
     'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
                    r"its edge \('c', 'a'\) does not run from a key .* to a query"),
     'among_queries': (lambda: BipartiteGraph.from_networkx(
@@ -522,7 +530,7 @@ REFUSED = {
                      "'&' needs graphs of equal sizes and blocks .*num_blocks=2"),
     'other_device': (lambda: build() - build().to('meta'), ValueError,
                      "'-' needs graphs on one device .*got cpu and meta"),
-    'contains': (lambda: build().contains(build(num_queries=2)), ValueError, "'contains' needs"),
+    'isin': (lambda: build().isin(build(num_queries=2)), ValueError, "'isin' needs"),
     'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
                     r"'\|' needs two BipartiteGraphs .*got Tensor"),
     'loops': (lambda: build().with_self_loops(), ValueError,
@@ -532,6 +540,10 @@ REFUSED = {
         edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
     ).with_self_loops(), ValueError, "'with_self_loops' needs"),
     # batch
+    'batch_of_masks': (lambda: BipartiteGraph.batch([torch.ones(2, 2)]), TypeError,
+                       "'graphs' must be BipartiteGraphs .got Tensor"),
+    'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]), ValueError,
+                      "'graphs' must be on one device .got cpu and meta"),
     'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError, "'graphs' is empty"),
     'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
                     ValueError, r"'graphs' must all carry edge_prob or none \(got 1 of 2\)"),

@@ -29,6 +29,9 @@ def edge_attention(
     logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
     softmax = scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
     weight = F.dropout(softmax, dropout_p)
+    if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by zero and die
+        message = weight.unsqueeze(-1) * value[graph.key]
+        return torch.segment_reduce(message, 'sum', offsets=graph.indptr, initial=0), weight
     out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
     return torch.stack(out, dim=1), weight

@@ -27,7 +27,9 @@ def edge_attention(
     edge_gate = query.new_ones(shape) if edge_gate is None else edge_gate.expand(shape)
     edge_bias = query.new_zeros(shape) if edge_bias is None else edge_bias.expand(shape)
     keep = F.dropout(query.new_ones(shape), dropout_p)
-    out, weight = [query[:0, :, :0].new_zeros(0, *value.shape[1:])], [query.new_zeros(0, shape[1])]
+    # Empty, but joined to every argument, should there be no block.
+    no_logit = (query[:0] * key[:0]).sum(-1) * edge_gate[:0] + edge_bias[:0]
+    out, weight = [no_logit.unsqueeze(-1) * value[:0]], [no_logit]
     for rows, columns, edges in _blocks(graph):
         at = (graph.query[edges] - rows.start, graph.key[edges] - columns.start)
         block_out, block_weight = _dense_attention(
@@ -58,8 +60,7 @@ def _dense_attention(query, key, value, at, edge_bias, edge_gate, keep, scale):
 
     logit = torch.einsum('qhc,qkhc->qkh', query, key_of_pair) * scale
     logit = logit * dense(edge_gate, 1.) + dense(edge_bias, 0.)
-    # A query without keys has no softmax: let it have one over zeros and discard that.
-    is_empty = ~mask.any(dim=1, keepdim=True)
-    logit = logit.masked_fill(~mask, -torch.inf).masked_fill(is_empty, 0.)
-    weight = logit.softmax(dim=1).masked_fill(~mask, 0.) * dense(keep, 0.)
+    # The last fill also gives a query without keys, whose softmax is 0 / 0, the weights 0.
+    softmax = logit.masked_fill(~mask, -torch.inf).softmax(dim=1).masked_fill(~mask, 0.)
+    weight = softmax * dense(keep, 0.)
     return torch.einsum('qkh,qkhc->qhc', weight, value_of_pair), weight

@@ -128,7 +128,7 @@ class BlockModelSource(GraphSource):
             return graph
         edge_prob = edge_probability(model, graph)
         if fixed is not None:
-            edge_prob = edge_prob.masked_fill(graph.contains(fixed), 1.)
+            edge_prob = edge_prob.masked_fill(graph.isin(fixed), 1.)
         return graph.with_edge_prob(edge_prob)
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
