@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn import kernels
+from graphattn._checks import check_floating
 from graphattn.graph import BipartiteGraph
 
 if TYPE_CHECKING:
@@ -159,9 +160,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
     for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
                                            ('key', key, 'keys', graph.num_keys),
                                            ('value', value, 'keys', graph.num_keys)):
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+        check_floating(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
@@ -184,9 +183,7 @@ def _check_edge_values(
     """``values`` as ``[num_edges, heads or 1]`` in the dtype of the computation."""
     if values is None:
         return None
-    if not isinstance(values, Tensor) or not values.is_floating_point():
-        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+    check_floating(name, values)
     if values.device != query.device:
         raise ValueError(f"'{name}' must be on {query.device}, where query is (got "
                          f"{values.device})")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -14,6 +13,14 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.utils.sparse import index2ptr
+
+from graphattn._checks import (
+    check_edge_index,
+    check_edge_prob,
+    check_ptr,
+    check_range,
+    check_size,
+)
 
 if TYPE_CHECKING:
     from torch_sparse import SparseTensor
@@ -78,9 +85,9 @@ class BipartiteGraph:
     ):
         num_keys = num_queries if num_keys is None else num_keys
         if validate:
-            _check_edge_index(edge_index)
-            _check_size('num_queries', num_queries)
-            _check_size('num_keys', num_keys)
+            check_edge_index(edge_index)
+            check_size('num_queries', num_queries)
+            check_size('num_keys', num_keys)
         if isinstance(edge_index, EdgeIndex):
             edge_index = edge_index.as_tensor()
         if query_ptr is None:
@@ -115,14 +122,14 @@ class BipartiteGraph:
         ``edge_prob``, of which one is kept.
         """
         num_keys = num_queries if num_keys is None else num_keys
-        _check_edge_index(edge_index)
-        _check_size('num_queries', num_queries)
-        _check_size('num_keys', num_keys)
+        check_edge_index(edge_index)
+        check_size('num_queries', num_queries)
+        check_size('num_keys', num_keys)
         if isinstance(edge_index, EdgeIndex):
             edge_index = edge_index.as_tensor()
-        _check_range(edge_index, num_queries, num_keys)
+        check_range(edge_index, num_queries, num_keys)
         if edge_prob is not None:
-            _check_edge_prob(edge_prob, edge_index)
+            check_edge_prob(edge_prob, edge_index)
         key, query = edge_index.unbind()
         pair, edge_prob = _sort_pairs(query * num_keys + key, edge_prob)
         graph = cls._from_pairs(pair, num_queries, num_keys, query_ptr, key_ptr)
@@ -333,13 +340,13 @@ class BipartiteGraph:
 
     def validate(self) -> BipartiteGraph:
         """Checks every promise of the constructor in O(num_edges) and returns the graph."""
-        _check_range(self._edge_index, self.num_queries, self.num_keys)
+        check_range(self._edge_index, self.num_queries, self.num_keys)
         pair = self._pairs()
         if not bool((pair[1:] > pair[:-1]).all()):
             raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row 0), "
                              "each pair once; BipartiteGraph.from_edge_index sorts and merges")
         if self.edge_prob is not None:
-            _check_edge_prob(self.edge_prob, self._edge_index)
+            check_edge_prob(self.edge_prob, self._edge_index)
         self._check_blocks()
         return self
 
@@ -414,7 +421,7 @@ class BipartiteGraph:
     def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
         """The same edges with other probabilities, ``[num_edges]``, or with none."""
         if edge_prob is not None:
-            _check_edge_prob(edge_prob, self._edge_index)
+            check_edge_prob(edge_prob, self._edge_index)
         return BipartiteGraph(self._edge_index, self.num_queries, self.num_keys,
                               edge_prob=edge_prob, query_ptr=self.query_ptr, key_ptr=self.key_ptr,
                               validate=False)
@@ -513,8 +520,8 @@ class BipartiteGraph:
                              f"{self}){hint}")
 
     def _check_blocks(self) -> None:
-        _check_ptr('query_ptr', self.query_ptr, self.num_queries, self.device)
-        _check_ptr('key_ptr', self.key_ptr, self.num_keys, self.device)
+        check_ptr('query_ptr', self.query_ptr, self.num_queries, self.device)
+        check_ptr('key_ptr', self.key_ptr, self.num_keys, self.device)
         if self.query_ptr.numel() != self.key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
                              f"{self.num_blocks} and {self.key_ptr.numel() - 1})")
@@ -551,59 +558,3 @@ def _sort_pairs(pair: Tensor, edge_prob: Tensor | None = None) -> tuple[Tensor, 
 
 def _join_ptr(ptrs: list[Tensor], starts: list[int]) -> Tensor:
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])
-
-
-def _check_edge_index(edge_index: Tensor) -> None:
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"'edge_index' must be a Tensor (got {type(edge_index).__name__})")
-    if edge_index.dtype != torch.long:
-        raise TypeError(f"'edge_index' must be of dtype torch.int64 (got {edge_index.dtype}); "
-                        f"convert with .long()")
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ValueError(f"'edge_index' must be [2, num_edges], key over query (got shape "
-                         f"{tuple(edge_index.shape)})")
-
-
-def _check_size(name: str, size: int) -> None:
-    if not isinstance(size, Integral) or isinstance(size, bool):
-        raise TypeError(f"'{name}' must be an int (got {type(size).__name__})")
-    if size < 0:
-        raise ValueError(f"'{name}' must not be negative (got {size})")
-
-
-def _check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
-    if edge_index.size(1) == 0:
-        return
-    low, high = (bound.tolist() for bound in torch.aminmax(edge_index.as_subclass(Tensor), dim=1))
-    for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
-        if low[row] < 0 or high[row] >= size:
-            raise ValueError(f"'edge_index[{row}]' must hold {name} numbers from 0 to {size - 1} "
-                             f"(got {low[row]} to {high[row]}); row 0 is the key, row 1 the query")
-
-
-def _check_edge_prob(edge_prob: Tensor, edge_index: Tensor) -> None:
-    if not isinstance(edge_prob, Tensor) or not edge_prob.is_floating_point():
-        kind = edge_prob.dtype if isinstance(edge_prob, Tensor) else type(edge_prob).__name__
-        raise TypeError(f"'edge_prob' must be a floating point Tensor (got {kind})")
-    if edge_prob.shape != edge_index.shape[1:]:
-        raise ValueError(f"'edge_prob' must hold one value for each of the {edge_index.size(1)} "
-                         f"edges (got shape {tuple(edge_prob.shape)})")
-    if edge_prob.device != edge_index.device:
-        raise ValueError(f"'edge_prob' must be on {edge_index.device}, where the edges are (got "
-                         f"{edge_prob.device})")
-    inside = (edge_prob >= 0) & (edge_prob <= 1 + 1e-5)  # a sum of products rounds
-    if not bool(inside.all()):
-        raise ValueError(f"'edge_prob' must be in [0, 1] (got "
-                         f"{float(edge_prob.detach()[~inside][0])})")
-
-
-def _check_ptr(name: str, ptr: Tensor, size: int, device: torch.device) -> None:
-    if not isinstance(ptr, Tensor) or ptr.dtype != torch.long:
-        kind = ptr.dtype if isinstance(ptr, Tensor) else type(ptr).__name__
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {kind})")
-    if ptr.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where the edges are (got {ptr.device})")
-    is_ptr = ptr.dim() == 1 and ptr.numel() >= 1 and bool((ptr.diff() >= 0).all())
-    if not is_ptr or int(ptr[0]) != 0 or int(ptr[-1]) != size:
-        raise ValueError(f"'{name}' must rise from 0 to {size}, one entry more than blocks (got "
-                         f"{ptr.tolist()})")

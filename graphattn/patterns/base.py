@@ -10,13 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from graphattn.graph import (
-    BipartiteGraph,
-    _check_edge_index,
-    _check_range,
-    _check_size,
-    _sort_pairs,
-)
+from graphattn._checks import check_edge_index, check_range, check_size
+from graphattn.graph import BipartiteGraph, _sort_pairs
 
 
 class Pattern(ABC):
@@ -81,14 +76,14 @@ class Pattern(ABC):
             ValueError: A length is negative, or the pattern asks for more than it holds.
         """
         num_keys = num_queries if num_keys is None else num_keys
-        _check_size('num_queries', num_queries)
-        _check_size('num_keys', num_keys)
+        check_size('num_queries', num_queries)
+        check_size('num_keys', num_keys)
         generator = _as_generator(seed)
         if num_queries == 0 or num_keys == 0:
             return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
         edges = self.edges(num_queries, num_keys, generator)
-        _check_edge_index(edges)
-        _check_range(edges, num_queries, num_keys)
+        check_edge_index(edges)
+        check_range(edges, num_queries, num_keys)
         pair = _pairs(edges, num_keys)
         del edges  # the largest array there is; sorting needs room
         return BipartiteGraph._from_pairs(_sort_pairs(pair)[0], num_queries, num_keys, None, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import Parameter, signature
 
-from graphattn.graph import _check_size
+from graphattn._checks import check_size
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.global_tokens import GlobalTokens
@@ -119,4 +119,4 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
         if kind.default is Parameter.empty and parameter not in parameters:
             raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
         if kind.annotation == 'int' and parameter in parameters:
-            _check_size(parameter, parameters[parameter])  # the parts have other names for it
+            check_size(parameter, parameters[parameter])  # the parts have other names for it

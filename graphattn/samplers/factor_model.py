@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from graphattn.graph import _check_ptr
+from graphattn._checks import check_floating, check_ptr
 
 
 class FactorModel:
@@ -183,8 +183,8 @@ class FactorModel:
                                  f"heads into nodes as [num_heads * n, k]")
 
     def _check_blocks(self) -> None:
-        _check_ptr('query_ptr', self.query_ptr, self.num_queries, self.device)
-        _check_ptr('key_ptr', self.key_ptr, self.num_keys, self.device)
+        check_ptr('query_ptr', self.query_ptr, self.num_queries, self.device)
+        check_ptr('key_ptr', self.key_ptr, self.num_keys, self.device)
         if self.query_ptr.numel() != self.key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
                              f"{self.num_blocks} and {self.key_ptr.numel() - 1})")
@@ -231,9 +231,7 @@ def _check_sampling(model: FactorModel, generator: torch.Generator | None) -> No
 def _check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                    key_ptr: Tensor | None) -> None:
     for name, factor in factors.items():
-        if not isinstance(factor, Tensor) or not factor.is_floating_point():
-            kind = factor.dtype if isinstance(factor, Tensor) else type(factor).__name__
-            raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+        check_floating(name, factor)
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
         if factor.dim() != 2:

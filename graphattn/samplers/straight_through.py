@@ -7,6 +7,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_floating
 from graphattn.graph import BipartiteGraph
 
 _ESTIMATORS = ('paper', 'repo')
@@ -53,9 +54,7 @@ def straight_through(edge_prob: Tensor, estimator: str = 'paper') -> dict[str, T
         >>> torch.autograd.grad((gate * torch.tensor([3., -4.])).sum(), edge_prob)
         (tensor([ 3., -4.]),)
     """
-    if not isinstance(edge_prob, Tensor) or not edge_prob.is_floating_point():
-        kind = edge_prob.dtype if isinstance(edge_prob, Tensor) else type(edge_prob).__name__
-        raise TypeError(f"'edge_prob' must be a floating point Tensor (got {kind})")
+    check_floating('edge_prob', edge_prob)
     if estimator not in _ESTIMATORS:
         close = get_close_matches(str(estimator), _ESTIMATORS) or _ESTIMATORS
         raise ValueError(f"'estimator' must be 'paper' or 'repo' (got {estimator!r}; did you mean "
