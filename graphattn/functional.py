@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,10 @@ from graphattn.graph import BipartiteGraph
 
 if TYPE_CHECKING:
     from graphattn.samplers import FactorModel
+
+# Share of the pairs from which on dense attention takes less time than the fused kernel; see
+# experiments.benchmarks.crossover.
+DENSE_ABOVE = 0.35
 
 
 def edge_attention(
@@ -55,7 +61,9 @@ def edge_attention(
             divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the weights that were used.
         backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
-            ``'auto'``, which takes ``'csr'`` where torch has it and else ``'gather'``.
+            ``'auto'``: ``'sdpa'`` for graphs that hold more than :data:`DENSE_ABOVE` of the pairs
+            (without a gate); else ``'numba'`` on a CPU, ``'csr'`` where torch has CSR products,
+            and ``'gather'``.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -85,15 +93,20 @@ def edge_attention(
         raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
     if not math.isfinite(scale):
         raise ValueError(f"'scale' must be finite (got {scale})")
-    kernel = kernels.load(_choose_backend(graph) if backend == 'auto' else backend)
-
-    dtype = torch.promote_types(query.dtype, torch.float)
+    if backend == 'auto':
+        backend = _choose_backend(query, key, value, graph, edge_gate, return_attention_weights)
+    kernel = kernels.load(backend)
+    if return_attention_weights and backend in kernels.FUSED:
+        raise ValueError(f"'return_attention_weights' needs a backend that forms them (got "
+                         f"{backend!r}); 'auto' takes one")
+    dtype = query.dtype
+    if backend not in kernels.FUSED:
+        query, key, value = (x.to(torch.promote_types(dtype, torch.float))
+                             for x in (query, key, value))
     with torch.autocast(graph.device.type, enabled=False):
-        out, weight = kernel.edge_attention(
-            query.to(dtype), key.to(dtype), value.to(dtype), graph,
-            edge_bias=edge_bias, edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
-    out = out.to(query.dtype)
-    return (out, weight.to(query.dtype)) if return_attention_weights else out
+        out, weight = kernel.edge_attention(query, key, value, graph, edge_bias=edge_bias,
+                                            edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
+    return (out.to(dtype), weight.to(dtype)) if return_attention_weights else out.to(dtype)
 
 
 def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
@@ -128,15 +141,38 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
         if not torch.equal(ours, theirs):
             raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
                              f"{ours.tolist()} and {theirs.tolist()})")
-    kernel = kernels.load(_choose_backend(graph))
+    kernel = kernels.load(_choose_sparse_backend(graph.device.type))
     with torch.autocast(graph.device.type, enabled=False):
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)
         return kernel.edge_dot(query, key, graph).squeeze(1)
 
 
-def _choose_backend(graph: BipartiteGraph) -> str:
-    return 'csr' if kernels.load('csr').is_available(graph.device) else 'gather'
+def _choose_backend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                    edge_gate: Tensor | None, return_attention_weights: bool) -> str:
+    if return_attention_weights:
+        return 'csr' if kernels.load('csr').is_available(graph.device) else 'gather'
+    if edge_gate is None and graph.num_edges > DENSE_ABOVE * graph.num_pairs:
+        # Dense products would spread NaN and inf to queries that do not attend to them.
+        if graph.num_edges == graph.num_pairs or _are_finite(key, value):
+            return 'sdpa'
+    return _choose_sparse_backend(graph.device.type)
+
+
+@cache
+def _choose_sparse_backend(device_type: str) -> str:
+    device = torch.device(device_type)
+    try:
+        if kernels.load('numba').is_available(device):
+            return 'numba'
+    except Exception as error:  # a broken numba raises what it likes
+        warnings.warn(f"backend 'numba' cannot be loaded ({error}); 'auto' takes slower ones",
+                      stacklevel=2)
+    return 'csr' if kernels.load('csr').is_available(device) else 'gather'
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def check_arguments(

@@ -305,6 +305,11 @@ class BipartiteGraph:
         """Number of (query, key) pairs that attend."""
         return self._edge_index.size(1)
 
+    @cached_property
+    def num_pairs(self) -> int:
+        """Number of (query, key) pairs inside the blocks."""
+        return int((self.query_ptr.diff() * self.key_ptr.diff()).sum())
+
     @property
     def num_blocks(self) -> int:
         """Number of sequences, times the heads if each owns a graph."""
@@ -332,9 +337,9 @@ class BipartiteGraph:
         Returns:
             float, or float64 Tensor ``[num_blocks]``. A block without pairs has density 0.
         """
-        num_pairs = self.query_ptr.diff() * self.key_ptr.diff()
         if not per_block:
-            return self.num_edges / max(int(num_pairs.sum()), 1)
+            return self.num_edges / max(self.num_pairs, 1)
+        num_pairs = self.query_ptr.diff() * self.key_ptr.diff()
         num_edges = self.indptr[self.query_ptr].diff()
         return num_edges.double() / num_pairs.clamp(min=1)
 

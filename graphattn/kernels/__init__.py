@@ -10,7 +10,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
-BACKENDS = ('reference', 'gather', 'gather_ext', 'csr')
+BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'sdpa')
+# These never form the weights, so they return None for them. They take half precision as it is and
+# accumulate in float32; the others compute in the dtype that they are given.
+FUSED = ('numba', 'sdpa')
 
 
 def load(name: str) -> ModuleType:
@@ -28,4 +31,4 @@ def load(name: str) -> ModuleType:
     return import_module(f'graphattn.kernels.{name}')
 
 
-__all__ = ['BACKENDS', 'load']
+__all__ = ['BACKENDS', 'FUSED', 'load']

@@ -1,0 +1,125 @@
+"""Attention along uniformly random edges: every backend beside what else there is.
+
+    python -m experiments.benchmarks.attention
+    python -m experiments.benchmarks.attention --quick
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jsonargparse import auto_cli
+from torch import Tensor
+from torch_geometric.nn import TransformerConv
+from torch_geometric.utils import scatter, softmax
+
+from experiments.benchmarks.measure import interleave, log_log, progress, report, saved_bytes
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+from graphattn.patterns import RandomKeys
+
+PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
+BACKENDS = ('csr', 'numba', 'auto')
+
+
+def main(
+    nodes: list[int] = (1024, 4096),
+    densities: list[float] = (0.002, 0.01, 0.05, 0.1, 0.2),
+    channels: list[int] = (32, 64),
+    heads: int = 4,
+    rounds: int = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times forward, and forward with backward, in one interleaved run.
+
+    Args:
+        nodes: Numbers of queries and of keys.
+        densities: Shares of the pairs that are edges.
+        channels: Widths of a head.
+        heads: Number of heads, which share the graph.
+        rounds: Measurements of each case, of which the median counts.
+        quick: One small setting that ends within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        nodes, densities, channels, rounds = (1024,), (0.01, 0.1), (32,), 3
+    rows = []
+    settings = product(nodes, channels, densities)
+    for n, width, density in progress(settings, 'attention'):
+        rows += measure(n, width, density, heads, rounds)
+    report(rows, 'attention', out)
+    draw(rows, max(nodes), min(channels), out)
+
+
+def measure(n: int, width: int, density: float, heads: int, rounds: int) -> list[dict]:
+    """One row for each backend and peer."""
+    graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
+    forwards, inputs = cases(graph, heads, width)
+
+    def train_step(forward: Callable[[], Tensor]) -> None:
+        torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
+
+    def inference(forward: Callable[[], Tensor]) -> None:
+        with torch.no_grad():
+            forward()
+
+    times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
+                                       for name, f in forwards.items()}, rounds)
+             for run in (inference, train_step)}
+    baseline = times['train_step']['auto']
+    return [{'n': n, 'channels': width, 'density': density, 'case': name,
+             'forward ms': 1e3 * times['inference'][name],
+             'forward+backward ms': 1e3 * times['train_step'][name],
+             'times auto': times['train_step'][name] / baseline,
+             'saved MiB': saved_bytes(forward) / 2**20}
+            for name, forward in forwards.items()]
+
+
+def cases(graph: BipartiteGraph, heads: int,
+          width: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
+    """What is compared: functions without arguments, and the inputs they differentiate."""
+    n = graph.num_queries
+    query, key, value = inputs = [torch.randn(n, heads, width, requires_grad=True)
+                                  for _ in range(3)]
+    mask = graph.to_mask()
+    edge_index = graph.edge_index.as_tensor().clone()
+    conv = TransformerConv(heads * width, width, heads, root_weight=False)
+
+    def sdpa(attn_mask: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
+                                              attn_mask=attn_mask)
+
+    def gather_scatter() -> Tensor:
+        key_j, query_i = edge_index
+        logit = (query[query_i] * key[key_j]).sum(-1) / width**0.5
+        alpha = softmax(logit, query_i, num_nodes=n)
+        return scatter(alpha.unsqueeze(-1) * value[key_j], query_i, dim_size=n)
+
+    forwards = {
+        'full SDPA': lambda: sdpa(None),
+        'masked SDPA': lambda: sdpa(mask),
+        'PyG gather-scatter': gather_scatter,
+        'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
+        **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
+           for name in BACKENDS},
+    }
+    return forwards, inputs
+
+
+def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
+    """Time against density, at one size."""
+    chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
+    curves = {name: ([row['density'] for row in chosen if row['case'] == name],
+                     [row['forward+backward ms'] for row in chosen if row['case'] == name])
+              for name in (*PEERS, *BACKENDS)}
+    log_log(curves, 'attention', out, x='density', y='forward + backward, ms',
+            title=f'{n} tokens, {width} channels, {torch.get_num_threads()} threads')
+
+
+if __name__ == '__main__':
+    auto_cli(main)

@@ -1,0 +1,97 @@
+"""Timing cases side by side, and the table, CSV file and figure that come of it."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.files import write_whole
+
+
+def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
+               seconds: float = 20.) -> dict[str, float]:
+    """The median seconds of each case, measured in turns: a slow spell of the machine hits all.
+
+    Every case runs once unmeasured (which also compiles it), then up to ``rounds`` times, fewer
+    if all of them together take longer than ``seconds``, but at least twice.
+    """
+    times = {name: [] for name in cases}
+    for case in cases.values():
+        case()
+    begin = time.perf_counter()
+    for done in range(rounds):
+        if done >= 2 and time.perf_counter() - begin > seconds:
+            break
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def saved_bytes(forward: Callable[[], object]) -> int:
+    """The bytes that autograd keeps of a forward pass, each storage counted once."""
+    storages = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        parts = [tensor.values()] if tensor.layout != torch.strided else [tensor]
+        for part in parts:
+            storage = part.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kept = forward()
+    del kept
+    return sum(storages.values())
+
+
+def progress(cases: Iterable, title: str) -> Iterable:
+    """A progress bar over the cases of a benchmark."""
+    return tqdm(list(cases), desc=title, unit='case')
+
+
+def report(rows: list[dict], name: str, out: Path) -> None:
+    """Prints the rows as a table and writes them to ``out/name.csv``."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(text) for text in texts) for texts in zip(columns, *cells)]
+    for line in (columns, *cells):
+        print('  '.join(text.rjust(width) for text, width in zip(line, widths)))
+
+    def write(path: Path) -> None:
+        with path.open('w', newline='') as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    write_whole(out / f'{name}.csv', write)
+    print(f'written to {out / name}.csv')
+
+
+def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
+            title: str, x: str, y: str) -> None:
+    """Draws ``{label: (x values, y values)}`` on logarithmic axes into ``out/name.png``."""
+    figure = Figure(figsize=(7, 4.5), layout='constrained')
+    axes = figure.subplots()
+    for label, (at, values) in curves.items():
+        axes.loglog(at, values, marker='o', label=label)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3, which='both')
+    axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    write_whole(out / f'{name}.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / name}.png')
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.3g}' if isinstance(value, float) else str(value)

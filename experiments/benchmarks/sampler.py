@@ -1,0 +1,91 @@
+"""Drawing a graph from a block model, and the probabilities of its edges.
+
+    python -m experiments.benchmarks.sampler
+    python -m experiments.benchmarks.sampler --quick
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import torch
+from jsonargparse import auto_cli
+
+from experiments.benchmarks.measure import interleave, log_log, progress, report
+from graphattn.functional import edge_probability
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+
+SAMPLERS = {'fastrg': sample_fastrg, 'bernoulli': sample_bernoulli}
+
+
+def main(
+    nodes: list[int] = (1024, 4096, 16384),
+    densities: list[float] = (0.005, 0.02, 0.1, 0.25),
+    clusters: int = 128,
+    rounds: int = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times both samplers beside the dense product they stand for.
+
+    Args:
+        nodes: Numbers of queries and of keys.
+        densities: Expected shares of the pairs that become edges.
+        clusters: Clusters of the block model.
+        rounds: Measurements of each case, of which the median counts.
+        quick: One small setting that ends within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        nodes, densities, rounds = (1024,), (0.02, 0.25), 3
+    rows = []
+    for n, density in progress(product(nodes, densities), 'sampler'):
+        rows += measure(n, density, clusters, rounds)
+    report(rows, 'sampler', out)
+    largest = [row for row in rows if row['n'] == max(nodes)]
+    names = list(dict.fromkeys(row['case'] for row in rows))
+    log_log({name: ([row['density'] for row in largest if row['case'] == name],
+                    [row['ms'] for row in largest if row['case'] == name]) for name in names},
+            'sampler', out, title=f'{max(nodes)} tokens, {clusters} clusters', x='density', y='ms')
+
+
+def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
+    """One row for each sampler, for p_ij on its edges, and for the product over all pairs."""
+    model = block_model(n, density, clusters)
+    edges = {name: sample(model) for name, sample in SAMPLERS.items()}
+
+    def gates() -> None:
+        edge_prob = edge_probability(model, edges['bernoulli'])
+        torch.autograd.grad(edge_prob.sum(), [model.query_factor, model.key_factor, model.mixing])
+
+    dense = (model.mixed_query().detach(), model.key_factor.detach())
+    cases = {
+        **{name: lambda sample=sample: sample(model) for name, sample in SAMPLERS.items()},
+        'p_ij, forward and backward': gates,
+        'dense product': lambda: dense[0] @ dense[1].t(),
+        'dense product and Bernoulli': lambda: torch.bernoulli(dense[0] @ dense[1].t()),
+    }
+    times = interleave(cases, rounds)
+    drawn = {**{name: graph.num_edges for name, graph in edges.items()},
+             'p_ij, forward and backward': edges['bernoulli'].num_edges}
+    threads = torch.get_num_threads()
+    return [{'n': n, 'density': density, 'case': name, 'ms': 1e3 * seconds,
+             'ns per edge and core': 1e9 * seconds * threads / drawn[name] if name in drawn
+             else None,
+             'ns per pair and core': 1e9 * seconds * threads / n**2,
+             'times dense product': seconds / times['dense product']}
+            for name, seconds in times.items()]
+
+
+def block_model(n: int, density: float, clusters: int) -> FactorModel:
+    """Memberships between 0 and 1 and a random block matrix, scaled to the density."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.rand(2, n, clusters, generator=generator)
+    mixing = torch.rand(clusters, clusters, generator=generator).square()
+    mixing *= density * n**2 / float(FactorModel(query, mixing, key).expected_edges())
+    return FactorModel(*(x.requires_grad_() for x in (query, mixing, key)))
+
+
+if __name__ == '__main__':
+    auto_cli(main)

@@ -1,0 +1,98 @@
+"""One training step of attention at a fixed number of keys per query, against the length.
+
+    python -m experiments.benchmarks.scaling
+    python -m experiments.benchmarks.scaling --quick
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from jsonargparse import auto_cli
+
+from experiments.benchmarks.measure import log_log, progress, report
+from graphattn.functional import edge_attention
+from graphattn.patterns import RandomKeys
+
+
+def main(
+    nodes: list[int] = (4096, 8192, 16384, 32768, 65536, 131072),
+    keys: int = 32,
+    heads: int = 4,
+    channels: int = 32,
+    rounds: int = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Each length in a process of its own, whose peak memory is that of the step.
+
+    Args:
+        nodes: Numbers of tokens.
+        keys: Random keys of each query.
+        heads: Number of heads, which share the graph.
+        channels: Width of a head.
+        rounds: Measurements, of which the median counts.
+        quick: The two shortest lengths.
+        out: Where table and figure go.
+    """
+    nodes = sorted(nodes)[:2] if quick else nodes
+    rows = [measure_elsewhere(n, keys, heads, channels, rounds)
+            for n in progress(nodes, 'scaling')]
+    for row in rows:
+        row['times first'] = row['ns per edge and head'] / rows[0]['ns per edge and head']
+    report(rows, 'scaling', out)
+    at = [row['n'] for row in rows]
+    log_log({'ms per step': (at, [row['step ms'] for row in rows]),
+             'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
+            'scaling', out, title=f'{keys} keys per query, {heads} heads of {channels}',
+            x='tokens', y='')
+
+
+def measure_elsewhere(*setting: int) -> dict:
+    """:func:`measure` in a new process."""
+    command = [sys.executable, '-m', 'experiments.benchmarks.scaling', '--measure',
+               *map(str, setting)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f'measuring {setting} failed:\n{done.stderr}')
+    return json.loads(done.stdout)
+
+
+def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
+    """Median time and peak memory of forward and backward, over what was there before."""
+    inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
+    graph = RandomKeys(keys).build(n, seed=0)
+    tiny = [torch.randn(8, heads, channels, requires_grad=True) for _ in range(3)]
+    edge_attention(*tiny, RandomKeys(2).build(8)).sum().backward()  # compiles
+    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
+    before = _memory('VmRSS')
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        torch.autograd.grad(edge_attention(*inputs, graph).sum(), inputs)
+        times.append(time.perf_counter() - start)
+    step = sorted(times)[len(times) // 2]
+    return {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
+            'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
+            'peak MiB': (_memory('VmHWM') - before) / 2**20,
+            'whole process MiB': _memory('VmHWM') / 2**20}
+
+
+def _memory(name: str) -> int:
+    """Bytes of this process, from Linux."""
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return 1024 * int(line.split()[1])
+    raise KeyError(name)
+
+
+if __name__ == '__main__':
+    if sys.argv[1:2] == ['--measure']:
+        print(json.dumps(measure(*map(int, sys.argv[2:]))))
+    else:
+        auto_cli(main)

@@ -1,0 +1,86 @@
+"""Dense attention by torch's ``scaled_dot_product_attention``, for graphs that are nearly full.
+
+Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
+``_PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
+is not finite reaches every query of its block. Gates are beyond it, and it forms no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn.graph import BipartiteGraph
+
+_PAIRS_PER_CHUNK = 2**24
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> tuple[Tensor, None]:
+    if edge_gate is not None:
+        raise ValueError("backend 'sdpa' has no gates; 'auto' and the other backends have")
+    is_full = graph.num_edges == graph.num_pairs and edge_bias is None
+    # Empty, but joined to every argument, should there be nothing to attend to.
+    arguments = [x for x in (query, key, value, edge_bias) if x is not None]
+    nothing = sum(x[:0].sum() for x in arguments)
+    out = [value[:0] + nothing]
+    for rows, columns, num_blocks in _chunks(graph, is_full):
+        if columns.start == columns.stop:
+            out.append(value.new_zeros(rows.stop - rows.start, *value.shape[1:]) + nothing)
+            continue
+        mask = None if is_full else _mask(graph, rows, columns, num_blocks, edge_bias)
+        blocks = [x.unflatten(0, (num_blocks, -1)).transpose(1, 2)
+                  for x in (query[rows], key[columns], value[columns])]
+        attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=dropout_p,
+                                                  scale=scale)
+        out.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(out), None
+
+
+def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:
+    """Queries and keys of consecutive blocks of one shape, or of some rows of a large block."""
+    query_ptr, key_ptr = graph.query_ptr.tolist(), graph.key_ptr.tolist()
+    shapes = list(zip(graph.query_ptr.diff().tolist(), graph.key_ptr.diff().tolist()))
+    block = 0
+    while block < graph.num_blocks:
+        num_rows, num_columns = shapes[block]
+        most = max(1, _PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
+        last = block + 1
+        while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
+            last += 1
+        step = num_rows if is_full else min(num_rows, _PAIRS_PER_CHUNK // max(1, num_columns))
+        step = max(1, (last - block) * num_rows if last - block > 1 else step)
+        columns = slice(key_ptr[block], key_ptr[last])
+        for start in range(query_ptr[block], query_ptr[last], step):
+            yield slice(start, min(start + step, query_ptr[last])), columns, last - block
+        block = last
+
+
+def _mask(graph: BipartiteGraph, rows: slice, columns: slice, num_blocks: int,
+          edge_bias: Tensor | None) -> Tensor:
+    """Boolean ``[blocks, 1, rows, columns]``, or the bias, ``-inf`` where there is no edge."""
+    edges = slice(*graph.indptr[[rows.start, rows.stop]].tolist())
+    num_rows = (rows.stop - rows.start) // num_blocks
+    num_columns = (columns.stop - columns.start) // num_blocks
+    row, key = graph.query[edges] - rows.start, graph.key[edges] - columns.start
+    block = row.div(max(1, num_rows), rounding_mode='floor')
+    at = block, row - block * num_rows, key - block * num_columns
+    shape = num_blocks, num_rows, num_columns
+    if edge_bias is None:
+        mask = torch.zeros(shape, dtype=torch.bool, device=graph.device)
+        mask[at] = True
+        return mask.unsqueeze(1)
+    bias = edge_bias.new_full((*shape, edge_bias.size(1)), -torch.inf)
+    return bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)

@@ -1,0 +1,88 @@
+"""What backend='auto' chooses."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from graphattn import functional, kernels
+from graphattn.functional import edge_attention
+from graphattn.patterns import Full, RandomKeys
+from tests.kernels.test_backends import draw
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The names of the kernels that ran."""
+    names = []
+    load = kernels.load
+
+    class Spy:
+        def __init__(self, name):
+            self.name, self.kernel = name, load(name)
+
+        def __getattr__(self, attribute):
+            if attribute == 'edge_attention':
+                names.append(self.name)
+            return getattr(self.kernel, attribute)
+
+    monkeypatch.setattr(kernels, 'load', Spy)
+    return names
+
+
+def run(graph, loaded, poison=None, **options):
+    inputs = draw(graph, 'per_edge' if options.pop('gated', False) else 'plain')
+    if poison:
+        inputs[poison][0] = torch.nan
+    edge_attention(graph=graph, **inputs, **options)
+    return loaded[-1]
+
+
+def test_sparse_graphs_are_fused(loaded):
+    assert run(RandomKeys(2).build(20, seed=0), loaded) == 'numba'
+    assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
+
+
+def test_nearly_full_graphs_are_dense(loaded):
+    count = int(20 * functional.DENSE_ABOVE) + 1
+    assert run(RandomKeys(count).build(20, seed=0), loaded) == 'sdpa'
+    assert run(RandomKeys(count - 2).build(20, seed=0), loaded) == 'numba'
+    assert run(Full().build(20), loaded) == 'sdpa'
+    assert run(Full().build(20), loaded, gated=True) == 'numba'
+
+
+@pytest.mark.parametrize('poison', ['key', 'value'])
+def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
+    assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'
+    assert run(Full().build(20), loaded, poison) == 'sdpa'
+
+
+def test_weights_come_from_a_kernel_that_forms_them(loaded):
+    graph = Full().build(20)
+    name = run(graph, loaded, return_attention_weights=True)
+    assert name not in kernels.FUSED
+
+
+WITHOUT_NUMBA = """
+import sys, warnings
+sys.modules['numba'] = None
+import torch
+from graphattn.functional import edge_attention
+from graphattn.patterns import Star
+graph, x = Star().build(100), torch.randn(100, 1, 4)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    for _ in range(3):
+        edge_attention(x, x, x, graph)
+assert ["backend 'numba' cannot be loaded" in str(w.message) for w in caught] == [True], caught
+try:
+    edge_attention(x, x, x, graph, backend='numba')
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_numba_auto_warns_once_and_numba_raises():
+    result = subprocess.run([sys.executable, '-c', WITHOUT_NUMBA], capture_output=True, text=True)
+    assert "backend 'numba' needs numba: pip install numba" in result.stdout, result.stderr
