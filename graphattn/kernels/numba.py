@@ -75,23 +75,23 @@ def _attention(
     indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    """Output ``[num_queries, heads, value_channels]`` and log-sum-exp ``[num_queries, heads]``."""
-    dtype = _accumulation_dtype(query)
-    out = query.new_zeros(*query.shape[:2], value.size(2), dtype=dtype)
-    lse = query.new_full(query.shape[:2], -torch.inf, dtype=dtype)
+    """Output ``[num_queries, heads, value_channels]`` and log-sum-exp ``[heads, num_queries]``."""
+    dtype, (num_queries, heads, _) = _accumulation_dtype(query), query.shape
+    out = query.new_zeros(heads, num_queries, value.size(2), dtype=dtype)
+    lse = query.new_full((heads, num_queries), -torch.inf, dtype=dtype)
     rows = [_rows(tensor, dtype) for tensor in (query, key, value)]
     modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run(_attention_forward, graph.split(query.size(2) + value.size(2)),
-              *rows, *modifiers, _rows(out, dtype), lse.numpy().reshape(-1))
-    return out.to(query.dtype), lse
+              *rows, *modifiers, out.flatten(0, 1).numpy(), lse.flatten().numpy())
+    return _by_node(out, query.dtype), lse
 
 
 @_attention.register_fake
 def _(query, key, value, *_):
     dtype = _accumulation_dtype(query)
     return (query.new_empty(*query.shape[:2], value.size(2)),
-            query.new_empty(query.shape[:2], dtype=dtype))
+            query.new_empty((query.size(1), query.size(0)), dtype=dtype))
 
 
 @torch.library.custom_op('graphattn::edge_attention_backward', mutates_args=(), device_types='cpu')
@@ -103,21 +103,19 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, bias and gate; the last two empty where not needed."""
     dtype, heads = lse.dtype, query.size(1)
-    grads = [torch.zeros_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
-             for tensor in (query, key, value)]
+    grads = [_zeros_by_head(tensor, dtype) for tensor in (query, key, value)]
     grads += [query.new_empty(edge_key.numel() if needed else 0, heads, dtype=dtype)
               for needed in (needs_bias, needs_gate)]
-    grad_query, grad_key, grad_value, grad_bias, grad_gate = grads
     rows = [_rows(tensor, dtype) for tensor in (query, key, value, grad_out, out)]
     modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, heads)
     graph.run_to_keys(
         _attention_backward_kernel, graph.split(query.size(2) + value.size(2)),
-        (*rows, *modifiers, lse.numpy().reshape(-1), _rows(grad_query, dtype),
-         grad_bias.numpy(), grad_gate.numpy()), (grad_key, grad_value))
-    node_grads = [grad.to(query.dtype) for grad in grads[:3]]
-    edge_grads = [_sum_to(grad, values) for grad, values in ((grad_bias, edge_bias),
-                                                            (grad_gate, edge_gate))]
+        (*rows, *modifiers, lse.flatten().numpy(), grads[0].flatten(0, 1).numpy(),
+         grads[3].numpy(), grads[4].numpy()), (grads[1], grads[2]))
+    rows.clear()  # copies, of which long sequences had better not keep too many at once
+    node_grads = [_by_node(grads.pop(0), query.dtype) for _ in range(3)]
+    edge_grads = [_sum_to(grad, values) for grad, values in zip(grads, (edge_bias, edge_gate))]
     return *node_grads, *edge_grads
 
 
@@ -175,15 +173,13 @@ def _dot_backward(
     query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     dtype = _accumulation_dtype(query)
-    grad_query, grad_key = grads = [
-        torch.zeros_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
-        for tensor in (query, key)]
+    grad_query, grad_key = grads = [_zeros_by_head(tensor, dtype) for tensor in (query, key)]
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run_to_keys(
         _dot_backward_kernel, graph.split(query.size(2)),
         (_rows(query, dtype), _rows(key, dtype), grad_dot.to(dtype).contiguous().numpy(),
-         _rows(grad_query, dtype)), (grad_key,))
-    return tuple(grad.to(query.dtype) for grad in grads)
+         grad_query.flatten(0, 1).numpy()), (grad_key,))
+    return tuple(_by_node(grad, query.dtype) for grad in grads)
 
 
 @_dot_backward.register_fake
@@ -207,8 +203,21 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
-    return tensor.detach().to(dtype).contiguous().flatten(0, 1).numpy()
+    """``[nodes, heads, channels]`` as ``[heads * nodes, channels]``.
+
+    One head after the other, for the keys of a head are read again and again: with those of other
+    heads between them they would fall on a few sets of the cache, which then holds fewer of them.
+    """
+    return tensor.detach().to(dtype).transpose(0, 1).contiguous().flatten(0, 1).numpy()
+
+
+def _zeros_by_head(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.new_zeros(tensor.size(1), tensor.size(0), tensor.size(2), dtype=dtype)
+
+
+def _by_node(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[heads, nodes, channels]`` as ``[nodes, heads, channels]``."""
+    return tensor.to(dtype).transpose(0, 1).contiguous()
 
 
 def _modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
@@ -290,8 +299,8 @@ class _Graph(NamedTuple):
                     grads: tuple[Tensor, ...]) -> None:
         """``run`` for a kernel that adds to rows of keys."""
         private = [self._private(part, grads) for part in parts]
-        targets = [_rows(grad, grad.dtype) for grad in grads]
-        _run([(kernel, part, *arguments, *targets, *(_rows(grad, grad.dtype) for grad in own),
+        targets = [grad.flatten(0, 1).numpy() for grad in grads]
+        _run([(kernel, part, *arguments, *targets, *(grad.numpy() for grad in own),
                self.indptr, self.edge_key, self.key_ptr, self.heads)
               for part, own in zip(parts, private)])
         for part, own in zip(parts, private):
@@ -299,12 +308,12 @@ class _Graph(NamedTuple):
                 head, _, _, block, _ = next(span for span in part if span[4])
                 keys = slice(self.key_ptr[block], self.key_ptr[block + 1])
                 for grad, addend in zip(grads, own):
-                    grad[keys, head] += addend.squeeze(1)
+                    grad[head, keys] += addend
 
     def _private(self, part: np.ndarray, grads: tuple[Tensor, ...]) -> list[Tensor]:
         block = part[part[:, 4] != 0, 3]
         num_keys = int((self.key_ptr[block + 1] - self.key_ptr[block]).sum())
-        return [grad.new_zeros(num_keys, 1, grad.size(2)) for grad in grads]
+        return [grad.new_zeros(num_keys, grad.size(2)) for grad in grads]
 
 
 _GRAIN = 1 << 17  # multiplications that are worth a thread
@@ -422,20 +431,21 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
     logits = np.empty(_longest_row(spans, indptr), query.dtype)
     for span in range(len(spans)):
         head = spans[span, 0]
+        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
         for i in range(spans[span, 1], spans[span, 2]):
             first, last = indptr[i], indptr[i + 1]
             if first == last:
                 continue
-            row, n = i * heads + head, last - first
+            row, n = first_row + i, last - first
             keys = edge_key[first:last]
             weight = logits[:n]
-            _dots(weight, query, row, key, keys, heads, head)
+            _dots(weight, query, row, key, keys, first_key)
             _modify(weight, bias, gate, scale, first, head)
             lse[row] = _softmax(weight)
             if threshold > 0:
                 for e in range(n):
                     weight[e] *= _keep(seed, threshold, keep_scale, (first + e) * heads + head)
-            _add_weighted(out, row, weight, value, keys, heads, head)
+            _add_weighted(out, row, weight, value, keys, first_key)
 
 
 @_jit
@@ -451,10 +461,10 @@ def _attention_backward_kernel(
         block, is_shared = spans[span, 3], spans[span, 4] == 1
         grad_key = own_grad_key if is_shared else all_grad_key
         grad_value = own_grad_value if is_shared else all_grad_value
-        stride = 1 if is_shared else heads
-        offset = -key_ptr[block] if is_shared else head
+        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
+        first_grad = -key_ptr[block] if is_shared else first_key
         for i in range(begin, end):
-            row = i * heads + head
+            row = first_row + i
             delta = query.dtype.type(0)
             for c in range(out.shape[1]):
                 delta += grad_out[row, c] * out[row, c]
@@ -462,8 +472,8 @@ def _attention_backward_kernel(
                 n = min(tile, indptr[i + 1] - first)
                 keys = edge_key[first:first + n]
                 dot, weight, grad_weight, keep = dots[:n], weights[:n], grad_weights[:n], keeps[:n]
-                _dots(dot, query, row, key, keys, heads, head)
-                _dots(grad_weight, grad_out, row, value, keys, heads, head)
+                _dots(dot, query, row, key, keys, first_key)
+                _dots(grad_weight, grad_out, row, value, keys, first_key)
                 for e in range(n):
                     weight[e] = dot[e]
                 _modify(weight, bias, gate, scale, first, head)
@@ -487,19 +497,20 @@ def _attention_backward_kernel(
                     column = min(head, gate.shape[1] - 1)
                     for e in range(n):
                         grad_weight[e] *= gate[first + e, column]
-                _add_weighted(grad_query, row, grad_weight, key, keys, heads, head)
-                _scatter(grad_key, grad_weight, query, row, keys, stride, offset)
-                _scatter(grad_value, weight, grad_out, row, keys, stride, offset)
+                _add_weighted(grad_query, row, grad_weight, key, keys, first_key)
+                _scatter(grad_key, grad_weight, query, row, keys, first_grad)
+                _scatter(grad_value, weight, grad_out, row, keys, first_grad)
 
 
 @_jit
 def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
     for span in range(len(spans)):
         head = spans[span, 0]
+        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
         for i in range(spans[span, 1], spans[span, 2]):
             first, last = indptr[i], indptr[i + 1]
-            _dots(dot[first:last, head], query, i * heads + head, key, edge_key[first:last], heads,
-                  head)
+            _dots(dot[first:last, head], query, first_row + i, key, edge_key[first:last],
+                  first_key)
 
 
 @_jit
@@ -509,13 +520,13 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, all_grad_key, 
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
         grad_key = own_grad_key if is_shared else all_grad_key
-        stride = 1 if is_shared else heads
-        offset = -key_ptr[block] if is_shared else head
+        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
+        first_grad = -key_ptr[block] if is_shared else first_key
         for i in range(begin, end):
             first, last = indptr[i], indptr[i + 1]
-            row, keys, weight = i * heads + head, edge_key[first:last], grad_dot[first:last, head]
-            _add_weighted(grad_query, row, weight, key, keys, heads, head)
-            _scatter(grad_key, weight, query, row, keys, stride, offset)
+            row, keys, weight = first_row + i, edge_key[first:last], grad_dot[first:last, head]
+            _add_weighted(grad_query, row, weight, key, keys, first_key)
+            _scatter(grad_key, weight, query, row, keys, first_grad)
 
 
 @_jit
@@ -528,15 +539,15 @@ def _longest_row(spans, indptr):
 
 
 @_jit_inline
-def _dots(dot, x, row, y, keys, stride, offset):
-    """``dot[e] = <x[row], y[keys[e] * stride + offset]>``, four at once to read ``x`` once."""
-    stride, offset, n, width = np.uint64(stride), np.uint64(offset), len(keys), x.shape[1]
+def _dots(dot, x, row, y, keys, first_row):
+    """``dot[e] = <x[row], y[first_row + keys[e]]>``, four at once to read ``x`` once."""
+    first_row, n, width = np.uint64(first_row), len(keys), x.shape[1]
     whole, zero = width // _LANES * _LANES, x.dtype.type(0)
     for e in range(0, n - 3, 4):
-        j0 = keys[e] * stride + offset
-        j1 = keys[e + 1] * stride + offset
-        j2 = keys[e + 2] * stride + offset
-        j3 = keys[e + 3] * stride + offset
+        j0 = first_row + keys[e]
+        j1 = first_row + keys[e + 1]
+        j2 = first_row + keys[e + 2]
+        j3 = first_row + keys[e + 3]
         sum0 = sum1 = sum2 = sum3 = _splat(zero)
         for c in range(0, whole, _LANES):
             x_c = _load(x, row, c)
@@ -554,7 +565,7 @@ def _dots(dot, x, row, y, keys, stride, offset):
                 dot3 += x_c * y[j3, c]
         dot[e], dot[e + 1], dot[e + 2], dot[e + 3] = dot0, dot1, dot2, dot3
     for e in range(n // 4 * 4, n):
-        j0 = keys[e] * stride + offset
+        j0 = first_row + keys[e]
         sum0 = _splat(zero)
         for c in range(0, whole, _LANES):
             sum0 = _multiply_add(_load(x, row, c), _load(y, j0, c), sum0)
@@ -565,40 +576,40 @@ def _dots(dot, x, row, y, keys, stride, offset):
 
 
 @_jit_inline
-def _add_weighted(total, row, weight, y, keys, stride, offset):
-    """``total[row] += sum_e weight[e] * y[keys[e] * stride + offset]``."""
-    stride, offset, n, width = np.uint64(stride), np.uint64(offset), len(keys), y.shape[1]
+def _add_weighted(total, row, weight, y, keys, first_row):
+    """``total[row] += sum_e weight[e] * y[first_row + keys[e]]``."""
+    first_row, n, width = np.uint64(first_row), len(keys), y.shape[1]
     whole = width // _LANES * _LANES
     for c in range(0, whole, _LANES):
         even, odd = _load(total, row, c), _splat(weight.dtype.type(0))
         for e in range(0, n - 1, 2):
-            even = _multiply_add(_splat(weight[e]), _load(y, keys[e] * stride + offset, c), even)
+            even = _multiply_add(_splat(weight[e]), _load(y, first_row + keys[e], c), even)
             odd = _multiply_add(_splat(weight[e + 1]),
-                                _load(y, keys[e + 1] * stride + offset, c), odd)
+                                _load(y, first_row + keys[e + 1], c), odd)
         if n % 2 == 1:
-            j = keys[n - 1] * stride + offset
+            j = first_row + keys[n - 1]
             even = _multiply_add(_splat(weight[n - 1]), _load(y, j, c), even)
         _store(total, row, c, _add(even, odd))
     if whole < width:
         for e in range(n):
-            j, w = keys[e] * stride + offset, weight[e]
+            j, w = first_row + keys[e], weight[e]
             for c in range(whole, width):
                 total[row, c] += w * y[j, c]
 
 
 @_jit_inline
-def _scatter(total, weight, x, row, keys, stride, offset):
-    """``total[keys[e] * stride + offset] += weight[e] * x[row]``."""
-    stride, offset, n, width = np.uint64(stride), np.uint64(offset), len(keys), x.shape[1]
+def _scatter(total, weight, x, row, keys, first_row):
+    """``total[first_row + keys[e]] += weight[e] * x[row]``."""
+    first_row, n, width = np.uint64(first_row), len(keys), x.shape[1]
     whole = width // _LANES * _LANES
     for c in range(0, whole, _LANES):
         x_c = _load(x, row, c)
         for e in range(n):
-            j = keys[e] * stride + offset
+            j = first_row + keys[e]
             _store(total, j, c, _multiply_add(_splat(weight[e]), x_c, _load(total, j, c)))
     if whole < width:
         for e in range(n):
-            j, w = keys[e] * stride + offset, weight[e]
+            j, w = first_row + keys[e], weight[e]
             for c in range(whole, width):
                 total[j, c] += w * x[row, c]
 
