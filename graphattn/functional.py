@@ -18,9 +18,11 @@ from graphattn.graph import BipartiteGraph
 if TYPE_CHECKING:
     from graphattn.samplers import FactorModel
 
-# Share of the pairs from which on dense attention takes less time than the fused kernel; see
-# experiments.benchmarks.crossover.
-DENSE_ABOVE = 0.35
+# Share of the pairs above which masked dense attention takes less time than the fused kernel. On
+# two cores, forward with backward, 4 heads of 32, they took 21 and 23 ms at 20 % of 1,024 x 1,024
+# pairs, 479 and 445 ms at 20 % and 387 and 592 ms at 30 % of 4,096 x 4,096. To measure another
+# machine: python -m experiments.benchmarks.crossover.
+DENSE_ABOVE = 0.2
 
 
 def edge_attention(
