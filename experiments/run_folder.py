@@ -34,8 +34,10 @@ class SaveConfig(SaveConfigCallback):
         if self.already_saved or stage != 'fit':
             return
         path = Path(trainer.default_root_dir) / self.config_filename
-        config = self.parser.dump(self.config, skip_unset=False)
-        is_resumed = self.config.get('ckpt_path') is not None
+        resolved = self.config.clone()
+        # Where a run was taken up is no part of what it is.
+        is_resumed = resolved.pop('ckpt_path', None) is not None
+        config = self.parser.dump(resolved, skip_unset=False)
         if path.exists() and not is_resumed and path.read_text() != config:
             raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
                              f"this one's config; choose another folder or delete that one")

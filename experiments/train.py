@@ -73,6 +73,9 @@ class TrainCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init[self.subcommand].trainer
+        if 'PL_GLOBAL_SEED' not in os.environ:
+            raise ValueError("'seed_everything' must be a number, or true for a random one (got "
+                             "false); every step's randomness comes from it")
         callbacks = [
             *(options.callbacks or []), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
             ModelCheckpoint(Path(options.default_root_dir) / 'checkpoints', filename='last',

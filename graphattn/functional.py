@@ -116,10 +116,10 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
 
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
 
-    Only the pairs that are edges are computed, in O(edges x clusters) time and, where torch has
-    CSR products, O(edges + nodes x clusters) memory (SBM-Transformer, Sec. 4.1; exploration, a
-    constant, is left out). A straight-through estimator turns it into a gate:
-    :func:`graphattn.samplers.straight_through`.
+    Only the pairs that are edges are computed, in O(edges x clusters) time and, by the kernels
+    that ``'auto'`` prefers to ``'gather'``, O(edges + nodes x clusters) memory (SBM-Transformer,
+    Sec. 4.1; exploration, a constant, is left out). A straight-through estimator turns it into a
+    gate: :func:`graphattn.samplers.straight_through`.
 
     Args:
         model (FactorModel): The model that the edges were drawn from, of the graph's blocks.

@@ -1,9 +1,9 @@
 r"""One meaning of attention over edges, several speeds, one file each.
 
 Every module of this package defines ``edge_attention(query, key, value, graph, *, edge_bias,
-edge_gate, scale, dropout_p)`` that returns the output and the weights on the edges, or raises
-``ImportError`` when it is imported without what it is built on. Arguments arrive validated (see
-:func:`graphattn.functional.edge_attention`, which documents them).
+edge_gate, scale, dropout_p)`` that returns the output and the weights on the edges (``None`` from
+those in :data:`FUSED`), or raises ``ImportError`` when it is imported without what it is built on.
+Arguments arrive validated (see :func:`graphattn.functional.edge_attention`, which documents them).
 """
 
 from difflib import get_close_matches

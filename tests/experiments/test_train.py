@@ -90,8 +90,9 @@ def test_killed_run_resumes_bit_for_bit(finished_run, tmp_path):
     assert mine['global_step'] == theirs['global_step'] == 20
     for name, value in theirs['state_dict'].items():
         assert torch.equal(mine['state_dict'][name], value), name
-    for part in ('history',):
-        assert mine['callbacks']['RunFolder'][part] == theirs['callbacks']['RunFolder'][part]
+    assert (mine['callbacks']['RunFolder']['history']
+            == theirs['callbacks']['RunFolder']['history'])
+    assert 'ckpt_path' not in (tmp_path / 'config.yaml').read_text()
     my_summary, their_summary = (json.loads((run / 'summary.json').read_text())
                                  for run in (tmp_path, folder))
     for name in ('accuracy', 'loss', 'density', 'epochs'):
@@ -145,6 +146,13 @@ def test_an_unreadable_checkpoint_is_refused(content, tmp_path):
         checkpoint.write_bytes(content)
     with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {checkpoint}"):
         fit(tmp_path / 'run', '--ckpt_path', str(checkpoint))
+    assert not (tmp_path / 'run').exists()
+
+
+def test_unseeded_runs_are_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv('PL_GLOBAL_SEED', raising=False)
+    with pytest.raises(ValueError, match="'seed_everything' must be a number, or true"):
+        fit(tmp_path / 'run', '--seed_everything', 'false')
     assert not (tmp_path / 'run').exists()
 
 
