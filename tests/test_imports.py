@@ -14,10 +14,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GRAPH = {'graph', '_checks'}
+GRAPH = {'graph', '_checks', '_threads'}
 MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
 MAY_IMPORT = {
     '_checks': set(),
+    '_threads': set(),
     'graph': {'_checks'},
     'patterns': GRAPH,
     'samplers': GRAPH,

@@ -10,15 +10,13 @@ product in a row took 42, 88 and 333 ms.
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from graphattn._threads import run_calls
 from graphattn.graph import BipartiteGraph
 
 try:
@@ -293,16 +291,16 @@ class _Graph(NamedTuple):
         """``kernel`` on every part, each in a thread."""
         calls = [(kernel, part, *arguments, self.indptr, self.edge_key, self.key_ptr, self.heads)
                  for part in parts]
-        _run(calls)
+        run_calls(calls)
 
     def run_to_keys(self, kernel, parts: list[np.ndarray], arguments: tuple,
                     grads: tuple[Tensor, ...]) -> None:
         """``run`` for a kernel that adds to rows of keys."""
         private = [self._private(part, grads) for part in parts]
         targets = [grad.flatten(0, 1).numpy() for grad in grads]
-        _run([(kernel, part, *arguments, *targets, *(grad.numpy() for grad in own),
-               self.indptr, self.edge_key, self.key_ptr, self.heads)
-              for part, own in zip(parts, private)])
+        run_calls([(kernel, part, *arguments, *targets, *(grad.numpy() for grad in own),
+                    self.indptr, self.edge_key, self.key_ptr, self.heads)
+                   for part, own in zip(parts, private)])
         for part, own in zip(parts, private):
             if own[0].size(0):
                 head, _, _, block, _ = next(span for span in part if span[4])
@@ -317,23 +315,6 @@ class _Graph(NamedTuple):
 
 
 _GRAIN = 1 << 17  # multiplications that are worth a thread
-
-
-def _run(calls: list[tuple]) -> None:
-    here, *elsewhere = calls
-    futures = [_pool(os.getpid(), len(elsewhere)).submit(*call) for call in elsewhere]
-    here[0](*here[1:])
-    for future in futures:
-        future.result()
-
-
-@cache
-def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: those of its parent do not survive a fork.
-
-    Not numba's own threads: its layer without dependencies may be entered by one thread at a time.
-    """
-    return ThreadPoolExecutor(num_threads, 'graphattn')
 
 
 # Kernels #############################################################################
