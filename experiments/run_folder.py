@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import graphattn
 from experiments.figures import training_curves
-from experiments.files import write_whole
+from graphattn._files import write_whole
 
 
 class SaveConfig(SaveConfigCallback):

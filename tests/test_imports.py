@@ -14,10 +14,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GRAPH = {'graph', '_checks', '_threads'}
+GRAPH = {'graph', '_checks', '_files', '_threads'}
 MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
 MAY_IMPORT = {
     '_checks': set(),
+    '_files': set(),
     '_threads': set(),
     'graph': {'_checks'},
     'patterns': GRAPH,
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     'layers': MIDDLE | {'functional', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
     'experiments': MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'},
-    'analysis': {'graph', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
+    'analysis': {'graph', '_files', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
     'graphattn': {'graph'},  # the public page
 }
 

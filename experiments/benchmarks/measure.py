@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.files import write_whole
+from graphattn._files import write_whole
 
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,

@@ -1,0 +1,43 @@
+"""The symmetric matrix that spectral questions are asked of."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import scipy.sparse as sp
+
+from analysis.graphs import GraphLike, as_graph
+
+Symmetrization = Literal['union', 'mean', 'intersection']
+
+
+def symmetric_adjacency(graph: GraphLike, how: Symmetrization = 'union') -> sp.csr_array:
+    r"""The adjacency matrix of a graph whose direction is forgotten.
+
+    .. math::
+        \texttt{union}: \max(A, A^\top), \quad \texttt{mean}: (A + A^\top) / 2, \quad
+        \texttt{intersection}: \min(A, A^\top)
+
+    Self-loops stay, and count once. All three are :math:`A` where it is symmetric.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        how (str): What becomes of an edge without its reverse.
+
+    Returns:
+        float64 CSR array ``[n, n]``.
+
+    Raises:
+        ValueError: The graph has not as many keys as queries, or ``how`` is unknown.
+    """
+    graph = as_graph(graph)
+    if graph.num_queries != graph.num_keys:
+        raise ValueError(f"'graph' must have as many keys as queries to be made symmetric (got "
+                         f"{graph}); its singular values are another question")
+    if how not in get_args(Symmetrization):
+        raise ValueError(f"'how' must be one of {get_args(Symmetrization)} (got {how!r})")
+    adjacency = graph.to_scipy()
+    reverse = adjacency.T.tocsr()
+    if how == 'mean':
+        return (adjacency + reverse) / 2
+    return adjacency.maximum(reverse) if how == 'union' else adjacency.minimum(reverse)

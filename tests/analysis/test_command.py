@@ -1,0 +1,189 @@
+"""What all commands share, tried on a question made for it."""
+
+import json
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from matplotlib.figure import Figure
+
+from analysis import command
+from analysis.graphs import as_graph, read_graph, sampled_graphs
+from analysis.result import Result
+from graphattn import BipartiteGraph
+from graphattn.patterns import SlidingWindow
+
+CONFIG = ['fit', '--config', 'experiments/configs/digits/sbm.yaml', '--trainer.max_epochs', '1',
+          '--trainer.limit_train_batches', '1', '--trainer.limit_val_batches', '1',
+          '--trainer.limit_test_batches', '1', '--trainer.enable_progress_bar', 'false',
+          '--model.model.init_args.encoder.init_args.num_layers', '1']
+
+
+@dataclass(frozen=True)
+class Size(Result):
+    """How large a graph is."""
+
+    edges: int
+    density: float
+    is_large: bool
+    reason: str | None
+    degree: np.ndarray
+
+
+def size(graph: BipartiteGraph, large: int = 100) -> Size:
+    """Counts the edges.
+
+    Args:
+        graph: Which graph.
+        large: From how many edges on a graph is large.
+    """
+    if large < 0:
+        raise ValueError(f"'large' must not be negative (got {large})")
+    return Size(graph.num_edges, graph.density(), graph.num_edges >= large, None,
+                graph.in_degree().numpy())
+
+
+def draw(results):
+    return Figure()
+
+
+def ask(*arguments, **options):
+    command.ask(size, draw, list(map(str, arguments)), name='size', **options)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    """Checkpoints of a model that samples and of one that does not."""
+    from experiments.train import main
+
+    folder = tmp_path_factory.mktemp('runs')
+    main([*CONFIG, '--trainer.default_root_dir', str(folder / 'sampled')])
+    main([*CONFIG, '--trainer.default_root_dir', str(folder / 'fixed'),
+          '--model.model.init_args.encoder.init_args.source', 'graphattn.sources.PatternSource',
+          '--model.model.init_args.encoder.init_args.source.init_args.pattern', 'SlidingWindow(2)'])
+    return folder
+
+
+def checkpoint(runs, name):
+    return runs / name / 'checkpoints' / 'last.ckpt'
+
+
+def test_patterns_side_by_side(tmp_path, capsys):
+    ask('--pattern', 'star', 'SlidingWindow(2) & Causal()', '--n', 50, '--large', 140,
+        '--out', tmp_path)
+    printed = capsys.readouterr().out
+    header, edges, *_ = printed.splitlines()
+    assert header.split(maxsplit=1) == ['star', 'SlidingWindow(2) & Causal()']
+    assert edges.split() == ['edges', '244', '147']
+    saved = json.loads((tmp_path / 'size.json').read_text())
+    assert [saved[label][0]['edges'] for label in saved] == [244, 147]
+    assert len(saved['star'][0]['degree']) == 50
+    assert (tmp_path / 'size.png').stat().st_size > 0
+
+
+def test_default_pattern_and_length(tmp_path, capsys):
+    ask('--out', tmp_path, pattern='SlidingWindow(1)', n=10)
+    assert json.loads((tmp_path / 'size.json').read_text())['SlidingWindow(1)'][0]['edges'] == 28
+
+
+GRAPH = (SlidingWindow(1)).build(5) - BipartiteGraph.from_mask(torch.eye(5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize('write, name', [
+    (lambda path: sp.save_npz(path, GRAPH.to_scipy()), 'graph.npz'),
+    (lambda path: nx.write_graphml(GRAPH.to_networkx(), path), 'graph.graphml'),
+    (lambda path: nx.write_edgelist(GRAPH.to_networkx(), path, data=False), 'graph.txt'),
+    (lambda path: path.write_text('# key query\n1 0\n0 1 # a comment\n\n'
+                                  '2 1\n1 2\n3 2\n2 3\n4 3\n3 4'), 'graph.edges'),
+])
+def test_every_file_format(tmp_path, write, name):
+    write(tmp_path / name)
+    assert read_graph(tmp_path / name) == GRAPH
+    ask('--graph', tmp_path / name, '--out', tmp_path)
+    assert list(json.loads((tmp_path / 'size.json').read_text())) == [name]
+
+
+@pytest.mark.parametrize('graph', [
+    GRAPH, GRAPH.to_mask(), GRAPH.to_scipy(), GRAPH.to_networkx(),
+    GRAPH.to_networkx().to_undirected(),
+])
+def test_every_kind_of_graph(graph):
+    assert as_graph(graph) == GRAPH
+
+
+def test_no_kind_of_graph():
+    with pytest.raises(TypeError, match=r"'graph' must be a BipartiteGraph, .* \(got list\)"):
+        as_graph([[0, 1]])
+
+
+@pytest.mark.slow
+def test_heads_of_a_trained_model(runs, tmp_path, capsys):
+    graphs = sampled_graphs(checkpoint(runs, 'sampled'), example=3, samples=4, seed=1)
+    assert list(graphs) == [f'layer 0, head {head}' for head in range(4)]
+    assert all(len(samples) == 4 and all(graph.num_queries == 64 for graph in samples)
+               for samples in graphs.values())
+    first, second = graphs['layer 0, head 0'][:2]
+    assert first != second and 0.1 < first.density() < 0.5
+    again = sampled_graphs(checkpoint(runs, 'sampled'), example=3, samples=4, seed=1)
+    assert again['layer 0, head 3'][2] == graphs['layer 0, head 3'][2]
+
+    capsys.readouterr()
+    ask('--checkpoint', checkpoint(runs, 'sampled'), '--samples', 4, '--out', tmp_path)
+    assert '±' in capsys.readouterr().out
+    assert len(json.loads((tmp_path / 'size.json').read_text())['layer 0, head 2']) == 4
+
+
+def fails(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        ask(*arguments)
+    assert exit_.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.slow
+def test_bad_checkpoints(runs, tmp_path, capsys):
+    capsys.readouterr()
+    assert 'do not sample' in fails(capsys, '--checkpoint', checkpoint(runs, 'fixed'))
+    assert "'example' must be from 0 to 359" in fails(
+        capsys, '--checkpoint', checkpoint(runs, 'sampled'), '--example', 360)
+    (tmp_path / 'no.ckpt').write_bytes(b'nothing')
+    assert "'checkpoint' cannot be read" in fails(capsys, '--checkpoint', tmp_path / 'no.ckpt')
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
+    (['--pattern', 'SlidingWindow('], 'is not an expression'),
+    (['--pattern', '__import__("os")'], 'unknown pattern'),
+    (['--n', '-1'], "'num_queries' must not be negative"),
+    (['--n', 'many'], 'many'),
+    (['--graph', 'missing.npz'], "'graph' cannot be read: missing.npz"),
+    (['--graph', 'README.md'], "'graph' cannot be read: README.md (line 3"),
+    (['--checkpoint', 'missing.ckpt'], "'checkpoint' cannot be read: missing.ckpt"),
+    (['--large', '-1'], "'large' must not be negative (got -1)"),
+    (['--unknown', '1'], 'unknown'),
+])
+def test_one_line_for_bad_input(arguments, message, capsys):
+    assert message in fails(capsys, *arguments)
+
+
+@pytest.mark.parametrize('name, content', [
+    ('a.npz', b'PK nothing'), ('a.graphml', b'<xml'), ('a.txt', b'0 1\n1 x\n'), ('a.txt', b''),
+    ('a.txt', b'\xff\xfe'), ('a.txt', b'-1 2'),
+])
+def test_files_that_hold_no_graph(tmp_path, capsys, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert "'graph' cannot be read" in fails(capsys, '--graph', tmp_path / name)
+
+
+def test_results_convert_and_print():
+    result = Size(3, float('inf'), np.bool_(True), None, np.array([1, 2]))
+    assert result.to_dict() == {'edges': 3, 'density': None, 'is_large': True, 'reason': None,
+                                'degree': [1, 2]}
+    assert str(result).splitlines() == ['Size', '  edges     3', '  density   inf',
+                                        '  is large  yes', '  reason    -']
+    assert json.dumps(result.to_dict(), allow_nan=False)
