@@ -2,25 +2,67 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import torch
 
-def run_calls(calls: list[tuple[Callable, ...]]) -> None:
-    """Runs ``(function, *arguments)`` of each call in a thread of its own, the first one here."""
-    here, *elsewhere = calls
-    futures = [_pool(os.getpid(), len(elsewhere)).submit(*call) for call in elsewhere]
-    here[0](*here[1:])
-    for future in futures:
-        future.result()
+
+def run_calls(calls: list[tuple]) -> None:
+    """Runs ``(function, *arguments)`` of each call, each in a thread of its own.
+
+    These are torch's own threads where torch has OpenMP. They wait for their next work by spinning,
+    for some ms: other threads would share the cores with them just after every operation of torch.
+    """
+    waiting, errors = list(calls), []
+
+    def work(_=None) -> None:
+        while waiting and not errors:  # OpenMP may grant fewer threads than asked for
+            try:
+                function, *arguments = waiting.pop()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                function(*arguments)
+            except BaseException as error:  # an exception cannot pass through OpenMP
+                errors.append(error)
+
+    if len(calls) == 1:
+        work()
+    elif _openmp(os.getpid()) is not None:
+        _openmp(os.getpid()).GOMP_parallel(_REGION(work), None, len(calls), 0)
+    else:
+        wait = [_pool(os.getpid(), len(calls) - 1).submit(work) for _ in calls[1:]]
+        work()
+        for future in wait:
+            future.result()
+    if errors:
+        raise errors[0]
+
+
+_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_FIRST_PROCESS = os.getpid()
+
+
+@cache
+def _openmp(process: int) -> ctypes.CDLL | None:
+    """The OpenMP library that torch was linked with: GNU's, or LLVM's and Intel's, which have its
+    entry point too. ``None`` if there is none, or after a fork, which its threads do not survive.
+    """
+    if process != _FIRST_PROCESS:
+        return None
+    try:
+        library = ctypes.CDLL(torch._C.__file__)
+        library.GOMP_parallel.argtypes = [_REGION, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        library.GOMP_parallel.restype = None
+    except (OSError, AttributeError):
+        return None
+    return library
 
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: those of its parent do not survive a fork.
-
-    Not numba's own threads: its layer without dependencies may be entered by one thread at a time.
-    """
+    """Threads of this process: those of its parent do not survive a fork either."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

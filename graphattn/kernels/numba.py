@@ -22,6 +22,7 @@ from graphattn.graph import BipartiteGraph
 try:
     from llvmlite import ir
     from numba import int32, njit, types
+    from numba.core import cgutils
     from numba.extending import intrinsic, models, overload, register_model
 except ImportError as error:
     raise ImportError("backend 'numba' needs numba: pip install numba") from error
@@ -73,23 +74,23 @@ def _attention(
     indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    """Output ``[num_queries, heads, value_channels]`` and log-sum-exp ``[heads, num_queries]``."""
+    """Output ``[num_queries, heads, value_channels]`` and log-sum-exp ``[num_queries, heads]``."""
     dtype, (num_queries, heads, _) = _accumulation_dtype(query), query.shape
-    out = query.new_zeros(heads, num_queries, value.size(2), dtype=dtype)
-    lse = query.new_full((heads, num_queries), -torch.inf, dtype=dtype)
+    out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
+    lse = query.new_empty(num_queries, heads, dtype=dtype)
     rows = [_rows(tensor, dtype) for tensor in (query, key, value)]
     modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run(_attention_forward, graph.split(query.size(2) + value.size(2)),
-              *rows, *modifiers, out.flatten(0, 1).numpy(), lse.flatten().numpy())
-    return _by_node(out, query.dtype), lse
+              *rows, *modifiers, _rows(out, dtype), lse.flatten().numpy())
+    return out.to(query.dtype), lse
 
 
 @_attention.register_fake
 def _(query, key, value, *_):
     dtype = _accumulation_dtype(query)
     return (query.new_empty(*query.shape[:2], value.size(2)),
-            query.new_empty((query.size(1), query.size(0)), dtype=dtype))
+            query.new_empty(query.shape[:2], dtype=dtype))
 
 
 @torch.library.custom_op('graphattn::edge_attention_backward', mutates_args=(), device_types='cpu')
@@ -101,20 +102,18 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, bias and gate; the last two empty where not needed."""
     dtype, heads = lse.dtype, query.size(1)
-    grads = [_zeros_by_head(tensor, dtype) for tensor in (query, key, value)]
-    grads += [query.new_empty(edge_key.numel() if needed else 0, heads, dtype=dtype)
-              for needed in (needs_bias, needs_gate)]
+    grads = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor in (query, key, value)]
+    edge_grads = [query.new_empty(edge_key.numel() if needed else 0, heads, dtype=dtype)
+                  for needed in (needs_bias, needs_gate)]
     rows = [_rows(tensor, dtype) for tensor in (query, key, value, grad_out, out)]
     modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, heads)
     graph.run_to_keys(
         _attention_backward_kernel, graph.split(query.size(2) + value.size(2)),
-        (*rows, *modifiers, lse.flatten().numpy(), grads[0].flatten(0, 1).numpy(),
-         grads[3].numpy(), grads[4].numpy()), (grads[1], grads[2]))
-    rows.clear()  # copies, of which long sequences had better not keep too many at once
-    node_grads = [_by_node(grads.pop(0), query.dtype) for _ in range(3)]
-    edge_grads = [_sum_to(grad, values) for grad, values in zip(grads, (edge_bias, edge_gate))]
-    return *node_grads, *edge_grads
+        (*rows, *modifiers, lse.flatten().numpy(), _rows(grads[0], dtype),
+         *(grad.numpy() for grad in edge_grads)), grads[1:])
+    return (*(grad.to(query.dtype) for grad in grads),
+            *(_sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
 
 
 @_attention_backward.register_fake
@@ -171,13 +170,14 @@ def _dot_backward(
     query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     dtype = _accumulation_dtype(query)
-    grad_query, grad_key = grads = [_zeros_by_head(tensor, dtype) for tensor in (query, key)]
+    grad_query, grad_key = grads = [tensor.new_empty(tensor.shape, dtype=dtype)
+                                    for tensor in (query, key)]
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run_to_keys(
         _dot_backward_kernel, graph.split(query.size(2)),
         (_rows(query, dtype), _rows(key, dtype), grad_dot.to(dtype).contiguous().numpy(),
-         grad_query.flatten(0, 1).numpy()), (grad_key,))
-    return tuple(_by_node(grad, query.dtype) for grad in grads)
+         _rows(grad_query, dtype)), [grad_key])
+    return tuple(grad.to(query.dtype) for grad in grads)
 
 
 @_dot_backward.register_fake
@@ -201,21 +201,8 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """``[nodes, heads, channels]`` as ``[heads * nodes, channels]``.
-
-    One head after the other, for the keys of a head are read again and again: with those of other
-    heads between them they would fall on a few sets of the cache, which then holds fewer of them.
-    """
-    return tensor.detach().to(dtype).transpose(0, 1).contiguous().flatten(0, 1).numpy()
-
-
-def _zeros_by_head(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.new_zeros(tensor.size(1), tensor.size(0), tensor.size(2), dtype=dtype)
-
-
-def _by_node(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[heads, nodes, channels]`` as ``[nodes, heads, channels]``."""
-    return tensor.to(dtype).transpose(0, 1).contiguous()
+    """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    return tensor.detach().to(dtype).contiguous().flatten(0, 1).numpy()
 
 
 def _modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
@@ -252,9 +239,8 @@ class _Graph(NamedTuple):
 
     @classmethod
     def of(cls, indptr, edge_key, query_ptr, key_ptr, heads: int) -> _Graph:
-        # Unsigned, because a signed index might be negative and would cost a test per edge.
-        return cls(indptr.numpy(), edge_key.contiguous().numpy().view(np.uint64),
-                   query_ptr.numpy(), key_ptr.numpy(), heads)
+        return cls(indptr.numpy(), edge_key.contiguous().numpy(), query_ptr.numpy(),
+                   key_ptr.numpy(), heads)
 
     def split(self, channels: int) -> list[np.ndarray]:
         """The work of each thread: spans (head, first query, last query, block, is shared).
@@ -280,12 +266,14 @@ class _Graph(NamedTuple):
         order = np.lexsort((first, item))
         item, first = item[order], first[order]
         last = end[item]
-        same = item[1:] == item[:-1]
-        last[:-1][same] = first[1:][same]
+        is_cut_off = np.zeros(len(item), bool)
+        is_cut_off[:-1] = item[1:] == item[:-1]
+        last[is_cut_off] = np.roll(first, -1)[is_cut_off]
         is_shared = first > begin[item]
         spans = np.stack([head[item], first, last, block[item], is_shared], axis=1)
-        starts_part = np.flatnonzero(order >= len(block))
-        return np.split(spans, starts_part)
+        stays = ~(is_cut_off & (first == last))
+        starts_part = (np.cumsum(stays) - stays)[order >= len(block)]
+        return np.split(spans[stays], starts_part)
 
     def run(self, kernel, parts: list[np.ndarray], *arguments) -> None:
         """``kernel`` on every part, each in a thread."""
@@ -294,24 +282,25 @@ class _Graph(NamedTuple):
         run_calls(calls)
 
     def run_to_keys(self, kernel, parts: list[np.ndarray], arguments: tuple,
-                    grads: tuple[Tensor, ...]) -> None:
-        """``run`` for a kernel that adds to rows of keys."""
+                    grads: list[Tensor]) -> None:
+        """``run`` for a kernel with gradients of keys."""
         private = [self._private(part, grads) for part in parts]
-        targets = [grad.flatten(0, 1).numpy() for grad in grads]
+        targets = [_rows(grad, grad.dtype) for grad in grads]
         run_calls([(kernel, part, *arguments, *targets, *(grad.numpy() for grad in own),
                     self.indptr, self.edge_key, self.key_ptr, self.heads)
                    for part, own in zip(parts, private)])
         for part, own in zip(parts, private):
             if own[0].size(0):
-                head, _, _, block, _ = next(span for span in part if span[4])
+                head, _, _, block, _ = part[0]
                 keys = slice(self.key_ptr[block], self.key_ptr[block + 1])
                 for grad, addend in zip(grads, own):
-                    grad[head, keys] += addend
+                    grad[keys, head] += addend
 
-    def _private(self, part: np.ndarray, grads: tuple[Tensor, ...]) -> list[Tensor]:
-        block = part[part[:, 4] != 0, 3]
+    def _private(self, part: np.ndarray, grads: list[Tensor]) -> list[Tensor]:
+        """Where a thread puts its gradients of keys that another thread's will be added to."""
+        block = part[:1][part[:1, 4] != 0, 3]
         num_keys = int((self.key_ptr[block + 1] - self.key_ptr[block]).sum())
-        return [grad.new_zeros(num_keys, grad.size(2)) for grad in grads]
+        return [grad.new_empty(num_keys, grad.size(2)) for grad in grads]
 
 
 _GRAIN = 1 << 17  # multiplications that are worth a thread
@@ -324,22 +313,22 @@ _LANES = 16
 
 
 class _Vector(types.Type):
-    """``_LANES`` numbers of a dtype in a register.
+    """Numbers of a dtype in a register.
 
     Loops over channels are spelled out in vectors: the compiler would have to guard each of them
     against overlap of the rows it reads and writes.
     """
 
-    def __init__(self, dtype: types.Float):
-        self.dtype = dtype
-        super().__init__(f'Vector({dtype})')
+    def __init__(self, dtype: types.Float, lanes: int = _LANES):
+        self.dtype, self.lanes = dtype, lanes
+        super().__init__(f'Vector({dtype}, {lanes})')
 
 
 @register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, vector: _Vector):
         scalar = manager[vector.dtype].get_value_type()
-        super().__init__(manager, vector, ir.VectorType(scalar, _LANES))
+        super().__init__(manager, vector, ir.VectorType(scalar, vector.lanes))
 
 
 @intrinsic
@@ -353,27 +342,37 @@ def _splat(typingctx, scalar):
 
 
 @intrinsic
-def _load(typingctx, array, row, column):
+def _load(typingctx, array, position):
+    """The vector that begins at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
-    return _Vector(array.dtype)(array, row, column), codegen
+    return _Vector(array.dtype)(array, position), codegen
 
 
 @intrinsic
-def _store(typingctx, array, row, column, vector):
+def _store(typingctx, array, position, vector):
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, vector)
-        builder.store(args[3], pointer, align=array.dtype.bitwidth // 8)
-    return types.void(array, row, column, vector), codegen
+        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
+    return types.void(array, position, vector), codegen
+
+
+@intrinsic
+def _fetch(typingctx, array, position):
+    """Asks for a line of the cache ahead of its use; any position will do."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, types.uint8)
+        flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, 'llvm.prefetch.p0')
+        builder.call(prefetch, [pointer, *flags])
+    return types.void(array, position), codegen
 
 
 def _pointer(context, builder, signature, args, vector):
-    array_type, row_type, *_ = signature.args
-    array = context.make_array(array_type)(context, builder, args[0])
-    width = builder.extract_value(array.shape, 1)
-    position = builder.add(builder.mul(args[1], width), args[2])
-    scalar = builder.gep(array.data, [position])
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    scalar = builder.gep(array.data, [args[1]])
     return builder.bitcast(scalar, context.get_value_type(vector).as_pointer())
 
 
@@ -393,77 +392,138 @@ def _add(typingctx, x, y):
 
 
 @intrinsic
+def _maximum(typingctx, x, y):
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered('>', *args), *args)
+    return x(x, x), codegen
+
+
+def _lanes(index: list[int]) -> ir.Constant:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(index)), index)
+
+
+def _fold(builder, vector, combine):
+    """All lanes combined into one number."""
+    lanes = vector.type.count
+    while lanes > 1:
+        lanes //= 2
+        vector = combine(*(builder.shuffle_vector(vector, vector,
+                                                  _lanes(list(range(begin, begin + lanes))))
+                           for begin in (0, lanes)))
+    return builder.extract_element(vector, ir.IntType(32)(0))
+
+
+@intrinsic
 def _sum(typingctx, vector):
     def codegen(context, builder, signature, args):
-        total, lanes = args[0], _LANES
-        while lanes > 1:
-            lanes //= 2
-            low, high = (ir.Constant(ir.VectorType(ir.IntType(32), lanes),
-                                     list(range(begin, begin + lanes))) for begin in (0, lanes))
-            total = builder.fadd(builder.shuffle_vector(total, total, low),
-                                 builder.shuffle_vector(total, total, high))
-        return builder.extract_element(total, ir.IntType(32)(0))
+        return _fold(builder, args[0], builder.fadd)
     return vector.dtype(vector), codegen
+
+
+@intrinsic
+def _largest(typingctx, vector):
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0],
+                     lambda x, y: builder.select(builder.fcmp_ordered('>', x, y), x, y))
+    return vector.dtype(vector), codegen
+
+
+@intrinsic
+def _sum_each(typingctx, a, b, c, d):
+    """The sums of four vectors as one of four lanes, in fewer steps than one by one."""
+    def codegen(context, builder, signature, args):
+        def fold(x, y, low, high):
+            return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
+                                builder.shuffle_vector(x, y, _lanes(high)))
+        first, second = list(range(8)), list(range(8, 16))
+        ab, cd = (fold(x, y, first + [16 + lane for lane in first],
+                       second + [16 + lane for lane in second])
+                  for x, y in (args[:2], args[2:]))
+        quarters = [lane for start in (0, 8, 16, 24) for lane in range(start, start + 4)]
+        abcd = fold(ab, cd, quarters, [lane + 4 for lane in quarters])
+        abcd = builder.fadd(abcd, builder.shuffle_vector(
+            abcd, abcd, _lanes([lane ^ 2 for lane in range(16)])))
+        abcd = builder.fadd(abcd, builder.shuffle_vector(
+            abcd, abcd, _lanes([lane ^ 1 for lane in range(16)])))
+        return builder.shuffle_vector(abcd, abcd, _lanes([0, 4, 8, 12]))
+    return _Vector(a.dtype, 4)(a, b, c, d), codegen
 
 
 @_jit
 def _attention_forward(spans, query, key, value, bias, gate, scale, seed, threshold, keep_scale,
                        out, lse, indptr, edge_key, key_ptr, heads):
-    logits = np.empty(_longest_row(spans, indptr), query.dtype)
+    longest = _longest_row(spans, indptr)
+    weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    own_key, own_value = _buffer(spans, key, key_ptr, heads), _buffer(spans, value, key_ptr, heads)
     for span in range(len(spans)):
-        head = spans[span, 0]
-        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
-        for i in range(spans[span, 1], spans[span, 2]):
-            first, last = indptr[i], indptr[i + 1]
-            if first == last:
+        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
+        values = _rows_of_head(value, own_value, first_key, last_key, head, heads)
+        for i in range(begin, end):
+            first, row = indptr[i], i * heads + head
+            n = indptr[i + 1] - first
+            for x in (query, out):
+                _fetch_row(x, row + _AHEAD * heads)
+            _clear(out, row)
+            if n == 0:
+                lse[row] = -np.inf
                 continue
-            row, n = first_row + i, last - first
-            keys = edge_key[first:last]
-            weight = logits[:n]
-            _dots(weight, query, row, key, keys, first_key)
-            _modify(weight, bias, gate, scale, first, head)
-            lse[row] = _softmax(weight)
+            _locate(offset, edge_key, first, n, first_key, key.shape[1])
+            _dots(weight, query, row, keys, offset, n)
+            _modify(weight, bias, gate, scale, first, n, head)
+            lse[row] = _softmax(weight, n)
             if threshold > 0:
                 for e in range(n):
                     weight[e] *= _keep(seed, threshold, keep_scale, (first + e) * heads + head)
-            _add_weighted(out, row, weight, value, keys, first_key)
+            if value.shape[1] != key.shape[1]:
+                _locate(offset, edge_key, first, n, first_key, value.shape[1])
+            _add_weighted(out, row, weight, values, offset, n)
 
 
 @_jit
 def _attention_backward_kernel(
         spans, query, key, value, grad_out, out, bias, gate, scale, seed, threshold, keep_scale,
-        lse, grad_query, grad_bias, grad_gate, all_grad_key, all_grad_value,
-        own_grad_key, own_grad_value, indptr, edge_key, key_ptr, heads):
-    tile = 64
-    dots, weights = np.empty(tile, query.dtype), np.empty(tile, query.dtype)
-    grad_weights, keeps = np.empty(tile, query.dtype), np.ones(tile, query.dtype)
+        lse, grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key,
+        shared_grad_value, indptr, edge_key, key_ptr, heads):
+    dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
+    grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
+    key_at, value_at = np.empty(_TILE + _LANES, np.int64), np.empty(_TILE + _LANES, np.int64)
+    own_key, own_value = _buffer(spans, key, key_ptr, heads), _buffer(spans, value, key_ptr, heads)
+    own_grad_key, own_grad_value = np.empty_like(own_key), np.empty_like(own_value)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
-        grad_key = own_grad_key if is_shared else all_grad_key
-        grad_value = own_grad_value if is_shared else all_grad_value
-        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
-        first_grad = -key_ptr[block] if is_shared else first_key
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
+        values = _rows_of_head(value, own_value, first_key, last_key, head, heads)
+        grad_keys = _zeros_of_head(grad_key, own_grad_key, shared_grad_key, first_key, last_key,
+                                   is_shared, heads)
+        grad_values = _zeros_of_head(grad_value, own_grad_value, shared_grad_value, first_key,
+                                     last_key, is_shared, heads)
         for i in range(begin, end):
-            row = first_row + i
+            row = i * heads + head
+            for x in (query, grad_out, out, grad_query):
+                _fetch_row(x, row + _AHEAD * heads)
+            _clear(grad_query, row)
             delta = query.dtype.type(0)
             for c in range(out.shape[1]):
                 delta += grad_out[row, c] * out[row, c]
-            for first in range(indptr[i], indptr[i + 1], tile):
-                n = min(tile, indptr[i + 1] - first)
-                keys = edge_key[first:first + n]
-                dot, weight, grad_weight, keep = dots[:n], weights[:n], grad_weights[:n], keeps[:n]
-                _dots(dot, query, row, key, keys, first_key)
-                _dots(grad_weight, grad_out, row, value, keys, first_key)
-                for e in range(n):
+            for first in range(indptr[i], indptr[i + 1], _TILE):
+                n = min(_TILE, indptr[i + 1] - first)
+                _locate(key_at, edge_key, first, n, first_key, key.shape[1])
+                _locate(value_at, edge_key, first, n, first_key, value.shape[1])
+                _dots(dot, query, row, keys, key_at, n)
+                _dots(grad_weight, grad_out, row, values, value_at, n)
+                for e in range(_TILE):
                     weight[e] = dot[e]
-                _modify(weight, bias, gate, scale, first, head)
-                for e in range(n):
-                    weight[e] = _exp(weight[e] - lse[row])
+                _modify(weight, bias, gate, scale, first, n, head)
                 if threshold > 0:
                     for e in range(n):
                         keep[e] = _keep(seed, threshold, keep_scale, (first + e) * heads + head)
-                for e in range(n):
+                for e in range(_whole(n)):
+                    weight[e] = _exp(weight[e] - lse[row])
+                for e in range(_whole(n)):
                     grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
                     weight[e] *= keep[e]
                 if grad_bias.shape[0] > 0:
@@ -472,157 +532,269 @@ def _attention_backward_kernel(
                 if grad_gate.shape[0] > 0:
                     for e in range(n):
                         grad_gate[first + e, head] = grad_weight[e] * dot[e] * scale
-                for e in range(n):
+                for e in range(_whole(n)):
                     grad_weight[e] *= scale
                 if gate.shape[0] > 0:
                     column = min(head, gate.shape[1] - 1)
                     for e in range(n):
                         grad_weight[e] *= gate[first + e, column]
-                _add_weighted(grad_query, row, grad_weight, key, keys, first_key)
-                _scatter(grad_key, grad_weight, query, row, keys, first_grad)
-                _scatter(grad_value, weight, grad_out, row, keys, first_grad)
+                _add_weighted(grad_query, row, grad_weight, keys, key_at, n)
+                _scatter(grad_keys, grad_weight, query, row, key_at, n)
+                _scatter(grad_values, weight, grad_out, row, value_at, n)
+        if not is_shared and heads > 1:
+            _put(grad_key, grad_keys, first_key, head, heads)
+            _put(grad_value, grad_values, first_key, head, heads)
+
+
+_TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache
 
 
 @_jit
 def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
+    longest, own_key = _longest_row(spans, indptr), _buffer(spans, key, key_ptr, heads)
+    row_dot, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     for span in range(len(spans)):
-        head = spans[span, 0]
-        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
-        for i in range(spans[span, 1], spans[span, 2]):
-            first, last = indptr[i], indptr[i + 1]
-            _dots(dot[first:last, head], query, first_row + i, key, edge_key[first:last],
-                  first_key)
+        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
+        for i in range(begin, end):
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            if n == 0:
+                continue
+            _locate(offset, edge_key, first, n, first_key, key.shape[1])
+            _dots(row_dot, query, i * heads + head, keys, offset, n)
+            for e in range(n):
+                dot[first + e, head] = row_dot[e]
 
 
 @_jit
-def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, all_grad_key, own_grad_key,
+def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shared_grad_key,
                          indptr, edge_key, key_ptr, heads):
+    longest, own_key = _longest_row(spans, indptr), _buffer(spans, key, key_ptr, heads)
+    weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    own_grad_key = np.empty_like(own_key)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
-        grad_key = own_grad_key if is_shared else all_grad_key
-        first_row, first_key = head * (len(indptr) - 1), head * (len(key) // heads)
-        first_grad = -key_ptr[block] if is_shared else first_key
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
+        grad_keys = _zeros_of_head(grad_key, own_grad_key, shared_grad_key, first_key, last_key,
+                                   is_shared, heads)
         for i in range(begin, end):
-            first, last = indptr[i], indptr[i + 1]
-            row, keys, weight = first_row + i, edge_key[first:last], grad_dot[first:last, head]
-            _add_weighted(grad_query, row, weight, key, keys, first_key)
-            _scatter(grad_key, weight, query, row, keys, first_grad)
+            first, n, row = indptr[i], indptr[i + 1] - indptr[i], i * heads + head
+            _clear(grad_query, row)
+            if n == 0:
+                continue
+            _locate(offset, edge_key, first, n, first_key, key.shape[1])
+            for e in range(n):
+                weight[e] = grad_dot[first + e, head]
+            _add_weighted(grad_query, row, weight, keys, offset, n)
+            _scatter(grad_keys, weight, query, row, offset, n)
+        if not is_shared and heads > 1:
+            _put(grad_key, grad_keys, first_key, head, heads)
+
+
+# The keys of a head are read again and again. With those of other heads between them they would
+# fall on a few sets of the cache, which then holds fewer of them: they are copied out.
+
+
+@_jit
+def _buffer(spans, x, key_ptr, heads):
+    """Room for the keys of any block, of one head; none if there is but one head."""
+    largest = 0
+    if heads > 1:
+        for span in range(len(spans)):
+            block = spans[span, 3]
+            largest = max(largest, key_ptr[block + 1] - key_ptr[block])
+    return np.empty((largest, x.shape[1]), x.dtype)
+
+
+@_jit
+def _rows_of_head(x, buffer, first_key, last_key, head, heads):
+    """One head's rows of a block: in place where they lie together, else in the buffer."""
+    if heads == 1:
+        return x[first_key:last_key]
+    rows = buffer[:last_key - first_key]
+    for j in range(len(rows)):
+        row = (first_key + j) * heads + head
+        _fetch_row(x, row + 4 * _AHEAD * heads)
+        _copy(rows, j, x, row)
+    return rows
+
+
+@_jit
+def _zeros_of_head(grad, buffer, shared, first_key, last_key, is_shared, heads):
+    """Where the gradients of one head's keys are added up."""
+    rows = buffer[:last_key - first_key]
+    if is_shared:
+        rows = shared
+    elif heads == 1:
+        rows = grad[first_key:last_key]
+    rows[:] = 0
+    return rows
+
+
+@_jit
+def _put(grad, rows, first_key, head, heads):
+    for j in range(len(rows)):
+        row = (first_key + j) * heads + head
+        _fetch_row(grad, row + 4 * _AHEAD * heads)
+        _copy(grad, row, rows, j)
+
+
+_AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
+
+
+@_jit_inline
+def _fetch_row(x, row):
+    width = x.shape[1]
+    for c in range(0, width, _LANES):
+        _fetch(x, row * width + c)
+
+
+@_jit_inline
+def _copy(target, row, x, j):
+    width = x.shape[1]
+    whole = width // _LANES * _LANES
+    for c in range(0, whole, _LANES):
+        _store(target, row * width + c, _load(x, j * width + c))
+    for c in range(whole, width):
+        target[row, c] = x[j, c]
+
+
+@_jit_inline
+def _clear(x, row):
+    width = x.shape[1]
+    whole = width // _LANES * _LANES
+    for c in range(0, whole, _LANES):
+        _store(x, row * width + c, _splat(x.dtype.type(0)))
+    for c in range(whole, width):
+        x[row, c] = 0
 
 
 @_jit
 def _longest_row(spans, indptr):
+    """The most edges of a row, in whole vectors and one more."""
     longest = 0
     for span in range(len(spans)):
         for i in range(spans[span, 1], spans[span, 2]):
             longest = max(longest, indptr[i + 1] - indptr[i])
-    return longest
+    return _whole(longest) + _LANES
 
 
 @_jit_inline
-def _dots(dot, x, row, y, keys, first_row):
-    """``dot[e] = <x[row], y[first_row + keys[e]]>``, four at once to read ``x`` once."""
-    first_row, n, width = np.uint64(first_row), len(keys), x.shape[1]
-    whole, zero = width // _LANES * _LANES, x.dtype.type(0)
-    for e in range(0, n - 3, 4):
-        j0 = first_row + keys[e]
-        j1 = first_row + keys[e + 1]
-        j2 = first_row + keys[e + 2]
-        j3 = first_row + keys[e + 3]
+def _locate(offset, edge_key, first, n, first_key, width):
+    """Where the row of each edge's key begins; up to a whole vector of edges, that of the last."""
+    for e in range(n):
+        offset[e] = (edge_key[first + e] - first_key) * width
+    for e in range(n, n + 3):
+        offset[e] = offset[n - 1]
+
+
+@_jit_inline
+def _whole(n):
+    """``n`` in whole vectors: what remained of a row would take longer than all of it."""
+    return (n + _LANES - 1) // _LANES * _LANES
+
+
+@_jit_inline
+def _dots(dot, x, row, y, offset, n):
+    """``dot[e] = <x[row], y.flat[offset[e]:]>``, four at once to read ``x`` once.
+
+    Writes up to three numbers more than the ``n`` that are asked for.
+    """
+    width = x.shape[1]
+    whole, zero, x_row = width // _LANES * _LANES, x.dtype.type(0), row * width
+    for e in range(0, n, 4):
+        y0, y1, y2, y3 = offset[e], offset[e + 1], offset[e + 2], offset[e + 3]
         sum0 = sum1 = sum2 = sum3 = _splat(zero)
         for c in range(0, whole, _LANES):
-            x_c = _load(x, row, c)
-            sum0 = _multiply_add(x_c, _load(y, j0, c), sum0)
-            sum1 = _multiply_add(x_c, _load(y, j1, c), sum1)
-            sum2 = _multiply_add(x_c, _load(y, j2, c), sum2)
-            sum3 = _multiply_add(x_c, _load(y, j3, c), sum3)
-        dot0, dot1, dot2, dot3 = _sum(sum0), _sum(sum1), _sum(sum2), _sum(sum3)
-        if whole < width:
-            for c in range(whole, width):
-                x_c = x[row, c]
-                dot0 += x_c * y[j0, c]
-                dot1 += x_c * y[j1, c]
-                dot2 += x_c * y[j2, c]
-                dot3 += x_c * y[j3, c]
-        dot[e], dot[e + 1], dot[e + 2], dot[e + 3] = dot0, dot1, dot2, dot3
-    for e in range(n // 4 * 4, n):
-        j0 = first_row + keys[e]
-        sum0 = _splat(zero)
-        for c in range(0, whole, _LANES):
-            sum0 = _multiply_add(_load(x, row, c), _load(y, j0, c), sum0)
-        dot0 = _sum(sum0)
-        for c in range(whole, width):
-            dot0 += x[row, c] * y[j0, c]
-        dot[e] = dot0
-
-
-@_jit_inline
-def _add_weighted(total, row, weight, y, keys, first_row):
-    """``total[row] += sum_e weight[e] * y[first_row + keys[e]]``."""
-    first_row, n, width = np.uint64(first_row), len(keys), y.shape[1]
-    whole = width // _LANES * _LANES
-    for c in range(0, whole, _LANES):
-        even, odd = _load(total, row, c), _splat(weight.dtype.type(0))
-        for e in range(0, n - 1, 2):
-            even = _multiply_add(_splat(weight[e]), _load(y, first_row + keys[e], c), even)
-            odd = _multiply_add(_splat(weight[e + 1]),
-                                _load(y, first_row + keys[e + 1], c), odd)
-        if n % 2 == 1:
-            j = first_row + keys[n - 1]
-            even = _multiply_add(_splat(weight[n - 1]), _load(y, j, c), even)
-        _store(total, row, c, _add(even, odd))
+            x_c = _load(x, x_row + c)
+            sum0 = _multiply_add(x_c, _load(y, y0 + c), sum0)
+            sum1 = _multiply_add(x_c, _load(y, y1 + c), sum1)
+            sum2 = _multiply_add(x_c, _load(y, y2 + c), sum2)
+            sum3 = _multiply_add(x_c, _load(y, y3 + c), sum3)
+        _store(dot, e, _sum_each(sum0, sum1, sum2, sum3))
     if whole < width:
         for e in range(n):
-            j, w = first_row + keys[e], weight[e]
+            j = offset[e] // width
             for c in range(whole, width):
-                total[row, c] += w * y[j, c]
+                dot[e] += x[row, c] * y[j, c]
 
 
 @_jit_inline
-def _scatter(total, weight, x, row, keys, first_row):
-    """``total[first_row + keys[e]] += weight[e] * x[row]``."""
-    first_row, n, width = np.uint64(first_row), len(keys), x.shape[1]
-    whole = width // _LANES * _LANES
+def _add_weighted(total, row, weight, y, offset, n):
+    """``total[row] += sum_e weight[e] * y.flat[offset[e]:]``."""
+    width = y.shape[1]
+    whole, zero, total_row = width // _LANES * _LANES, y.dtype.type(0), row * width
     for c in range(0, whole, _LANES):
-        x_c = _load(x, row, c)
-        for e in range(n):
-            j = first_row + keys[e]
-            _store(total, j, c, _multiply_add(_splat(weight[e]), x_c, _load(total, j, c)))
+        sum0 = _load(total, total_row + c)
+        sum1 = sum2 = sum3 = _splat(zero)
+        for e in range(0, n - 3, 4):
+            sum0 = _multiply_add(_splat(weight[e]), _load(y, offset[e] + c), sum0)
+            sum1 = _multiply_add(_splat(weight[e + 1]), _load(y, offset[e + 1] + c), sum1)
+            sum2 = _multiply_add(_splat(weight[e + 2]), _load(y, offset[e + 2] + c), sum2)
+            sum3 = _multiply_add(_splat(weight[e + 3]), _load(y, offset[e + 3] + c), sum3)
+        for e in range(n // 4 * 4, n):
+            sum0 = _multiply_add(_splat(weight[e]), _load(y, offset[e] + c), sum0)
+        _store(total, total_row + c, _add(_add(sum0, sum1), _add(sum2, sum3)))
     if whole < width:
         for e in range(n):
-            j, w = first_row + keys[e], weight[e]
+            j = offset[e] // width
             for c in range(whole, width):
-                total[j, c] += w * x[row, c]
+                total[row, c] += weight[e] * y[j, c]
 
 
 @_jit_inline
-def _softmax(logit):
-    """Softmax in place; returns the log-sum-exp. One loop per step, so that each is in vectors."""
-    high = logit[0]
-    for e in range(len(logit)):
-        high = max(high, logit[e])
-    for e in range(len(logit)):
-        logit[e] = _exp(logit[e] - high)
-    total = logit.dtype.type(0)
-    for e in range(len(logit)):
-        total += logit[e]
-    inverse = 1 / total
-    for e in range(len(logit)):
+def _scatter(total, weight, x, row, offset, n):
+    """``total.flat[offset[e]:] += weight[e] * x[row]``."""
+    width = x.shape[1]
+    whole = width // _LANES * _LANES
+    for c in range(0, whole, _LANES):
+        x_c = _load(x, row * width + c)
+        for e in range(n):
+            at = offset[e] + c
+            _store(total, at, _multiply_add(_splat(weight[e]), x_c, _load(total, at)))
+    if whole < width:
+        for e in range(n):
+            j = offset[e] // width
+            for c in range(whole, width):
+                total[j, c] += weight[e] * x[row, c]
+
+
+@_jit_inline
+def _softmax(logit, n):
+    """Softmax of the first ``n`` in place; returns the log-sum-exp."""
+    end = _whole(n)
+    for e in range(n, end):
+        logit[e] = -np.inf
+    high = _load(logit, 0)
+    for e in range(_LANES, end, _LANES):
+        high = _maximum(_load(logit, e), high)
+    highest = _largest(high)
+    for e in range(end):
+        logit[e] = _exp(logit[e] - highest)
+    total = _load(logit, 0)
+    for e in range(_LANES, end, _LANES):
+        total = _add(total, _load(logit, e))
+    denominator = _sum(total)
+    inverse = 1 / denominator
+    for e in range(end):
         logit[e] *= inverse
-    return high + logit.dtype.type(math.log(total))
+    return highest + logit.dtype.type(math.log(denominator))
 
 
 @_jit_inline
-def _modify(logit, bias, gate, scale, first, head):
-    for e in range(len(logit)):
+def _modify(logit, bias, gate, scale, first, n, head):
+    for e in range(_whole(n)):
         logit[e] *= scale
     if gate.shape[0] > 0:
         column = min(head, gate.shape[1] - 1)
-        for e in range(len(logit)):
+        for e in range(n):
             logit[e] *= gate[first + e, column]
     if bias.shape[0] > 0:
         column = min(head, bias.shape[1] - 1)
-        for e in range(len(logit)):
+        for e in range(n):
             logit[e] += bias[first + e, column]
 
 
