@@ -20,10 +20,22 @@ from graphattn._threads import run_calls
 from graphattn.graph import BipartiteGraph
 
 try:
-    from llvmlite import ir
-    from numba import int32, njit, types
-    from numba.core import cgutils
-    from numba.extending import intrinsic, models, overload, register_model
+    from numba import njit
+
+    from graphattn.kernels.vectors import (
+        LANES,
+        add,
+        exp,
+        fetch,
+        largest_lane,
+        load,
+        maximum,
+        multiply_add,
+        splat,
+        store,
+        sum_lanes,
+        sum_lanes_of_each,
+    )
 except ImportError as error:
     raise ImportError("backend 'numba' needs numba: pip install numba") from error
 
@@ -309,146 +321,6 @@ _GRAIN = 1 << 17  # multiplications that are worth a thread
 # Kernels #############################################################################
 
 
-_LANES = 16
-
-
-class _Vector(types.Type):
-    """Numbers of a dtype in a register.
-
-    Loops over channels are spelled out in vectors: the compiler would have to guard each of them
-    against overlap of the rows it reads and writes.
-    """
-
-    def __init__(self, dtype: types.Float, lanes: int = _LANES):
-        self.dtype, self.lanes = dtype, lanes
-        super().__init__(f'Vector({dtype}, {lanes})')
-
-
-@register_model(_Vector)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager, vector: _Vector):
-        scalar = manager[vector.dtype].get_value_type()
-        super().__init__(manager, vector, ir.VectorType(scalar, vector.lanes))
-
-
-@intrinsic
-def _splat(typingctx, scalar):
-    def codegen(context, builder, signature, args):
-        vector = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
-        for lane in range(_LANES):
-            vector = builder.insert_element(vector, args[0], ir.IntType(32)(lane))
-        return vector
-    return _Vector(scalar)(scalar), codegen
-
-
-@intrinsic
-def _load(typingctx, array, position):
-    """The vector that begins at ``array.flat[position]``."""
-    def codegen(context, builder, signature, args):
-        pointer = _pointer(context, builder, signature, args, signature.return_type)
-        return builder.load(pointer, align=array.dtype.bitwidth // 8)
-    return _Vector(array.dtype)(array, position), codegen
-
-
-@intrinsic
-def _store(typingctx, array, position, vector):
-    def codegen(context, builder, signature, args):
-        pointer = _pointer(context, builder, signature, args, vector)
-        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
-    return types.void(array, position, vector), codegen
-
-
-@intrinsic
-def _fetch(typingctx, array, position):
-    """Asks for a line of the cache ahead of its use; any position will do."""
-    def codegen(context, builder, signature, args):
-        pointer = _pointer(context, builder, signature, args, types.uint8)
-        flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, 'llvm.prefetch.p0')
-        builder.call(prefetch, [pointer, *flags])
-    return types.void(array, position), codegen
-
-
-def _pointer(context, builder, signature, args, vector):
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    scalar = builder.gep(array.data, [args[1]])
-    return builder.bitcast(scalar, context.get_value_type(vector).as_pointer())
-
-
-@intrinsic
-def _multiply_add(typingctx, x, y, z):
-    def codegen(context, builder, signature, args):
-        return builder.fadd(builder.fmul(*args[:2], flags=['contract']), args[2],
-                            flags=['contract'])
-    return x(x, x, x), codegen
-
-
-@intrinsic
-def _add(typingctx, x, y):
-    def codegen(context, builder, signature, args):
-        return builder.fadd(*args)
-    return x(x, x), codegen
-
-
-@intrinsic
-def _maximum(typingctx, x, y):
-    def codegen(context, builder, signature, args):
-        return builder.select(builder.fcmp_ordered('>', *args), *args)
-    return x(x, x), codegen
-
-
-def _lanes(index: list[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(index)), index)
-
-
-def _fold(builder, vector, combine):
-    """All lanes combined into one number."""
-    lanes = vector.type.count
-    while lanes > 1:
-        lanes //= 2
-        vector = combine(*(builder.shuffle_vector(vector, vector,
-                                                  _lanes(list(range(begin, begin + lanes))))
-                           for begin in (0, lanes)))
-    return builder.extract_element(vector, ir.IntType(32)(0))
-
-
-@intrinsic
-def _sum(typingctx, vector):
-    def codegen(context, builder, signature, args):
-        return _fold(builder, args[0], builder.fadd)
-    return vector.dtype(vector), codegen
-
-
-@intrinsic
-def _largest(typingctx, vector):
-    def codegen(context, builder, signature, args):
-        return _fold(builder, args[0],
-                     lambda x, y: builder.select(builder.fcmp_ordered('>', x, y), x, y))
-    return vector.dtype(vector), codegen
-
-
-@intrinsic
-def _sum_each(typingctx, a, b, c, d):
-    """The sums of four vectors as one of four lanes, in fewer steps than one by one."""
-    def codegen(context, builder, signature, args):
-        def fold(x, y, low, high):
-            return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
-                                builder.shuffle_vector(x, y, _lanes(high)))
-        first, second = list(range(8)), list(range(8, 16))
-        ab, cd = (fold(x, y, first + [16 + lane for lane in first],
-                       second + [16 + lane for lane in second])
-                  for x, y in (args[:2], args[2:]))
-        quarters = [lane for start in (0, 8, 16, 24) for lane in range(start, start + 4)]
-        abcd = fold(ab, cd, quarters, [lane + 4 for lane in quarters])
-        abcd = builder.fadd(abcd, builder.shuffle_vector(
-            abcd, abcd, _lanes([lane ^ 2 for lane in range(16)])))
-        abcd = builder.fadd(abcd, builder.shuffle_vector(
-            abcd, abcd, _lanes([lane ^ 1 for lane in range(16)])))
-        return builder.shuffle_vector(abcd, abcd, _lanes([0, 4, 8, 12]))
-    return _Vector(a.dtype, 4)(a, b, c, d), codegen
-
-
 @_jit
 def _attention_forward(spans, query, key, value, bias, gate, scale, seed, threshold, keep_scale,
                        out, lse, indptr, edge_key, key_ptr, heads):
@@ -488,7 +360,7 @@ def _attention_backward_kernel(
         shared_grad_value, indptr, edge_key, key_ptr, heads):
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    key_at, value_at = np.empty(_TILE + _LANES, np.int64), np.empty(_TILE + _LANES, np.int64)
+    key_at, value_at = np.empty(_TILE + LANES, np.int64), np.empty(_TILE + LANES, np.int64)
     own_key, own_value = _buffer(spans, key, key_ptr, heads), _buffer(spans, value, key_ptr, heads)
     own_grad_key, own_grad_value = np.empty_like(own_key), np.empty_like(own_value)
     for span in range(len(spans)):
@@ -522,7 +394,7 @@ def _attention_backward_kernel(
                     for e in range(n):
                         keep[e] = _keep(seed, threshold, keep_scale, (first + e) * heads + head)
                 for e in range(_whole(n)):
-                    weight[e] = _exp(weight[e] - lse[row])
+                    weight[e] = exp(weight[e] - lse[row])
                 for e in range(_whole(n)):
                     grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
                     weight[e] *= keep[e]
@@ -648,16 +520,16 @@ _AHEAD = 4  # rows; the machine sees the next one coming only where rows follow 
 @_jit_inline
 def _fetch_row(x, row):
     width = x.shape[1]
-    for c in range(0, width, _LANES):
-        _fetch(x, row * width + c)
+    for c in range(0, width, LANES):
+        fetch(x, row * width + c)
 
 
 @_jit_inline
 def _copy(target, row, x, j):
     width = x.shape[1]
-    whole = width // _LANES * _LANES
-    for c in range(0, whole, _LANES):
-        _store(target, row * width + c, _load(x, j * width + c))
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(target, row * width + c, load(x, j * width + c))
     for c in range(whole, width):
         target[row, c] = x[j, c]
 
@@ -665,9 +537,9 @@ def _copy(target, row, x, j):
 @_jit_inline
 def _clear(x, row):
     width = x.shape[1]
-    whole = width // _LANES * _LANES
-    for c in range(0, whole, _LANES):
-        _store(x, row * width + c, _splat(x.dtype.type(0)))
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, splat(x.dtype.type(0)))
     for c in range(whole, width):
         x[row, c] = 0
 
@@ -679,7 +551,7 @@ def _longest_row(spans, indptr):
     for span in range(len(spans)):
         for i in range(spans[span, 1], spans[span, 2]):
             longest = max(longest, indptr[i + 1] - indptr[i])
-    return _whole(longest) + _LANES
+    return _whole(longest) + LANES
 
 
 @_jit_inline
@@ -694,7 +566,7 @@ def _locate(offset, edge_key, first, n, first_key, width):
 @_jit_inline
 def _whole(n):
     """``n`` in whole vectors: what remained of a row would take longer than all of it."""
-    return (n + _LANES - 1) // _LANES * _LANES
+    return (n + LANES - 1) // LANES * LANES
 
 
 @_jit_inline
@@ -704,17 +576,17 @@ def _dots(dot, x, row, y, offset, n):
     Writes up to three numbers more than the ``n`` that are asked for.
     """
     width = x.shape[1]
-    whole, zero, x_row = width // _LANES * _LANES, x.dtype.type(0), row * width
+    whole, zero, x_row = width // LANES * LANES, x.dtype.type(0), row * width
     for e in range(0, n, 4):
         y0, y1, y2, y3 = offset[e], offset[e + 1], offset[e + 2], offset[e + 3]
-        sum0 = sum1 = sum2 = sum3 = _splat(zero)
-        for c in range(0, whole, _LANES):
-            x_c = _load(x, x_row + c)
-            sum0 = _multiply_add(x_c, _load(y, y0 + c), sum0)
-            sum1 = _multiply_add(x_c, _load(y, y1 + c), sum1)
-            sum2 = _multiply_add(x_c, _load(y, y2 + c), sum2)
-            sum3 = _multiply_add(x_c, _load(y, y3 + c), sum3)
-        _store(dot, e, _sum_each(sum0, sum1, sum2, sum3))
+        sum0 = sum1 = sum2 = sum3 = splat(zero)
+        for c in range(0, whole, LANES):
+            x_c = load(x, x_row + c)
+            sum0 = multiply_add(x_c, load(y, y0 + c), sum0)
+            sum1 = multiply_add(x_c, load(y, y1 + c), sum1)
+            sum2 = multiply_add(x_c, load(y, y2 + c), sum2)
+            sum3 = multiply_add(x_c, load(y, y3 + c), sum3)
+        store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
     if whole < width:
         for e in range(n):
             j = offset[e] // width
@@ -726,18 +598,18 @@ def _dots(dot, x, row, y, offset, n):
 def _add_weighted(total, row, weight, y, offset, n):
     """``total[row] += sum_e weight[e] * y.flat[offset[e]:]``."""
     width = y.shape[1]
-    whole, zero, total_row = width // _LANES * _LANES, y.dtype.type(0), row * width
-    for c in range(0, whole, _LANES):
-        sum0 = _load(total, total_row + c)
-        sum1 = sum2 = sum3 = _splat(zero)
+    whole, zero, total_row = width // LANES * LANES, y.dtype.type(0), row * width
+    for c in range(0, whole, LANES):
+        sum0 = load(total, total_row + c)
+        sum1 = sum2 = sum3 = splat(zero)
         for e in range(0, n - 3, 4):
-            sum0 = _multiply_add(_splat(weight[e]), _load(y, offset[e] + c), sum0)
-            sum1 = _multiply_add(_splat(weight[e + 1]), _load(y, offset[e + 1] + c), sum1)
-            sum2 = _multiply_add(_splat(weight[e + 2]), _load(y, offset[e + 2] + c), sum2)
-            sum3 = _multiply_add(_splat(weight[e + 3]), _load(y, offset[e + 3] + c), sum3)
+            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + c), sum0)
+            sum1 = multiply_add(splat(weight[e + 1]), load(y, offset[e + 1] + c), sum1)
+            sum2 = multiply_add(splat(weight[e + 2]), load(y, offset[e + 2] + c), sum2)
+            sum3 = multiply_add(splat(weight[e + 3]), load(y, offset[e + 3] + c), sum3)
         for e in range(n // 4 * 4, n):
-            sum0 = _multiply_add(_splat(weight[e]), _load(y, offset[e] + c), sum0)
-        _store(total, total_row + c, _add(_add(sum0, sum1), _add(sum2, sum3)))
+            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + c), sum0)
+        store(total, total_row + c, add(add(sum0, sum1), add(sum2, sum3)))
     if whole < width:
         for e in range(n):
             j = offset[e] // width
@@ -749,12 +621,12 @@ def _add_weighted(total, row, weight, y, offset, n):
 def _scatter(total, weight, x, row, offset, n):
     """``total.flat[offset[e]:] += weight[e] * x[row]``."""
     width = x.shape[1]
-    whole = width // _LANES * _LANES
-    for c in range(0, whole, _LANES):
-        x_c = _load(x, row * width + c)
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        x_c = load(x, row * width + c)
         for e in range(n):
             at = offset[e] + c
-            _store(total, at, _multiply_add(_splat(weight[e]), x_c, _load(total, at)))
+            store(total, at, multiply_add(splat(weight[e]), x_c, load(total, at)))
     if whole < width:
         for e in range(n):
             j = offset[e] // width
@@ -768,16 +640,16 @@ def _softmax(logit, n):
     end = _whole(n)
     for e in range(n, end):
         logit[e] = -np.inf
-    high = _load(logit, 0)
-    for e in range(_LANES, end, _LANES):
-        high = _maximum(_load(logit, e), high)
-    highest = _largest(high)
+    high = load(logit, 0)
+    for e in range(LANES, end, LANES):
+        high = maximum(load(logit, e), high)
+    highest = largest_lane(high)
     for e in range(end):
-        logit[e] = _exp(logit[e] - highest)
-    total = _load(logit, 0)
-    for e in range(_LANES, end, _LANES):
-        total = _add(total, _load(logit, e))
-    denominator = _sum(total)
+        logit[e] = exp(logit[e] - highest)
+    total = load(logit, 0)
+    for e in range(LANES, end, LANES):
+        total = add(total, load(logit, e))
+    denominator = sum_lanes(total)
     inverse = 1 / denominator
     for e in range(end):
         logit[e] *= inverse
@@ -806,40 +678,3 @@ def _keep(seed, threshold, keep_scale, counter):
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits = bits ^ (bits >> np.uint64(31))
     return keep_scale if bits >= threshold else keep_scale * 0
-
-
-def _exp(x):
-    raise NotImplementedError
-
-
-@intrinsic
-def _as_float(typingctx, bits):
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.float32))
-    return types.float32(types.int32), codegen
-
-
-@overload(_exp, inline='always')
-def _overload_exp(x):
-    if x != types.float32:
-        return lambda x: math.exp(x)
-    log2_e, ln2_high, ln2_low = map(np.float32, (1.44269504, 0.693359375, -2.12194440e-4))
-    c2, c3, c4, c5, c6, c7 = map(np.float32, (
-        5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3,
-        1.9875691500e-4))
-    low, half, one = map(np.float32, (-87., 0.5, 1.))
-    zero = np.float32(0)
-
-    def exp(x):
-        exponent = np.floor(x * log2_e + half)
-        r = x - exponent * ln2_high - exponent * ln2_low
-        poly = c7
-        poly = poly * r + c6
-        poly = poly * r + c5
-        poly = poly * r + c4
-        poly = poly * r + c3
-        poly = poly * r + c2
-        poly = poly * r * r + r + one
-        power = _as_float((int32(exponent) + int32(127)) << int32(23))
-        return zero if x < low else poly * power
-    return exp

@@ -1,0 +1,61 @@
+"""Compiled work in threads: torch's own, or others where torch has none."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from graphattn import _threads
+from graphattn._threads import run_calls
+
+
+@pytest.fixture(params=['openmp', 'one granted', 'pool'])
+def threads(request, monkeypatch):
+    """The ways in which work can meet threads."""
+    class OneThread:
+        @staticmethod
+        def GOMP_parallel(region, *_):  # noqa: N802
+            region(None)
+
+    if request.param == 'openmp' and not torch.backends.openmp.is_available():
+        pytest.skip('torch was built without OpenMP')
+    ways = {'openmp': _threads._openmp, 'one granted': lambda process: OneThread,
+            'pool': lambda process: None}
+    monkeypatch.setattr(_threads, '_openmp', ways[request.param])
+    return request.param
+
+
+def test_torch_has_openmp_here():
+    assert (_threads._openmp(_threads._FIRST_PROCESS) is not None
+            or not torch.backends.openmp.is_available())
+
+
+@pytest.mark.parametrize('number', [1, 2, 7])
+def test_every_call_runs_once(threads, number):
+    done = []
+    run_calls([(lambda x, y: done.append((x, y)), i, -i) for i in range(number)])
+    assert sorted(done) == [(i, -i) for i in range(number)]
+
+
+def test_calls_run_side_by_side(threads):
+    if threads == 'one granted':
+        pytest.skip('one after the other is what this way is about')
+    together = threading.Barrier(2, timeout=20)
+    run_calls([(together.wait,), (together.wait,)])
+
+
+def test_an_error_reaches_the_caller(threads):
+    def fail():
+        raise ZeroDivisionError('here')
+
+    with pytest.raises(ZeroDivisionError, match='here'):
+        run_calls([(fail,), (time.sleep, 0)])
+    done = []
+    run_calls([(done.append, 1), (done.append, 2)])  # and the next call finds all in order
+    assert sorted(done) == [1, 2]
+
+
+def test_a_forked_process_has_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(_threads, '_FIRST_PROCESS', -1)
+    assert _threads._openmp.__wrapped__(1) is None
