@@ -500,6 +500,14 @@ class BipartiteGraph:
         return cls(edge_index, num_queries, num_keys, query_ptr=query_ptr, key_ptr=key_ptr,
                    validate=False)
 
+    @classmethod
+    def _from_csr(cls, indptr: Tensor, edge_index: Tensor, num_keys: int,
+                  query_ptr: Tensor | None, key_ptr: Tensor | None) -> BipartiteGraph:
+        graph = cls(edge_index, indptr.numel() - 1, num_keys, query_ptr=query_ptr,
+                    key_ptr=key_ptr, validate=False)
+        graph.indptr = indptr
+        return graph
+
     def _with_pairs(self, pair: Tensor) -> BipartiteGraph:
         return self._from_pairs(pair, self.num_queries, self.num_keys, self.query_ptr, self.key_ptr)
 

@@ -55,6 +55,10 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
     model = block_model(n, density, clusters)
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
 
+    def fastrg_with_prob() -> None:
+        with torch.no_grad():
+            edge_probability(model, sample_fastrg(model))
+
     def gates() -> None:
         edge_prob = edge_probability(model, edges['bernoulli'])
         torch.autograd.grad(edge_prob.sum(), [model.query_factor, model.key_factor, model.mixing])
@@ -62,19 +66,22 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
     dense = (model.mixed_query().detach(), model.key_factor.detach())
     cases = {
         **{name: lambda sample=sample: sample(model) for name, sample in SAMPLERS.items()},
+        'fastrg and p_ij': fastrg_with_prob,
         'p_ij, forward and backward': gates,
         'dense product': lambda: dense[0] @ dense[1].t(),
         'dense product and Bernoulli': lambda: torch.bernoulli(dense[0] @ dense[1].t()),
     }
     times = interleave(cases, rounds)
-    drawn = {**{name: graph.num_edges for name, graph in edges.items()},
-             'p_ij, forward and backward': edges['bernoulli'].num_edges}
+    drawn = {name: graph.num_edges for name, graph in edges.items()}
+    drawn |= {'fastrg and p_ij': drawn['fastrg'], 'p_ij, forward and backward': drawn['bernoulli']}
     threads = torch.get_num_threads()
+    budget = 1.3 * times['dense product'] + 2e-9 * n**2 / threads
     return [{'n': n, 'density': density, 'case': name, 'ms': 1e3 * seconds,
              'ns per edge and core': 1e9 * seconds * threads / drawn[name] if name in drawn
              else None,
              'ns per pair and core': 1e9 * seconds * threads / n**2,
-             'times dense product': seconds / times['dense product']}
+             'times dense product': seconds / times['dense product'],
+             'of 1.3 products + 2 ns per pair and core': seconds / budget}
             for name, seconds in times.items()]
 
 

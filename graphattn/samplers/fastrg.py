@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -23,7 +27,8 @@ def sample_fastrg(model: FactorModel, *, generator: torch.Generator | None = Non
 
     This is below :math:`p_{ij}` and, for probabilities, at most 63.2 %: only
     :func:`sample_bernoulli` reaches full attention. In return the cost follows the edges, not the
-    pairs: O(E log(nk) + nk^2) time and O(E + nk) memory for E draws, over all blocks at once.
+    pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. Where numba is missing and on
+    other devices, it is O(E log(nk) + nk^2), over all blocks at once.
 
     The total is drawn row by row, which is the same law (Poisson splitting): query i draws
     :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with
@@ -59,8 +64,19 @@ def sample_fastrg(model: FactorModel, *, generator: torch.Generator | None = Non
                 [0, 0, 0]], dtype=torch.int32)
     """
     _check_sampling(model, generator)
+    compiled = _compiled(model.device.type)
+    if compiled is None:
+        return _sample_on_any_device(model, generator)
+    rates = compiled.Rates(model)
+    query_rate = rates.of_queries()
+    _check_rate(query_rate.sum())
+    num_draws = torch.poisson(torch.from_numpy(query_rate), generator).long().numpy()
+    return rates.draw(num_draws, compiled.draw_seed(generator)).to_graph(model)
+
+
+def _sample_on_any_device(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
     query_block = _block_of(model.query_ptr)
-    mixed_query, key_factor = _with_exploration(model)
+    mixed_query, key_factor = (factor.double() for factor in _with_exploration(model))
     key_mass = _block_sum(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_block]
     query_rate = cluster_rate.sum(1)
@@ -84,8 +100,9 @@ def sample_fastrg(model: FactorModel, *, generator: torch.Generator | None = Non
 
 
 def _with_exploration(model: FactorModel) -> tuple[Tensor, Tensor]:
-    """Q S and K in float64, exploration being one more cluster that everything belongs to."""
-    mixed_query, key_factor = model.mixed_query().double(), model.key_factor.double()
+    """Q S and K, exploration being one more cluster that everything belongs to."""
+    mixed_query = model.mixed_query()
+    key_factor = model.key_factor.to(mixed_query.dtype)
     if model.exploration:
         explore = mixed_query.new_full((model.num_queries, 1), model.exploration)
         mixed_query = torch.cat([mixed_query, explore], dim=1)
@@ -121,3 +138,17 @@ def _check_rate(expected_draws: float) -> None:
     if not expected_draws < _MOST_DRAWS:
         raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
                          f"scale 'mixing' down")
+
+
+@cache
+def _compiled(device_type: str) -> ModuleType | None:
+    """The module of compiled loops, where the device is a CPU and numba works."""
+    if device_type != 'cpu':
+        return None
+    try:
+        from graphattn.samplers import compiled
+    except Exception as error:  # a broken numba raises what it likes
+        warnings.warn(f"compiled samplers cannot be loaded ({error}); slower ones are taken",
+                      stacklevel=3)
+        return None
+    return compiled

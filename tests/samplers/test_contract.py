@@ -1,7 +1,8 @@
-"""One suite for every sampler: a new one needs only its law in ``LAWS``."""
+"""One suite for every way of every sampler: a new one needs only a line in ``WAYS``."""
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,11 +12,36 @@ from scipy.stats import chi2
 import graphattn.samplers
 from graphattn.samplers import FactorModel, bernoulli, fastrg, sample_bernoulli, sample_fastrg
 
+
+class Way(NamedTuple):
+    """A sampler that is made to take one of its ways."""
+
+    sampler: str
+    constants: dict
+
+    def __call__(self, model, **kwargs):
+        module = {'sample_fastrg': fastrg, 'sample_bernoulli': bernoulli}[self.sampler]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.constants.items():
+                patch.setattr(module, name, value)
+            return getattr(module, self.sampler)(model, **kwargs)
+
+
 LAWS = {  # P(edge) of a pair from its p_ij + exploration
-    sample_bernoulli: lambda rate: rate.clamp(max=1),
-    sample_fastrg: lambda rate: -torch.expm1(-rate),
+    'sample_bernoulli': lambda rate: rate.clamp(max=1),
+    'sample_fastrg': lambda rate: -torch.expm1(-rate),
 }
-every_sampler = pytest.mark.parametrize('sample', LAWS, ids=lambda sample: sample.__name__)
+WITH_TORCH = {'_compiled': lambda device: None}
+WAYS = {
+    'fastrg with torch': Way('sample_fastrg', WITH_TORCH),
+    'fastrg compiled': Way('sample_fastrg', {}),
+    'bernoulli with torch': Way('sample_bernoulli', WITH_TORCH),
+    'bernoulli compared': Way('sample_bernoulli', {'_THINNING_BELOW': 0.}),
+    'bernoulli thinned': Way('sample_bernoulli', {'_THINNING_BELOW': np.inf,
+                                                  '_HIGHEST_BOUND': 0.999}),
+}
+COMPARING = [WAYS['bernoulli with torch'], WAYS['bernoulli compared']]
+every_sampler = pytest.mark.parametrize('sample', WAYS.values(), ids=WAYS)
 COPIES = 10_000
 
 
@@ -37,6 +63,13 @@ def anti_diagonal_model():
 def near_one_model():
     query_factor = torch.tensor([[1., 0.], [0., 1.], [0.97, 0.03], [0.5, 0.49]])
     return FactorModel(query_factor, torch.eye(2), torch.tensor([[1., 1.], [0.98, 1.], [0.01, 1.]]))
+
+
+def thinnable_model():
+    """Bounds of several sizes below 1, and pairs far below and right at them."""
+    query_factor = torch.tensor([[0.02, 0.], [0.3, 0.1], [0.5, 0.45], [0., 0.9], [0., 0.]])
+    key_factor = torch.tensor([[1., 1.], [0.2, 0.], [0., 1.], [0., 0.], [0.7, 0.01]])
+    return FactorModel(query_factor, torch.eye(2), key_factor, exploration=0.04)
 
 
 def model_with_zeros():
@@ -66,6 +99,7 @@ MODELS = {
     'exploration': FactorModel(torch.eye(4), 0.4 * torch.eye(4), torch.eye(4), exploration=0.05),
     'exploration above one': FactorModel(torch.eye(2), torch.eye(2), torch.eye(2),
                                          exploration=0.5),
+    'below bounds': thinnable_model(),
     'ragged': ragged_model(),
     'two heads': two_heads_model(),
     'float64': FactorModel(*[0.2 + 0.1 * torch.eye(4, dtype=torch.float64)] * 3),
@@ -96,7 +130,7 @@ def draw_many(sample, model, copies=COPIES, seed=0):
     drawn = torch.zeros(copies, model.num_heads, num_queries, num_keys, dtype=torch.double)
     drawn[query // num_queries, head, query % num_queries, graph.key % num_keys] = 1
     rate = model.expectation().double().view(model.num_heads, num_queries, -1, num_keys)
-    prob = LAWS[sample](torch.stack([rate[h, :, h] for h in range(model.num_heads)]))
+    prob = LAWS[sample.sampler](torch.stack([rate[h, :, h] for h in range(model.num_heads)]))
     return drawn.flatten(1), prob.flatten()
 
 
@@ -106,7 +140,7 @@ def is_plausible(statistic, degrees_of_freedom):
 
 def test_every_sampler_has_a_law():
     named = {name for name in graphattn.samplers.__all__ if name.startswith('sample_')}
-    assert named == {sample.__name__ for sample in LAWS}
+    assert named == LAWS.keys() == {way.sampler for way in WAYS.values()}
 
 
 # The law #############################################################################
@@ -194,9 +228,10 @@ def test_fastrg_steps_over_cells_of_no_width():
     assert set(cell.tolist()) == {1, 3}
 
 
-def test_fastrg_takes_any_rate():
+@pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
+def test_fastrg_takes_any_rate(sample):
     rate = torch.tensor([[0.], [1e-6], [1.], [3.], [1e3]])
-    drawn, prob = draw_many(sample_fastrg, FactorModel(rate, torch.eye(1), torch.ones(1, 1)),
+    drawn, prob = draw_many(sample, FactorModel(rate, torch.eye(1), torch.ones(1, 1)),
                             copies=300)
     assert drawn[:, 4].all() and not drawn[:, :2].any()
     assert drawn.mean(0)[2:4] == pytest.approx(prob[2:4].numpy(), abs=0.08)
@@ -227,17 +262,20 @@ def zero_one_model(sizes, seed=0):
 @pytest.mark.parametrize('sizes', [
     [(6, 6)] * 9, [(13, 11)], [(1, 30), (30, 1)], [(4, 3), (0, 5), (2, 2), (4, 3), (7, 0), (9, 8)],
 ], ids=['equal', 'one', 'row and column', 'ragged'])
-def test_bernoulli_draws_in_chunks_of_any_size(sizes, pairs_per_chunk, monkeypatch):
+@pytest.mark.parametrize('sample', COMPARING)
+def test_bernoulli_draws_in_chunks_of_any_size(sample, sizes, pairs_per_chunk, monkeypatch):
     monkeypatch.setattr(bernoulli, '_PAIRS_PER_CHUNK', pairs_per_chunk)
+    monkeypatch.setattr(bernoulli, '_PAIRS_IN_CACHE', pairs_per_chunk)
     model = zero_one_model(sizes)
-    graph = sample_bernoulli(model).validate()
+    graph = sample(model).validate()
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
-def test_bernoulli_splits_a_large_block_into_rows():
+@pytest.mark.parametrize('sample', COMPARING)
+def test_bernoulli_splits_a_large_block_into_rows(sample):
     model = zero_one_model([(1500, 1400)])
     assert model.num_queries * model.num_keys > bernoulli._PAIRS_PER_CHUNK
-    assert torch.equal(sample_bernoulli(model).to_mask(), model.expectation().bool())
+    assert torch.equal(sample(model).to_mask(), model.expectation().bool())
 
 
 @every_sampler
@@ -334,45 +372,133 @@ def restore_threads():
 
 @every_sampler
 def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
-    model = random_model(700, 600, 16, density=0.1)
+    model = random_model(700, 600, 16, density=0.1, query_ptr=torch.tensor([0, 300, 700]),
+                         key_ptr=torch.tensor([0, 500, 600]))
     graphs = []
-    for num_threads in (1, 2):
+    for num_threads in (1, 2, 4):
         torch.set_num_threads(num_threads)
         graphs.append(sample(model, generator=torch.Generator().manual_seed(0)))
-    assert graphs[0] == graphs[1]
+    assert graphs[0] == graphs[1] == graphs[2]
 
 
 # Memory ##############################################################################
 
 MEASURE = """
-import resource
 import torch
-import graphattn.samplers as samplers
+from graphattn.samplers import FactorModel, bernoulli, fastrg, sample_bernoulli, sample_fastrg
 
 def peak():
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not ru_maxrss, which a process inherits from the one that starts it.
+    line, = (line for line in open('/proc/self/status') if line.startswith('VmHWM'))
+    return 1024 * int(line.split()[1])
 
-def draw(name, n):
-    model = samplers.FactorModel(torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16))
-    return getattr(samplers, name)(model)
+def draw(n):
+    model = FactorModel(torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16))
+    return {sampler}(model)
 
 torch.manual_seed(0)
-names = ['sample_bernoulli', 'sample_fastrg']
-for name in names:
-    draw(name, 2048)
+for name, value in {constants}.items():
+    setattr({module}, name, value)
+draw(2048)
 before = peak()
-for name in names:
-    print(draw(name, 8192).num_edges, peak() - before)
+print(draw(8192).num_edges, peak() - before)
 """
 
 
-def test_memory_stays_far_below_the_number_of_pairs():
-    run = subprocess.run([sys.executable, '-c', MEASURE], capture_output=True, text=True,
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+@every_sampler
+def test_memory_stays_far_below_the_number_of_pairs(sample):
+    constants = repr(sample.constants).replace('inf', 'float("inf")')
+    if sample.constants is WITH_TORCH:
+        constants = "{'_compiled': lambda device: None}"
+    script = MEASURE.format(sampler=sample.sampler, module=sample.sampler.removeprefix('sample_'),
+                            constants=constants)
+    run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
                          check=True)
-    for line in run.stdout.splitlines():
-        num_edges, num_bytes = map(int, line.split())
-        assert num_edges == pytest.approx(8192**2 * 0.00064, rel=0.1)
-        assert num_bytes < 8192**2 / 4  # a quarter of a boolean mask
+    num_edges, num_bytes = map(int, run.stdout.split())
+    assert num_edges == pytest.approx(8192**2 * 0.00064, rel=0.1)
+    assert num_bytes < 8192**2 / 4  # a quarter of a boolean mask
+
+
+# Ways ################################################################################
+
+
+def way_taken(model, monkeypatch):
+    """The compiled functions that ``sample_bernoulli`` calls."""
+    compiled, calls = bernoulli._compiled('cpu'), set()
+    for owner, name in ((compiled, 'compare'), (compiled.Rates, 'thin')):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, name=name, original=original: (
+            calls.add(name), original(*args))[1])
+    sample_bernoulli(model)
+    monkeypatch.undo()
+    return calls
+
+
+def test_expected_edges_choose_the_way(monkeypatch):
+    ways = [way_taken(random_model(300, 400, 4, density=density), monkeypatch)
+            for density in (0.01, 0.05, 0.15, 0.3)]
+    assert ways == [{'thin'}, {'thin'}, {'compare'}, {'compare'}]
+
+
+def test_tables_that_would_be_read_little_are_not_filled(monkeypatch):
+    assert way_taken(random_model(8, 400, 16, density=0.01), monkeypatch) == {'compare'}
+
+
+def test_a_pair_that_may_be_certain_is_compared(monkeypatch):
+    query_factor = torch.full((300, 2), 0.001)
+    assert way_taken(FactorModel(query_factor, torch.eye(2), torch.ones(400, 2)),
+                     monkeypatch) == {'thin'}
+    query_factor[7, 1] = 0.95
+    assert way_taken(FactorModel(query_factor, torch.eye(2), torch.ones(400, 2)),
+                     monkeypatch) == {'compare'}
+
+
+def test_thinning_evens_out_over_many_keys():
+    """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
+    model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
+                        torch.cat([torch.ones(1, 1), torch.full((40_000, 1), 0.01)]))
+    drawn, prob = draw_many(WAYS['bernoulli thinned'], model, copies=20)
+    count, expected = drawn.sum(0).view(2, -1), 20 * prob.view(2, -1)
+    total, variance = expected[:, 1:].sum(1), (expected * (1 - prob.view(2, -1)))[:, 1:].sum(1)
+    assert ((count[:, 1:].sum(1) - total).abs() < 4 * variance.sqrt()).all()
+
+
+def test_more_edges_than_expected_find_room():
+    compiled = bernoulli._compiled('cpu')
+    model = zero_one_model([(40, 30)])
+    chunk = torch.arange(40), model.expectation()
+    rows = compiled.compare([chunk], model, 0., compiled.draw_seed(None))
+    assert torch.equal(rows.to_graph(model).validate().to_mask(), model.expectation().bool())
+
+
+@pytest.mark.parametrize('broken', [False, True], ids=['missing', 'broken'])
+def test_without_numba_torch_samples_after_one_warning(broken):
+    script = f"""
+import sys, warnings
+if {broken}:
+    class Finder:
+        def find_spec(self, name, path, target=None):
+            if name == 'numba':
+                raise RuntimeError('numba is broken')
+    sys.meta_path.insert(0, Finder())
+else:
+    sys.modules['numba'] = None
+import torch
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+model = FactorModel(torch.eye(3), torch.eye(3), torch.eye(3))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    for _ in range(2):
+        assert sample_bernoulli(model).num_edges == 3
+        sample_fastrg(model).validate()
+print(*(warning.message for warning in caught), sep='\\n')
+"""
+    run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    reason = 'numba is broken' if broken else 'pip install numba'
+    assert run.stdout.count('\n') == 1
+    assert 'compiled samplers cannot be loaded' in run.stdout and reason in run.stdout
 
 
 # Bad input ###########################################################################
@@ -400,11 +526,13 @@ def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
 
 
 @pytest.mark.parametrize('largest, exploration', [(1.01, 0.), (1.01, 0.3), (7., 0.)])
-def test_bernoulli_takes_probabilities_only(largest, exploration):
+@pytest.mark.parametrize('sample', [way for way in WAYS.values()
+                                    if way.sampler == 'sample_bernoulli'])
+def test_bernoulli_takes_probabilities_only(sample, largest, exploration):
     model = FactorModel(torch.tensor([[0.5], [largest]]), torch.eye(1), torch.ones(3, 1),
                         exploration=exploration)
     with pytest.raises(ValueError, match=rf"largest p_ij is {largest:g}; .*sample_fastrg"):
-        sample_bernoulli(model)
+        sample(model)
 
 
 def test_bernoulli_forgives_rounding_above_one():
@@ -412,7 +540,8 @@ def test_bernoulli_forgives_rounding_above_one():
     assert sample_bernoulli(model).density() == 1
 
 
-def test_fastrg_refuses_more_draws_than_memory_holds():
+@pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
+def test_fastrg_refuses_more_draws_than_memory_holds(sample):
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
     with pytest.raises(ValueError, match=r"'model' expects 9e\+20 draws"):
-        sample_fastrg(model)
+        sample(model)
