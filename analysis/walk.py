@@ -1,0 +1,106 @@
+"""The random walk of attention with equal weights, and its eigenvalues."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from analysis.graphs import GraphLike, as_graph
+from graphattn import BipartiteGraph
+
+
+def square_graph(graph: GraphLike) -> BipartiteGraph:
+    """A graph that hops can be repeated on.
+
+    Raises:
+        ValueError: It has no tokens, or not as many keys as queries.
+    """
+    graph = as_graph(graph)
+    if graph.num_queries != graph.num_keys or graph.num_queries == 0:
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one, for "
+                         f"attention to be repeated (got {graph})")
+    return graph
+
+
+def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero') -> sp.csr_array:
+    r"""The attention matrix whose queries weigh all their keys alike.
+
+    .. math:: A_{ij} = \mathbb{1}[j \in \mathcal{N}(i)] \, / \, |\mathcal{N}(i)|
+
+    As a walk it moves from query i to one of the keys of i.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        keyless (str): The row of a query without keys: ``'zero'``, as attention leaves it, or
+            ``'stay'``, a self-loop, as a walk needs it.
+
+    Returns:
+        float64 CSR array ``[n, n]``, query over key, of rows that sum to 1, or to 0.
+
+    Raises:
+        ValueError: The graph has no tokens, or not as many keys as queries.
+    """
+    graph = square_graph(graph)
+    adjacency = graph.to_scipy()
+    degree = graph.in_degree().cpu().numpy()
+    attention = sp.diags_array(1 / np.maximum(degree, 1)) @ adjacency
+    if keyless == 'stay':
+        attention = attention + sp.diags_array((degree == 0).astype(float))
+    return sp.csr_array(attention)
+
+
+def is_symmetric(attention: sp.csr_array) -> bool:
+    """Whether every edge has its reverse."""
+    edges = attention != 0
+    return (edges != edges.T).nnz == 0
+
+
+def strong_components(attention: sp.csr_array) -> np.ndarray:
+    """The number of each token's strongly connected component, int32 ``[n]``."""
+    return connected_components(attention, connection='strong')[1]
+
+
+def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarray) -> np.ndarray:
+    """All eigenvalues of a matrix that is block triangular in the order of its components.
+
+    Each component is solved alone. The whole of such a matrix can be so far from normal that
+    LAPACK finds a second modulus of 0.93 where it is 0.5: 256 pairs of tokens, each of which also
+    attends to the pair before.
+
+    Args:
+        matrix: ``[n, n]``, dense or sparse.
+        component: :func:`strong_components` of the graph whose attention or polynomial in the
+            attention ``matrix`` is.
+
+    Returns:
+        complex128 array ``[n]``, largest modulus first.
+    """
+    order = np.argsort(component, kind='stable')
+    groups = np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
+    loners = np.concatenate([group for group in groups if len(group) == 1] or [order[:0]])
+    values = [matrix.diagonal()[loners]]
+    for group in groups:
+        if len(group) > 1:
+            block = matrix[np.ix_(group, group)]
+            values.append(np.linalg.eigvals(block.toarray() if sp.issparse(block) else block))
+    values = np.concatenate(values).astype(complex)
+    return values[np.argsort(-np.abs(values), kind='stable')]
+
+
+def check_probability(name: str, value: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"'{name}' must be a number (got {type(value).__name__})")
+    if not (math.isfinite(value) and 0 < value <= 1):
+        raise ValueError(f"'{name}' must be in (0, 1] (got {value})")
+
+
+def check_count(name: str, value: int, at_least: int = 1) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"'{name}' must be an int (got {type(value).__name__})")
+    if value < at_least:
+        raise ValueError(f"'{name}' must be at least {at_least} (got {value})")

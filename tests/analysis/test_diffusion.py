@@ -1,0 +1,337 @@
+"""Diffusion: Proposition 5 and where it ends, distances to the resolvent, receptive fields."""
+
+import json
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+from analysis import diffusion as module
+from analysis.diffusion import (
+    diffusion,
+    draw,
+    heat_response,
+    main,
+    operator,
+    ppr_response,
+    receptive_field,
+    resolvent,
+)
+from analysis.walk import uniform_attention
+from graphattn import BipartiteGraph, patterns
+from graphattn.patterns import parse
+
+PAIR = torch.arange(8) // 2
+SYMMETRIC = {
+    'complete': nx.complete_graph(7), 'even cycle': nx.cycle_graph(8), 'star': nx.star_graph(6),
+    'path': nx.path_graph(9), 'hypercube': nx.hypercube_graph(4),
+    'regular': nx.random_regular_graph(4, 30, seed=0),
+    'disconnected': nx.disjoint_union(nx.complete_graph(3), nx.cycle_graph(4)),
+    'window': patterns.SlidingWindow(2).build(24),
+    'longformer': parse('SlidingWindow(2) | GlobalTokens(1)').build(24),
+}
+DIRECTED = {
+    'cycle': nx.cycle_graph(8, create_using=nx.DiGraph),
+    'cycle of pairs': PAIR == (PAIR[:, None] + 1) % 4,
+    'random keys': parse('SlidingWindow(1) | RandomKeys(2)').build(40, seed=0),
+    'diffuser': parse('diffuser(window=4, num_global=2, num_random=2)').build(40, seed=0),
+    'causal': parse('(SlidingWindow(3) | GlobalTokens(1)) & Causal()').build(40),
+    'queries without keys': nx.DiGraph([(0, 1), (1, 2), (2, 1), (3, 2), (1, 4), (3, 5)]),
+}
+GRAPHS = SYMMETRIC | DIRECTED
+
+
+def weights(teleport, hops):
+    """Of A^0, A^1, ... in the operator after the hops."""
+    series = teleport * (1 - teleport) ** np.arange(hops)
+    return [*series, (1 - teleport) ** hops]
+
+
+def polynomial(attention, coefficients):
+    return sum(coefficient * np.linalg.matrix_power(attention, power)
+               for power, coefficient in enumerate(coefficients))
+
+
+# The operator ########################################################################
+
+
+@pytest.mark.parametrize('hops', [0, 1, 2, 5, 8])
+@pytest.mark.parametrize('name', GRAPHS)
+def test_recursion_is_the_series_with_its_last_weight(name, hops):
+    attention = uniform_attention(GRAPHS[name])
+    expected = polynomial(attention.toarray(), weights(0.1, hops))
+    assert np.allclose(operator(attention, hops, 0.1), expected, atol=1e-14)
+
+
+def test_weights_at_five_hops():
+    assert np.allclose(weights(0.1, 5), [0.1, 0.09, 0.081, 0.0729, 0.06561, 0.59049])
+    assert operator(uniform_attention(DIRECTED['random keys']), 5, 0.1).sum() == pytest.approx(40)
+
+
+@pytest.mark.parametrize('name', ['window', 'random keys', 'queries without keys'])
+def test_operator_is_what_the_library_diffuses_by(name):
+    from torch_geometric.nn import APPNP
+
+    graph = module.square_graph(GRAPHS[name])
+    attention = uniform_attention(graph)
+    weight = torch.from_numpy(attention.data)
+    value = torch.eye(graph.num_keys, dtype=torch.float64)
+    expected = APPNP(5, 0.2, normalize=False)(value, torch.stack([graph.key, graph.query]), weight)
+    assert np.allclose(operator(attention, 5, 0.2), expected.numpy(), atol=1e-12)
+
+
+def test_operator_takes_the_weights_of_a_model():
+    graph = GRAPHS['window']
+    weight = torch.rand(graph.num_edges, dtype=torch.float64)
+    found = operator(graph.to_scipy(weight), 1, 0.1)
+    expected = 0.9 * graph.to_scipy(weight).toarray() + 0.1 * np.eye(24)
+    assert np.allclose(found, expected)
+
+
+@pytest.mark.parametrize('teleport', [0.05, 0.5, 1.])
+@pytest.mark.parametrize('name', GRAPHS)
+def test_distance_to_the_resolvent(name, teleport):
+    result = diffusion(GRAPHS[name], hops=6, teleport=teleport)
+    attention = uniform_attention(GRAPHS[name])
+    limit = resolvent(attention, teleport)
+    assert np.allclose(teleport * np.eye(len(limit)) + (1 - teleport) * limit @ attention, limit)
+    rests = [(1 - teleport) ** hop * np.linalg.matrix_power(attention.toarray(), hop)
+             @ (np.eye(len(limit)) - limit) for hop in range(7)]
+    assert np.allclose(result.distance, [np.linalg.norm(rest, np.inf) for rest in rests])
+    assert np.allclose(result.distance_frobenius, [np.linalg.norm(rest) for rest in rests])
+    assert (result.distance <= result.distance_bound + 1e-12).all()
+    assert result.distance_at_last == result.distance[-1]
+
+
+def test_bound_on_the_distance_is_nearly_reached():
+    """Where nothing ever mixes; a long directed cycle moves all mass."""
+    result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
+    assert np.allclose(result.distance, result.distance_bound, rtol=1e-8)
+
+
+def test_attention_that_mixes_is_far_below_the_bound():
+    result = diffusion(nx.random_regular_graph(16, 256, seed=0), hops=8)
+    assert result.distance[-1] < 0.1 * result.distance_bound[-1]
+
+
+# Proposition 5 #######################################################################
+
+
+@pytest.mark.parametrize('teleport', [0.1, 0.4])
+@pytest.mark.parametrize('name', SYMMETRIC)
+def test_proposition_5_on_symmetric_graphs(name, teleport):
+    """Same eigenvectors; eigenvalues by Eq. S.10, real and in order."""
+    attention = uniform_attention(SYMMETRIC[name])
+    degree = np.diff(attention.indptr)
+    root = np.sqrt(degree)
+    eigenvalue, vector = np.linalg.eigh(root[:, None] * attention.toarray() / root)
+    vector = vector / root[:, None]
+    assert np.allclose(attention @ vector, vector * eigenvalue)
+    assert (np.abs(eigenvalue) <= 1 + 1e-12).all()
+
+    diffused = resolvent(attention, teleport)
+    assert np.allclose(diffused @ vector, vector * ppr_response(eigenvalue, teleport))
+    laplacian = 1 - eigenvalue
+    after = (1 - teleport) * laplacian / (teleport + (1 - teleport) * laplacian)
+    assert np.allclose(1 - ppr_response(eigenvalue, teleport), after)
+    assert (np.diff(after[np.argsort(laplacian)]) >= -1e-12).all()
+    for hops in (1, 2, 5):
+        expected = vector * ppr_response(eigenvalue, teleport, hops)
+        assert np.allclose(operator(attention, hops, teleport) @ vector, expected)
+
+    heat = scipy.linalg.expm(-3 * (np.eye(len(degree)) - attention.toarray()))
+    assert np.allclose(heat @ vector, vector * heat_response(eigenvalue, 3.))
+    cut = polynomial(attention.toarray(), [math.exp(-3) * 3**k / math.factorial(k)
+                                           for k in range(5)])
+    assert np.allclose(cut @ vector, vector * heat_response(eigenvalue, 3., 4))
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_eigenvalues_after_the_hops_are_the_predicted_ones(name):
+    result = diffusion(GRAPHS[name], hops=5)
+    assert result.is_symmetric == (name in SYMMETRIC)
+    assert result.prediction_error < 1e-7  # a defective eigenvalue is found no better
+    if result.is_symmetric:
+        assert result.prediction_error < 1e-12 and result.imaginary == 0
+    trace = operator(uniform_attention(GRAPHS[name]), 5, 0.1).trace()
+    assert result.eigenvalue_after.sum() == pytest.approx(trace)
+    assert result.response.sum() == pytest.approx(trace)
+    assert np.array_equal(result.response, ppr_response(result.eigenvalue, 0.1, 5))
+
+
+def test_prediction_error_sees_a_wrong_prediction(monkeypatch):
+    monkeypatch.setattr(module, 'ppr_response',
+                        lambda eigenvalue, teleport, hops=None: ppr_response(eigenvalue, 0.2, hops))
+    assert diffusion(GRAPHS['window']).prediction_error > 0.01
+
+
+def test_counter_example_on_a_directed_graph():
+    """Complex eigenvalues, and five hops that are no low-pass filter: at a = 0.1, lambda = 2
+    becomes 1.51 where the limit is 0.947."""
+    result = diffusion(DIRECTED['cycle of pairs'], hops=5)
+    assert not result.is_symmetric and result.imaginary == pytest.approx(1)
+    laplacian = 1 - result.eigenvalue
+    expected = np.array([0, 1 - 1j, 1 + 1j, 2, 1, 1, 1, 1])
+    assert np.allclose(np.sort_complex(laplacian), np.sort_complex(expected), atol=1e-7)
+
+    at_two, at_one = np.abs(laplacian - 2).argmin(), np.abs(laplacian - 1).argmin()
+    after = 1 - result.response
+    assert after[at_two] == pytest.approx(1.5068, abs=5e-5)
+    limit = 1 - ppr_response(result.eigenvalue, 0.1)
+    assert limit[at_two] == pytest.approx(1.8 / 1.9) and round(1.8 / 1.9, 3) == 0.947
+    # The high frequency passes five times as much as the middle one; in the limit, half as much.
+    passed, passed_in_the_limit = np.abs(1 - after), np.abs(1 - limit)
+    assert passed[at_two] > 5 * passed[at_one]
+    assert passed_in_the_limit[at_two] < 0.6 * passed_in_the_limit[at_one]
+    assert result.response_error >= (after - limit)[at_two].real - 1e-9
+
+    # Values along that eigenvector keep half of their size, where the limit keeps a twentieth.
+    alternating = (-1.) ** PAIR.numpy()
+    operator_ = operator(uniform_attention(DIRECTED['cycle of pairs']), 5, 0.1)
+    assert np.allclose(operator_ @ alternating, -0.50678 * alternating, atol=1e-5)
+
+
+def test_five_hops_are_no_low_pass_filter_and_the_limit_is_one():
+    laplacian = np.linspace(0, 2, 401)
+    damping = np.abs(ppr_response(1 - laplacian, 0.1, 5))
+    assert damping[-1] > 5 * damping.min() and (np.diff(damping) > 0).any()
+    limit = ppr_response(1 - laplacian, 0.1)
+    assert (np.diff(limit) < 0).all()
+    assert np.allclose(ppr_response(1 - laplacian, 0.1, 400), limit, atol=1e-15)
+    error = np.abs(ppr_response(1 - laplacian, 0.1, 5) - limit)
+    assert (error <= 0.9**6 * 2 / 1.9 + 1e-12).all()
+
+
+def test_heat_response_in_the_limit_and_cut_off():
+    laplacian = np.linspace(0, 2, 11)
+    assert np.allclose(heat_response(1 - laplacian, 2.), np.exp(-2 * laplacian))
+    assert np.allclose(heat_response(1 - laplacian, 2., 60), np.exp(-2 * laplacian))
+    assert heat_response(1., 2., 2) == pytest.approx(5 * math.exp(-2))  # weights not scaled
+    assert np.allclose(heat_response(1j, 2.), np.exp(-2 * (1 - 1j)))
+    assert np.allclose(ppr_response(1j, 0.1, 2), -0.81 + 0.09j + 0.1)
+
+
+# Receptive fields ####################################################################
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_receptive_field_is_that_of_boolean_powers(name):
+    mask = module.square_graph(GRAPHS[name]).to_mask().numpy()
+    step = (mask | np.eye(len(mask), dtype=bool)).astype(float)
+    expected = [(np.linalg.matrix_power(step, hop) > 0).sum(axis=1) for hop in range(7)]
+    assert np.array_equal(receptive_field(GRAPHS[name], hops=6), expected)
+
+
+def test_receptive_field_of_a_window_and_of_a_star():
+    result = diffusion(patterns.SlidingWindow(3).build(100), hops=40)
+    assert result.field_max[:5].tolist() == [1, 7, 13, 19, 25]
+    assert result.field_min[:5].tolist() == [1, 4, 7, 10, 13]
+    assert result.hops_to_reach_all == 33
+    star = diffusion(patterns.Star().build(50), hops=3)
+    assert star.hops_to_reach_all == 2 and star.field_mean[2] == 50
+
+
+def test_causal_hops_stay_causal_and_global_tokens_leak():
+    causal = parse('(SlidingWindow(2) | GlobalTokens(1)) & Causal()').build(30)
+    assert (receptive_field(causal, hops=8) <= np.arange(1, 31)).all()
+    assert diffusion(causal, hops=30).hops_to_reach_all is None
+    one_edge_back = parse('(SlidingWindow(2) & Causal()) | GlobalTokens(1)').build(30)
+    field = receptive_field(one_edge_back, hops=2)
+    assert field[1, 1] == 2 and (field[2] == 30).all()
+
+
+def test_sampled_queries_have_their_own_fields(monkeypatch):
+    graph = parse('SlidingWindow(2) | RandomKeys(1)').build(300, seed=0)
+    full = receptive_field(graph, hops=4)
+    chosen = np.sort(np.random.default_rng(3).choice(300, 21, replace=False))
+    sampled = receptive_field(graph, hops=4, queries=21, queries_seed=3)
+    assert np.array_equal(sampled, full[:, chosen])
+    monkeypatch.setattr(module, '_BYTES_AT_ONCE', 1000)
+    assert np.array_equal(receptive_field(graph, hops=4), full)
+    monkeypatch.setattr(module, '_ALL_QUERIES_UP_TO', 100)
+    monkeypatch.setattr(module, '_SAMPLED_QUERIES', 9)
+    assert diffusion(graph).queries == 9
+
+
+def test_large_graph_has_receptive_fields_alone():
+    graph = patterns.SlidingWindow(4).build(20_000)
+    with pytest.raises(ValueError, match=r"at most 2048 tokens .*\(got 20000\).*spectra=False"):
+        diffusion(graph)
+    result = diffusion(graph, hops=3, spectra=False)
+    assert result.queries == 512 and result.field_max.tolist() == [1, 9, 17, 25]
+    assert result.distance.size == 0 and result.distance_at_last is None
+    assert len(draw({'window': [result]}).axes) == 2
+
+
+# Bad input ###########################################################################
+
+
+@pytest.mark.parametrize('options, error, message', [
+    ({'hops': 0}, ValueError, r"'hops' must be at least 1 \(got 0\)"),
+    ({'hops': 2.}, TypeError, r"'hops' must be an int \(got float\)"),
+    ({'teleport': 0.}, ValueError, r"'teleport' must be in \(0, 1\] \(got 0.0\)"),
+    ({'time': -1.}, ValueError, r"'time' must be positive \(got -1.0\)"),
+    ({'time': math.inf}, ValueError, r"'time' must be positive \(got inf\)"),
+    ({'time': '1'}, TypeError, r"'time' must be a number \(got str\)"),
+    ({'queries': 0}, ValueError, r"'queries' must be at least 1 \(got 0\)"),
+    ({'queries_seed': -1}, ValueError, r"'queries_seed' must be at least 0 \(got -1\)"),
+])
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        diffusion(GRAPHS['window'], **options)
+
+
+@pytest.mark.parametrize('graph', [
+    BipartiteGraph(torch.empty(2, 0, dtype=torch.long), 0), patterns.SlidingWindow(1).build(3, 4),
+])
+def test_graphs_it_cannot_repeat(graph):
+    for call in (diffusion, lambda graph: receptive_field(graph, hops=1)):
+        with pytest.raises(ValueError, match="'graph' must have as many keys as queries"):
+            call(graph)
+
+
+def test_matrices_it_cannot_invert(monkeypatch):
+    with pytest.raises(TypeError, match="'attention' must be a square scipy sparse array"):
+        resolvent(np.eye(3), 0.1)
+    monkeypatch.setattr(module, '_LARGEST_DENSE', 20)
+    with pytest.raises(ValueError, match=r"'attention' must have at most 20 tokens .*\(got 24\)"):
+        operator(uniform_attention(GRAPHS['window']), 2, 0.1)
+
+
+# Command #############################################################################
+
+
+def test_command(tmp_path, capsys):
+    main(['--pattern', 'SlidingWindow(2)', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
+          '--hops', '3', '--out', str(tmp_path)])
+    assert 'hops to reach all' in capsys.readouterr().out
+    saved = json.loads((tmp_path / 'diffusion.json').read_text())
+    window = saved['SlidingWindow(2)'][0]
+    assert len(window['distance']) == 4 and len(window['eigenvalue']) == 32
+    assert isinstance(saved['SlidingWindow(1) | RandomKeys(2)'][0]['eigenvalue'][0], list)
+    assert (tmp_path / 'diffusion.png').stat().st_size > 10_000
+
+
+def test_picture_holds_the_curves():
+    fast, slow = diffusion(nx.complete_graph(9)), diffusion(nx.cycle_graph(9))
+    responses, field, distance, _ = draw({'fast': [fast], 'slow': [slow]}).axes
+    labels = [line.get_label() for line in responses.lines]
+    assert labels == ['K = 1', 'K = 2', 'K = 3', 'K = 5', r'K = $\infty$', 'heat, t = 5']
+    assert responses.lines[3].get_ydata()[-1] == pytest.approx(1.5068, abs=5e-5)
+    assert np.array_equal(field.lines[1].get_ydata(), slow.field_mean)
+    assert np.array_equal(distance.lines[1].get_ydata(), slow.distance)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--n', '2049'], "spectra=False"),
+    (['--hops', '0'], "'hops' must be at least 1 (got 0)"),
+])
+def test_bad_input_is_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and message in lines[0]

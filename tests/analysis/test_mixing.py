@@ -1,0 +1,315 @@
+"""Mixing: closed forms, the theorems, and walks that do not mix."""
+
+import json
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from analysis import mixing as module
+from analysis.mixing import draw, main, mixing
+from graphattn import BipartiteGraph, patterns
+from graphattn.patterns import parse
+
+ROUNDING = 1e-12
+CYCLE = nx.cycle_graph(5, create_using=nx.DiGraph)
+
+
+def with_loops(graph):
+    graph = graph.copy()
+    graph.add_edges_from((node, node) for node in graph)
+    return graph
+
+
+REVERSIBLE = {
+    'complete': nx.complete_graph(7), 'odd cycle': nx.cycle_graph(9),
+    'cycle with loops': with_loops(nx.cycle_graph(8)), 'star with loops': with_loops(
+        nx.star_graph(6)), 'path with loops': with_loops(nx.path_graph(9)),
+    'hypercube with loops': with_loops(nx.hypercube_graph(4)), 'petersen': nx.petersen_graph(),
+    'regular': nx.random_regular_graph(4, 30, seed=0), 'lollipop': nx.lollipop_graph(6, 4),
+    'margulis': nx.Graph(nx.margulis_gabber_galil_graph(4)),
+    'window': patterns.SlidingWindow(2).build(24),
+    'longformer': parse('SlidingWindow(2) | GlobalTokens(1)').build(24),
+}
+DIRECTED = {
+    'random keys': parse('SlidingWindow(1) | RandomKeys(2)').build(40, seed=0),
+    'random keys alone': parse('RandomKeys(8)').build(40, seed=1),
+    'diffuser': parse('diffuser(window=4, num_global=2, num_random=2)').build(40, seed=0),
+    'one edge more than a cycle': with_loops(CYCLE),
+}
+
+
+def walk_of(graph, lazy=False):
+    """Row-stochastic, dense, written anew; every query here has a key."""
+    mask = module.uniform_attention(graph, keyless='stay').toarray() > 0
+    walk = mask / mask.sum(axis=1, keepdims=True)
+    return (walk + np.eye(len(walk))) / 2 if lazy else walk
+
+
+def distances_by_powers(walk, stationary, steps):
+    powers = [np.linalg.matrix_power(walk, step) for step in range(steps)]
+    return np.array([np.abs(power - stationary).sum(axis=1).max() / 2 for power in powers])
+
+
+@pytest.mark.parametrize('lazy', [False, True])
+@pytest.mark.parametrize('name', [*REVERSIBLE, *DIRECTED])
+def test_distance_is_that_of_matrix_powers_and_below_the_bound(name, lazy):
+    graph = (REVERSIBLE | DIRECTED)[name]
+    result = mixing(graph, steps=30, lazy=lazy)
+    walk = walk_of(graph, lazy)
+    assert np.allclose(result.stationary @ walk, result.stationary, atol=ROUNDING)
+    assert result.stationary.sum() == pytest.approx(1)
+    expected = distances_by_powers(walk, result.stationary, len(result.distance))
+    assert np.allclose(result.distance, expected, atol=1e-11)
+    assert (result.distance <= result.bound + ROUNDING).all()
+    assert (np.diff(result.distance) <= ROUNDING).all()
+    assert result.is_reversible == (name in REVERSIBLE)
+    assert result.beta <= result.sigma + 1e-9
+    # An eigenfunction orthogonal to constants keeps the walk away: Levin and Peres, Eq. 12.15.
+    assert (result.distance >= result.beta ** np.arange(len(result.distance)) / 2 - 1e-11).all()
+
+
+@pytest.mark.parametrize('name, beta', [
+    ('complete', 1 / 6), ('odd cycle', math.cos(math.pi / 9)),
+    ('cycle with loops', (1 + 2 * math.cos(math.pi / 4)) / 3),
+    ('hypercube with loops', 3 / 5), ('petersen', 2 / 3),
+])
+def test_closed_forms_of_beta(name, beta):
+    assert mixing(REVERSIBLE[name]).beta == pytest.approx(beta, abs=1e-12)
+
+
+@pytest.mark.parametrize('name', ['complete', 'odd cycle', 'petersen', 'regular'])
+def test_theorem_3_on_regular_graphs(name):
+    """The l1 distance is at most sqrt(n) beta^t: half of it is total variation."""
+    result = mixing(REVERSIBLE[name], steps=60)
+    theorem = math.sqrt(result.num_tokens) * result.beta ** np.arange(len(result.distance))
+    assert (2 * result.distance <= theorem + ROUNDING).all()
+    assert (2 * result.bound <= theorem + ROUNDING).all()
+
+
+def test_beta_bounds_nothing_on_a_directed_graph():
+    """Shifts forget all in three steps, so beta is 0, and yet have not mixed in two."""
+    shift = nx.DiGraph((i, 2 * i % 8 + bit) for i in range(8) for bit in (0, 1))
+    result = mixing(shift.reverse())  # networkx edges run from key to query
+    assert result.beta < 1e-4  # a defective eigenvalue 0 is found no better
+    assert result.distance[2] == pytest.approx(0.5) and result.mixing_time == 3
+    assert result.distance[2] > math.sqrt(8) / 2 * result.beta**2
+    assert result.sigma == pytest.approx(1) and result.mixing_time_bound is None
+
+
+def test_complete_graph_in_closed_form():
+    """After t steps the start has 1/n + (1 - 1/n) (-1 / (n - 1))^t."""
+    result = mixing(nx.complete_graph(7), steps=8)
+    assert np.allclose(result.distance, (6 / 7) * (1 / 6.) ** np.arange(9), atol=1e-12)
+    assert result.mixing_time == 1 and result.reason is None
+
+
+def test_mixing_time_is_the_first_step_below_epsilon():
+    result = mixing(REVERSIBLE['path with loops'], epsilon=0.05)
+    assert result.distance[result.mixing_time] <= 0.05 < result.distance[result.mixing_time - 1]
+    assert result.mixing_time <= result.mixing_time_bound
+    too_soon = mixing(REVERSIBLE['path with loops'], epsilon=0.05, steps=result.mixing_time - 1)
+    assert too_soon.mixing_time is None
+    assert too_soon.reason == f'more than {result.mixing_time - 1} steps'
+
+
+@pytest.mark.parametrize('graph, period, far', [
+    (nx.cycle_graph(6), 2, 0.5), (nx.star_graph(5), 2, 0.5), (nx.hypercube_graph(3), 2, 0.5),
+    (CYCLE, 5, 0.8),
+    (nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (1, 4), (4, 5), (5, 0)]), 4, None),
+])
+def test_periodic_walks_do_not_mix_unless_lazy(graph, period, far):
+    result = mixing(graph, steps=40)
+    assert result.period == period and result.closed_classes == 1
+    assert result.beta == pytest.approx(1) and result.mixing_time is None
+    assert result.reason == f'period {period}'
+    assert result.distance[-1] >= 0.5 - 1e-9
+    if far is not None:
+        assert result.distance[-1] == pytest.approx(far)
+    lazy = mixing(graph, steps=400, lazy=True)
+    assert lazy.period == 1 and lazy.mixing_time is not None and lazy.beta < 1
+
+
+def test_disconnected_graph():
+    """The start's own half keeps all the mass, of which the limit gives it 3/7 or 4/7."""
+    graph = nx.disjoint_union(nx.complete_graph(3), nx.complete_graph(4))
+    result = mixing(graph, steps=50)
+    assert result.closed_classes == 2 and result.beta == pytest.approx(1)
+    assert result.reason == '2 sets of tokens are never left' and result.mixing_time is None
+    assert result.distance[-1] == pytest.approx(4 / 7)
+    assert np.allclose(result.stationary, 1 / 7)
+    assert (result.distance <= result.bound + ROUNDING).all()
+
+
+def test_causal_walk_ends_at_the_first_token():
+    result = mixing(parse('SlidingWindow(1) & Causal()').build(8), steps=200)
+    assert np.allclose(result.stationary, np.eye(8)[0])
+    assert result.closed_classes == 1 and not result.is_reversible
+    assert result.beta == pytest.approx(0.5, abs=1e-12)
+    assert result.sigma is None and result.bound.size == 0
+    # From the last of 8 tokens it takes 7 moves of probability 1/2 each.
+    after = [sum(math.comb(t, k) for k in range(7)) / 2**t for t in range(40)]
+    assert np.allclose(result.distance[:40], after, atol=1e-12)
+
+
+def test_queries_without_keys_stay():
+    result = mixing(BipartiteGraph(torch.empty(2, 0, dtype=torch.long), 4))
+    assert result.closed_classes == 4 and result.period == 1 and result.is_reversible
+    assert np.allclose(result.distance, 0.75)
+    sink = mixing(nx.DiGraph([(0, 1), (1, 2)]))
+    assert np.allclose(sink.stationary, [1, 0, 0]) and sink.mixing_time == 2
+
+
+def test_one_token():
+    result = mixing(nx.complete_graph(1))
+    assert (result.beta, result.sigma, result.mixing_time) == (0., 0., 0)
+    assert result.mixing_time_bound == 0 and result.distance.tolist() == [0.]
+
+
+# Restarts ############################################################################
+
+
+@pytest.mark.parametrize('teleport', [0.1, 0.5, 1.])
+@pytest.mark.parametrize('graph', [*REVERSIBLE.values(), *DIRECTED.values(), nx.cycle_graph(6),
+                                   CYCLE])
+def test_restart_walk_goes_to_its_own_limit_geometrically(graph, teleport):
+    result = mixing(graph, teleport=teleport, steps=40)
+    walk, n = walk_of(graph), result.num_tokens
+    limit = teleport * np.linalg.inv(np.eye(n) - (1 - teleport) * walk)
+    mass, expected = np.eye(n), []
+    for _ in result.restart_distance:
+        expected.append(np.abs(mass - limit).sum(axis=1).max() / 2)
+        mass = (1 - teleport) * mass @ walk + teleport * np.eye(n)
+    assert np.allclose(result.restart_distance, expected, atol=1e-12)
+    assert (result.restart_distance <= result.restart_bound + ROUNDING).all()
+    assert result.restart_seed_mass == pytest.approx(limit.diagonal().min())
+    assert result.restart_seed_mass >= teleport - ROUNDING
+    apart = np.abs(limit - result.stationary).sum(axis=1).max() / 2
+    assert result.restart_from_stationary == pytest.approx(apart, abs=1e-12)
+
+
+def test_restart_bound_is_reached():
+    """A walk that never returns to its seed nor to any token it has seen."""
+    path = nx.DiGraph([(i, i + 1) for i in range(39)])
+    result = mixing(path, steps=30)
+    assert np.allclose(result.restart_distance, result.restart_bound)
+
+
+def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
+    result = mixing(nx.random_regular_graph(16, 512, seed=0))
+    assert result.distance[-1] < 1e-11
+    assert 0.1 < result.restart_seed_mass < 0.12
+    assert result.restart_from_stationary > 0.1
+
+
+# Size ################################################################################
+
+
+@pytest.mark.parametrize('expression', [
+    'SlidingWindow(2) | RandomKeys(2)', 'SlidingWindow(2) | GlobalTokens(1)',
+])
+def test_iterative_and_dense_ways_agree(expression, monkeypatch):
+    graph = parse(expression).build(120, seed=3)
+    dense = mixing(graph)
+    for limit in ('_LARGEST_DENSE', '_LARGEST_SYMMETRIC', '_LARGEST_GENERAL'):
+        monkeypatch.setattr(module, limit, 10)
+    monkeypatch.setattr(module, '_STARTS_AT_ONCE', 50)
+    other = mixing(graph)
+    assert other.beta == pytest.approx(dense.beta, abs=1e-6)
+    assert other.sigma == pytest.approx(dense.sigma, abs=1e-8)
+    assert np.allclose(other.stationary, dense.stationary, atol=1e-10)
+    assert np.allclose(other.distance[:60], dense.distance[:60], atol=1e-10)
+    assert np.allclose(other.restart_distance[:60], dense.restart_distance[:60], atol=1e-10)
+
+
+def test_blocks_of_starts_that_end_early_do_not_cut_the_curve(monkeypatch):
+    """The last start, token 0, is at its limit at once; the first takes five steps."""
+    chain = nx.DiGraph([(i, i + 1) for i in range(5)])  # query i + 1 moves to i; 0 stays
+    graph = nx.DiGraph()
+    graph.add_nodes_from(reversed(range(6)))
+    graph.add_edges_from(chain.edges)
+    full = mixing(graph, steps=20)
+    monkeypatch.setattr(module, '_STARTS_AT_ONCE', 1)
+    assert np.array_equal(mixing(graph, steps=20).distance, full.distance)
+    assert full.mixing_time == 5
+
+
+def test_sampled_starts_are_said_and_bound_from_below(monkeypatch):
+    graph = DIRECTED['random keys']
+    full = mixing(graph)
+    assert full.all_starts and full.starts == 40
+    some = mixing(graph, starts=5, starts_seed=1)
+    assert not some.all_starts and some.starts == 5
+    assert (some.distance[:20] <= full.distance[:20] + ROUNDING).all()
+    assert np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=1).distance)
+    assert not np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=2).distance)
+    monkeypatch.setattr(module, '_ALL_STARTS_UP_TO', 39)
+    assert mixing(graph).starts == 40  # 64 are wanted
+    monkeypatch.setattr(module, '_SAMPLED_STARTS', 8)
+    assert mixing(graph).starts == 8
+
+
+@pytest.mark.parametrize('options, error, message', [
+    ({'epsilon': 0.}, ValueError, r"'epsilon' must be in \(0, 1\] \(got 0.0\)"),
+    ({'epsilon': math.nan}, ValueError, "'epsilon' must be in"),
+    ({'teleport': 1.5}, ValueError, r"'teleport' must be in \(0, 1\] \(got 1.5\)"),
+    ({'teleport': '0.1'}, TypeError, r"'teleport' must be a number \(got str\)"),
+    ({'steps': 0}, ValueError, r"'steps' must be at least 1 \(got 0\)"),
+    ({'steps': 2.}, TypeError, r"'steps' must be an int \(got float\)"),
+    ({'starts': 0}, ValueError, r"'starts' must be at least 1 \(got 0\)"),
+    ({'starts_seed': -1}, ValueError, r"'starts_seed' must be at least 0 \(got -1\)"),
+])
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        mixing(CYCLE, **options)
+
+
+def test_graphs_it_cannot_walk_on(monkeypatch):
+    with pytest.raises(ValueError, match="'graph' must have as many keys as queries"):
+        mixing(patterns.SlidingWindow(1).build(3, 4))
+    with pytest.raises(TypeError, match="'graph' must be a BipartiteGraph"):
+        mixing('star')
+    monkeypatch.setattr(module, '_LARGEST_LIMIT', 20)
+    with pytest.raises(ValueError, match=r"'starts' must be at most 4 for 5 tokens \(got 5\)"):
+        mixing(CYCLE)
+
+
+# Command #############################################################################
+
+
+def test_command(tmp_path, capsys):
+    main(['--pattern', 'SlidingWindow(2)', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
+          '--steps', '100', '--out', str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert 'mixing time' in printed
+    saved = json.loads((tmp_path / 'mixing.json').read_text())
+    window = saved['SlidingWindow(2)'][0]
+    assert window['mixing_time'] == mixing(patterns.SlidingWindow(2).build(32)).mixing_time
+    assert len(window['bound']) == len(window['distance'])
+    assert (tmp_path / 'mixing.png').stat().st_size > 10_000
+
+
+def test_picture_holds_the_curves():
+    fast, slow = mixing(nx.complete_graph(5)), mixing(nx.cycle_graph(5))
+    plain, restart = draw({'fast': [fast], 'slow': [slow, mixing(nx.cycle_graph(7))]}).axes
+    drawn = [line.get_ydata() for line in plain.lines]
+    assert any(np.array_equal(curve, slow.distance) for curve in drawn)
+    assert any(np.array_equal(curve, slow.bound) for curve in drawn)
+    assert plain.get_yscale() == 'log'
+    labels = [line.get_label() for line in restart.lines]
+    assert labels.count('fast') == labels.count('slow') == 1
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--epsilon', '2'], "'epsilon' must be in (0, 1] (got 2.0)"),
+    (['--steps', '0'], "'steps' must be at least 1 (got 0)"),
+    (['--n', '0'], "'graph' must have as many keys as queries"),
+])
+def test_bad_input_is_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and message in lines[0]

@@ -1,0 +1,64 @@
+"""The walk of uniform attention and its eigenvalues, component by component."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from analysis.walk import (
+    component_eigenvalues,
+    is_symmetric,
+    strong_components,
+    uniform_attention,
+)
+from graphattn import BipartiteGraph
+from graphattn.patterns import SlidingWindow
+
+
+def eigenvalues(graph):
+    attention = uniform_attention(graph)
+    return component_eigenvalues(attention, strong_components(attention))
+
+
+def test_rows_are_queries():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=torch.bool)
+    rows = [[0.5, 0.5, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
+    assert np.allclose(uniform_attention(mask).toarray(), rows)
+    rows[1] = [0, 1, 0]
+    assert np.allclose(uniform_attention(mask, keyless='stay').toarray(), rows)
+
+
+def test_symmetry_of_the_edges():
+    assert is_symmetric(uniform_attention(SlidingWindow(2).build(9)))
+    assert not is_symmetric(uniform_attention(nx.DiGraph([(0, 1), (1, 2), (2, 0)])))
+
+
+def test_eigenvalues_of_a_directed_cycle_are_roots_of_unity():
+    found = eigenvalues(nx.cycle_graph(6, create_using=nx.DiGraph))
+    roots = np.exp(2j * np.pi * np.arange(6) / 6)
+    assert np.abs(found[:, None] - roots).min(axis=1).max() < 1e-13
+    assert np.abs(found[:, None] - roots).min(axis=0).max() < 1e-13
+
+
+def test_eigenvalues_far_from_normal():
+    """Pairs that also attend to the pair before: solved whole, the second modulus comes out as
+    0.93."""
+    pair = np.arange(512) // 2
+    lag = pair[:, None] - pair
+    attention = uniform_attention(sp.csr_array(((lag == 0) | (lag == 1)).astype(float)))
+    found = component_eigenvalues(attention, strong_components(attention))
+    assert np.allclose(found[:256].real, [1, *[0.5] * 255], atol=1e-12)
+    assert np.abs(found[256:]).max() < 1e-12 and np.abs(found.imag).max() < 1e-12
+    whole = np.sort(np.abs(np.linalg.eigvals(attention.toarray())))
+    assert whole[-2] > 0.9
+    dense = component_eigenvalues(attention.toarray(), strong_components(attention))
+    assert np.allclose(dense, found)
+
+
+@pytest.mark.parametrize('graph', [
+    BipartiteGraph(torch.empty(2, 0, dtype=torch.long), 0), SlidingWindow(1).build(3, 4),
+])
+def test_hops_need_as_many_keys_as_queries(graph):
+    with pytest.raises(ValueError, match="'graph' must have as many keys as queries"):
+        uniform_attention(graph)
