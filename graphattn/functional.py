@@ -8,6 +8,7 @@ from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +19,13 @@ from graphattn.graph import BipartiteGraph
 if TYPE_CHECKING:
     from graphattn.samplers import FactorModel
 
-# Share of the pairs above which masked dense attention takes less time than the fused kernel. On
-# two cores, forward with backward, 4 heads of 32, they took 21 and 23 ms at 20 % of 1,024 x 1,024
-# pairs, 479 and 445 ms at 20 % and 387 and 592 ms at 30 % of 4,096 x 4,096. To measure another
-# machine: python -m experiments.benchmarks.crossover.
-DENSE_ABOVE = 0.2
+# By the number of keys, the share of the pairs above which masked dense attention takes less time
+# than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
+# and the dense one took 2.7 and 3.1 ms at 20 % and 3.5 and 3.1 ms at 35 % of 256 x 256 pairs, 24
+# and 27 ms at 50 % and 29 and 26 ms at 65 % of 1,024 x 1,024, 579 and 661 ms at 50 % and 853 and
+# 792 ms at 95 % of 4,096 x 4,096. The forward pass alone is faster dense for complete graphs only,
+# which need no mask. To measure another machine: python -m experiments.benchmarks.crossover.
+DENSE_ABOVE = {256: 0.3, 1024: 0.55, 4096: 0.7}
 
 
 def edge_attention(
@@ -63,9 +66,9 @@ def edge_attention(
             divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the weights that were used.
         backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
-            ``'auto'``: ``'sdpa'`` for graphs that hold more than :data:`DENSE_ABOVE` of the pairs
-            (without a gate); else ``'numba'`` on a CPU, ``'csr'`` where torch has CSR products,
-            and ``'gather'``.
+            ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
+            of the pairs than :data:`DENSE_ABOVE` says (without a gate); else ``'numba'`` on a
+            CPU, ``'csr'`` where torch has CSR products, and ``'gather'``.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -154,11 +157,23 @@ def _choose_backend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteG
                     edge_gate: Tensor | None, return_attention_weights: bool) -> str:
     if return_attention_weights:
         return 'csr' if kernels.load('csr').is_available(graph.device) else 'gather'
-    if edge_gate is None and graph.num_edges > DENSE_ABOVE * graph.num_pairs:
+    is_complete = graph.num_edges == graph.num_pairs
+    if edge_gate is None and (is_complete or _is_dense(graph) and _trains(query, key, value)):
         # Dense products would spread NaN and inf to queries that do not attend to them.
-        if graph.num_edges == graph.num_pairs or _are_finite(key, value):
+        if is_complete or _are_finite(key, value):
             return 'sdpa'
     return _choose_sparse_backend(graph.device.type)
+
+
+def _is_dense(graph: BipartiteGraph) -> bool:
+    keys_per_block = graph.num_keys / max(graph.num_blocks, 1)
+    share = np.interp(np.log(max(keys_per_block, 1)), np.log(list(DENSE_ABOVE)),
+                      list(DENSE_ABOVE.values()))
+    return graph.num_edges > share * graph.num_pairs
+
+
+def _trains(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 @cache
@@ -174,7 +189,8 @@ def _choose_sparse_backend(device_type: str) -> str:
 
 
 def _are_finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    # One pass: a sum is finite only if all its terms are.
+    return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
 
 
 def check_arguments(

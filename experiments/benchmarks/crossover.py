@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 
@@ -21,14 +22,14 @@ BACKENDS = ('csr', 'numba', 'sdpa', 'auto')
 
 def main(
     nodes: list[int] = (256, 1024, 4096),
-    densities: list[float] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.),
+    densities: list[float] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.),
     heads: int = 4,
     channels: int = 32,
     rounds: int = 7,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times forward with backward of each backend, and what 'auto' makes of it.
+    """Times each backend, and what 'auto' makes of them.
 
     Args:
         nodes: Numbers of queries and of keys.
@@ -41,35 +42,55 @@ def main(
     """
     if quick:
         nodes, rounds = (256, 1024), 3
-    rows = [measure(n, density, heads, channels, rounds)
-            for n, density in progress(product(nodes, densities), 'crossover')]
+    rows = []
+    for n, density in progress(product(nodes, densities), 'crossover'):
+        rows += measure(n, density, heads, channels, rounds)
     report(rows, 'crossover', out)
-    for n in nodes:
-        dense_wins = [row['density'] for row in rows
-                      if row['n'] == n and row['sdpa ms'] < row['numba ms']]
-        first = f'{min(dense_wins):.0%}' if dense_wins else 'no density'
-        print(f'{n} tokens: dense attention is faster from {first} on')
-    print(f"'auto' goes dense above {functional.DENSE_ABOVE:.0%}; it took at most "
-          f"{max(row['auto / best'] for row in rows):.2f} times the best")
-    chosen = [row for row in rows if row['n'] == max(nodes)]
+    training = [row for row in rows if row['pass'] == 'forward+backward']
+    measured = {n: dense_from([row for row in training if row['n'] == n]) for n in nodes}
+    print(f"'auto' took at most {max(row['auto / best'] for row in rows):.2f} times the best")
+    print(f'DENSE_ABOVE is {functional.DENSE_ABOVE} and would here be {measured}')
+    chosen = [row for row in training if row['n'] == max(nodes)]
     log_log({name: ([row['density'] for row in chosen], [row[f'{name} ms'] for row in chosen])
              for name in BACKENDS}, 'crossover', out, x='density', y='forward + backward, ms',
             title=f'{max(nodes)} tokens, {heads} heads of {channels}')
 
 
-def measure(n: int, density: float, heads: int, channels: int, rounds: int) -> dict:
-    """Milliseconds of each backend at one size and density."""
+def measure(n: int, density: float, heads: int, channels: int, rounds: int) -> list[dict]:
+    """Milliseconds of each backend at one size and density: a training step, and inference."""
     graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:
         torch.autograd.grad(edge_attention(*inputs, graph, backend=backend).sum(), inputs)
 
-    times = interleave({name: lambda name=name: step(name) for name in BACKENDS}, rounds)
-    best = min(seconds for name, seconds in times.items() if name != 'auto')
-    return {'n': n, 'density': density,
-            **{f'{name} ms': 1e3 * seconds for name, seconds in times.items()},
-            'auto / best': times['auto'] / best}
+    def infer(backend: str) -> None:
+        with torch.no_grad():
+            edge_attention(*inputs, graph, backend=backend)
+
+    rows = []
+    for name, run in (('forward+backward', step), ('forward', infer)):
+        times = interleave({backend: lambda b=backend, run=run: run(b) for backend in BACKENDS},
+                           rounds)
+        best = min(seconds for backend, seconds in times.items() if backend != 'auto')
+        rows.append({'n': n, 'density': density, 'pass': name,
+                     **{f'{backend} ms': 1e3 * seconds for backend, seconds in times.items()},
+                     'auto / best': times['auto'] / best})
+    return rows
+
+
+def dense_from(rows: list[dict]) -> float:
+    """The density at which the times of dense and fused attention cross, between those measured;
+    complete graphs apart, which need no mask."""
+    rows = [row for row in rows if row['density'] < 1]
+    advantage = [math.log(row['numba ms'] / row['sdpa ms']) for row in rows]
+    density = [row['density'] for row in rows]
+    for i in range(1, len(rows)):
+        low, high = advantage[i - 1:i + 1]
+        if low < 0 <= high:
+            share = -low / (high - low)
+            return round(density[i - 1] + share * (density[i] - density[i - 1]), 2)
+    return density[0] if advantage[0] >= 0 else 1.
 
 
 if __name__ == '__main__':

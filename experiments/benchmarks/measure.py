@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -20,17 +21,22 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
     """The median seconds of each case, measured in turns: a slow spell of the machine hits all.
 
-    Every case runs once unmeasured (which also compiles it), then up to ``rounds`` times, fewer
-    if all of them together take longer than ``seconds``, but at least twice.
+    Each round has an order of its own, for a case may leave the caches to the next one as it likes.
+
+    Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
+    but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
+    times as often while they have not taken a second.
     """
     times = {name: [] for name in cases}
     for case in cases.values():
         case()
     begin = time.perf_counter()
-    for done in range(rounds):
-        if done >= 2 and time.perf_counter() - begin > seconds:
+    for done in range(100 * rounds):
+        spent = time.perf_counter() - begin
+        if done >= 2 and spent > (seconds if done < rounds else 1):
             break
-        for name, case in cases.items():
+        for name in random.Random(done).sample(list(cases), len(cases)):
+            case = cases[name]
             start = time.perf_counter()
             case()
             times[name].append(time.perf_counter() - start)

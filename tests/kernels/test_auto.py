@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from graphattn import functional, kernels
+from graphattn import BipartiteGraph, functional, kernels
 from graphattn.functional import edge_attention
 from graphattn.patterns import Full, RandomKeys
 from tests.kernels.test_backends import draw
@@ -35,6 +35,7 @@ def run(graph, loaded, poison=None, **options):
     inputs = draw(graph, 'per_edge' if options.pop('gated', False) else 'plain')
     if poison:
         inputs[poison][0] = torch.nan
+    inputs['query'].requires_grad_()
     edge_attention(graph=graph, **inputs, **options)
     return loaded[-1]
 
@@ -44,11 +45,26 @@ def test_sparse_graphs_are_fused(loaded):
     assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
 
 
-def test_nearly_full_graphs_are_dense(loaded):
-    count = int(20 * functional.DENSE_ABOVE) + 1
-    assert run(RandomKeys(count).build(20, seed=0), loaded) == 'sdpa'
-    assert run(RandomKeys(count - 2).build(20, seed=0), loaded) == 'numba'
+@pytest.mark.parametrize('n', [20, 256, 512, 1024])
+def test_nearly_full_graphs_are_dense_in_training(loaded, n):
+    shares = functional.DENSE_ABOVE
+    below, above = shares.get(n, min(shares.values())), shares.get(n, 0.6)
+    assert run(RandomKeys(int(n * below) - 1).build(n, seed=0), loaded) == 'numba'
+    almost = RandomKeys(int(n * above) + 2).build(n, seed=0)
+    assert run(almost, loaded) == 'sdpa'
+    with torch.no_grad():
+        assert run(almost, loaded) == 'numba'
+
+
+def test_size_means_the_keys_of_a_block(loaded):
+    block = RandomKeys(10).build(20, seed=0)
+    assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'
+
+
+def test_complete_graphs_are_dense(loaded):
     assert run(Full().build(20), loaded) == 'sdpa'
+    with torch.no_grad():
+        assert run(Full().build(20), loaded) == 'sdpa'
     assert run(Full().build(20), loaded, gated=True) == 'numba'
 
 
