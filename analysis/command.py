@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from matplotlib.figure import Figure
+from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
 from analysis.graphs import graph_of_pattern, read_graph, sampled_graphs
@@ -96,7 +97,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     """Parses and runs; what a user got wrong becomes one line and exit status 2."""
     try:
         run(parser.parse_args(arguments))
-    except (ArgumentError, ImportError, TypeError, ValueError) as error:
+    except (ArgumentError, ArpackError, ImportError, TypeError, ValueError) as error:
         line = ' '.join(str(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,198 @@
+"""What theorems say about expansion, on graphs whose numbers are known."""
+
+import itertools
+import json
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from analysis.expander import draw, expander, main
+from analysis.graphs import graph_of_pattern
+
+CONNECTED = {
+    'complete': nx.complete_graph(8), 'cycle': nx.cycle_graph(11), 'path': nx.path_graph(9),
+    'star': nx.star_graph(7), 'hypercube': nx.hypercube_graph(3), 'petersen': nx.petersen_graph(),
+    'barbell': nx.barbell_graph(5, 0), 'bipartite': nx.complete_multipartite_graph(4, 4),
+    'margulis': nx.margulis_gabber_galil_graph(3), 'edge': nx.path_graph(2),
+    'regular': nx.random_regular_graph(3, 10, seed=0),
+}
+
+
+def adjacency_of(graph):
+    return (nx.to_numpy_array(graph) > 0).astype(float)
+
+
+def least_conductance(adjacency):
+    """By all subsets."""
+    degree, n = adjacency.sum(1), len(adjacency)
+    best = math.inf
+    for bits in itertools.product([False, True], repeat=n - 1):
+        inside = np.array([*bits, False])
+        if inside.any():
+            boundary = adjacency[inside][:, ~inside].sum()
+            best = min(best, boundary / min(degree[inside].sum(), degree[~inside].sum()))
+    return best
+
+
+@pytest.mark.parametrize('name', CONNECTED)
+def test_cheeger_and_its_witness(name):
+    adjacency = adjacency_of(CONNECTED[name])
+    result = expander(CONNECTED[name])
+    h = least_conductance(adjacency)
+    assert result.cheeger_below - 1e-12 <= h <= result.sweep_conductance + 1e-12
+    assert result.sweep_conductance <= result.cheeger_above + 1e-12
+    inside = np.isin(np.arange(len(adjacency)), result.sweep_set)
+    boundary = adjacency[inside][:, ~inside].sum()
+    volume = adjacency[inside].sum()
+    assert (result.sweep_boundary, result.sweep_volume) == (boundary, volume)
+    assert volume <= adjacency.sum() / 2 and result.sweep_size == inside.sum()
+    assert result.sweep_conductance == pytest.approx(boundary / volume)
+    smaller = min(inside.sum(), (~inside).sum())
+    assert result.sweep_expansion == pytest.approx(boundary / smaller)
+
+
+@pytest.mark.parametrize('name', CONNECTED)
+def test_best_epsilon_holds_and_no_smaller_one_does(name):
+    adjacency = adjacency_of(CONNECTED[name])
+    n = len(adjacency)
+    result = expander(CONNECTED[name])
+    laplacian = np.diag(adjacency.sum(1)) - adjacency
+    complete = (np.eye(n) - np.ones((n, n)) / n) * adjacency.sum() / n
+
+    def holds(epsilon):
+        sides = laplacian - (1 - epsilon) * complete, (1 + epsilon) * complete - laplacian
+        return min(np.linalg.eigvalsh(side)[0] for side in sides) > -1e-9
+
+    assert holds(result.epsilon + 1e-6) and not holds(result.epsilon - 1e-6)
+
+
+@pytest.mark.parametrize('name', CONNECTED)
+def test_diameter_and_connectivity(name):
+    result = expander(CONNECTED[name])
+    assert result.diameter == nx.diameter(CONNECTED[name]) and result.diameter_is_exact
+    assert result.is_connected and result.is_strongly_connected
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_diameter_of_random_graphs(seed):
+    graph = nx.connected_watts_strogatz_graph(80, 4, 0.1, seed=seed)
+    assert expander(graph).diameter == nx.diameter(graph)
+
+
+def test_diameter_of_long_graphs_is_a_bound_that_says_so(monkeypatch):
+    graph, cycle = nx.random_regular_graph(4, 300, seed=0), nx.cycle_graph(300)
+    exact = expander(graph).diameter
+    monkeypatch.setattr('analysis.expander._EXACT_NODES', 100)
+    bound = expander(graph)
+    assert bound.diameter <= exact == nx.diameter(graph) and not bound.diameter_is_exact
+    assert expander(cycle).diameter == 150
+    through_hub = expander(graph_of_pattern('star', 300))
+    assert through_hub.diameter == 2 and through_hub.diameter_is_exact
+
+
+def test_unscaled_approximation_is_false():
+    """Diffuser's Theorem 2 as printed: no 8-regular graph on 256 tokens is near K_n itself."""
+    result = expander(nx.random_regular_graph(8, 256, seed=0))
+    largest = 8 * result.lambda_max
+    assert largest < 0.1 * 256
+    friedman = 2 * math.sqrt(7) / 8
+    assert result.epsilon == pytest.approx(friedman, abs=0.08)
+
+
+@pytest.mark.parametrize('degree, n', [(3, 200), (4, 500), (8, 1000)])
+def test_random_regular_graphs(degree, n):
+    """Between Alon-Boppana's bound and a little over Friedman's."""
+    result = expander(nx.random_regular_graph(degree, n, seed=1))
+    mu_2 = degree - result.adjacency_gap
+    assert result.is_regular
+    assert result.alon_boppana_bound <= mu_2 <= result.ramanujan_bound + 0.1
+    assert result.ramanujan_bound == 2 * math.sqrt(degree - 1)
+    assert result.second_modulus == pytest.approx(result.epsilon * degree)
+    assert result.expander == f'({degree}, {result.epsilon:.3g})'
+
+
+@pytest.mark.parametrize('graph, is_ramanujan, second_modulus', [
+    (nx.petersen_graph(), True, 2), (nx.complete_graph(6), True, 1),
+    (nx.complete_multipartite_graph(4, 4), True, 0), (nx.hypercube_graph(3), True, 1),
+    (nx.cycle_graph(30), True, 2 * math.cos(2 * math.pi / 30)), (nx.path_graph(2), True, 0),
+    (nx.hypercube_graph(8), False, 6), (nx.circular_ladder_graph(40), False, None),
+])
+def test_ramanujan(graph, is_ramanujan, second_modulus):
+    result = expander(graph)
+    assert result.is_ramanujan is is_ramanujan
+    if second_modulus is not None:
+        assert result.second_modulus == pytest.approx(second_modulus, abs=1e-9)
+    if result.alon_boppana_bound is not None:
+        assert result.alon_boppana_bound <= graph.degree[next(iter(graph))] - result.adjacency_gap \
+            + 1e-9
+
+
+def test_irregular_graphs_have_no_regular_statements():
+    result = expander(nx.star_graph(5))
+    assert not result.is_regular and (result.min_degree, result.max_degree) == (1, 5)
+    assert result.expander is result.is_ramanujan is result.adjacency_gap is None
+    assert result.epsilon == pytest.approx(6 / (10 / 6) - 1)
+    assert result.epsilon_above == result.epsilon > result.epsilon_below
+
+
+def test_disconnected():
+    graph = nx.disjoint_union_all([nx.complete_graph(4), nx.cycle_graph(5), nx.empty_graph(1)])
+    result = expander(graph)
+    assert result.lambda_2 == 0 and result.sweep_conductance == 0 and result.sweep_boundary == 0
+    assert result.num_components == 3 and not result.is_connected
+    assert result.diameter is None and result.epsilon_below == 1
+    two = expander(nx.disjoint_union(nx.complete_graph(4), nx.complete_graph(4)))
+    assert two.is_ramanujan is False and sorted(two.sweep_set) in ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+def test_one_node_and_no_edges():
+    one = expander(nx.empty_graph(1))
+    assert one.lambda_2 is None and one.is_connected and one.diameter == 0
+    empty = expander(nx.empty_graph(3))
+    assert empty.lambda_2 == 0 and empty.epsilon is None and empty.is_ramanujan is None
+
+
+def test_direction():
+    cycle = nx.DiGraph([(0, 1), (1, 2), (2, 0)])
+    assert expander(cycle).is_strongly_connected and expander(cycle).symmetrization == 'union'
+    chain = nx.DiGraph([(0, 1), (1, 2)])
+    assert expander(chain).is_connected and not expander(chain).is_strongly_connected
+    regular = graph_of_pattern('RandomRegular(4)', 100)
+    mean = expander(regular, symmetrization='mean')
+    assert mean.is_regular and mean.mean_degree == 4 and mean.is_ramanujan is None
+    assert not expander(regular).is_regular
+
+
+def test_self_loops_change_neither_cut_nor_boundary():
+    plain = expander(nx.barbell_graph(5, 0))
+    looped = expander(torch.from_numpy(adjacency_of(nx.barbell_graph(5, 0)) + np.eye(10) > 0))
+    assert looped.sweep_boundary == plain.sweep_boundary == 1
+    assert looped.sweep_volume == plain.sweep_volume + 5
+    assert expander(torch.ones(6, 6, dtype=torch.bool)).epsilon == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize('graph, message', [
+    (torch.ones(3, 4, dtype=torch.bool), "'graph' must have as many keys as queries"),
+    (nx.empty_graph(0), "'graph' must have at least one token"),
+])
+def test_bad_input(graph, message):
+    with pytest.raises(ValueError, match=message):
+        expander(graph)
+
+
+def test_command(tmp_path, capsys):
+    main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
+    assert 'sweep conductance' in capsys.readouterr().out
+    saved = json.loads((tmp_path / 'expander.json').read_text())
+    assert saved['star'][0]['diameter'] == 2
+    assert (tmp_path / 'expander.png').stat().st_size > 0
+
+
+def test_draws_samples_and_graphs_without_a_cut():
+    samples = [expander(graph_of_pattern('RandomKeys(3)', 50, seed)) for seed in range(3)]
+    figure = draw({'samples': samples, 'one': [expander(nx.empty_graph(1))],
+                   'regular': [expander(nx.random_regular_graph(4, 40, seed=0))]})
+    assert len(figure.axes[0].get_lines()) == 4

@@ -1,0 +1,335 @@
+"""Hamiltonian paths against theorems, brute force, and a check of every step of every path."""
+
+import json
+import re
+import sys
+import time
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from analysis import hamiltonian
+from analysis.graphs import as_graph
+from analysis.hamiltonian import hamiltonian_path, main
+from graphattn import BipartiteGraph
+from graphattn.patterns import Causal, Full, RandomKeys, SlidingWindow, Star
+
+
+def steps_are_edges(path, graph, directed=True):
+    mask = as_graph(graph).to_mask().numpy()
+    step = mask[path[1:], path[:-1]]
+    if not directed:
+        step |= mask[path[:-1], path[1:]]
+    return sorted(path.tolist()) == list(range(len(mask))) and bool(step.all())
+
+
+def answer(graph, directed=True, **options):
+    """``exists``, after a check of the path that knows nothing of the module's own."""
+    result = hamiltonian_path(graph, directed=directed, **options)
+    assert (result.path is not None) == (result.exists is True)
+    assert (result.reason is None) == (result.exists is True)
+    assert result.path is None or steps_are_edges(result.path, graph, directed)
+    return result.exists
+
+
+def two_colours(*sizes):
+    return nx.Graph(nx.complete_bipartite_graph(*sizes).edges)
+
+
+def with_split_token(graph, token=0):
+    """A path of this graph is a cycle of that one: ``token`` can only begin it, its twin end it."""
+    split = nx.DiGraph(nx.convert_node_labels_to_integers(graph))
+    twin = len(split)
+    split.add_edges_from([(other, twin) for other in list(split.predecessors(token))])
+    split.remove_edges_from(list(split.in_edges(token)))
+    return split
+
+
+def has_path(mask):
+    """By dynamic programming: ``ends[tokens]`` are those at which a path through them may end."""
+    n = len(mask)
+    follows = [sum(1 << i for i in range(n) if mask[i][j] and i != j) for j in range(n)]
+    ends = [0] * (1 << n)
+    for j in range(n):
+        ends[1 << j] = 1 << j
+    for tokens in range(1 << n):
+        for j in range(n):
+            if ends[tokens] >> j & 1:
+                for i in range(n):
+                    if follows[j] & ~tokens & 1 << i:
+                        ends[tokens | 1 << i] |= 1 << i
+    return ends[-1] != 0
+
+
+# Known graphs ####################################################################################
+
+@pytest.mark.parametrize('graph, path, cycle', [
+    (nx.petersen_graph(), True, False),
+    (nx.tutte_graph(), True, False),
+    (nx.dodecahedral_graph(), True, True),
+    (nx.hypercube_graph(4), True, True),
+    (nx.hypercube_graph(6), True, True),
+    (nx.grid_2d_graph(6, 7), True, True),
+    (nx.grid_2d_graph(7, 9), True, False),  # an odd number of tokens, in two colours
+    (nx.cycle_graph(9), True, True),
+    (nx.path_graph(9), True, False),
+    (nx.star_graph(2), True, False),
+    (nx.star_graph(5), False, False),
+    (two_colours(5, 6), True, False),
+    (two_colours(5, 7), False, False),
+], ids=str)
+def test_known_graphs(graph, path, cycle):
+    assert answer(graph) is path
+    assert answer(graph, directed=False) is path
+    assert answer(with_split_token(graph)) is cycle
+
+
+def test_runs_from_key_to_query():
+    """Query 1 attends to key 0 and query 2 to key 1: information passes from 0 to 2."""
+    chain = BipartiteGraph(torch.tensor([[0, 1], [1, 2]]), 3)
+    assert hamiltonian_path(chain).path.tolist() == [0, 1, 2]
+    assert hamiltonian_path(chain.transpose()).path.tolist() == [2, 1, 0]
+    assert hamiltonian_path(Causal().build(6)).path.tolist() == list(range(6))
+
+
+def test_direction_matters():
+    two_sources = BipartiteGraph(torch.tensor([[0, 2], [1, 1]]), 3)
+    assert answer(two_sources) is False
+    assert answer(two_sources, directed=False) is True
+
+
+def test_few_tokens():
+    nothing = hamiltonian_path(nx.empty_graph(0))
+    assert nothing.exists is True and nothing.path.shape == (0,)
+    assert hamiltonian_path(nx.empty_graph(1)).path.tolist() == [0]
+    assert answer(nx.empty_graph(2)) is False
+    assert answer(BipartiteGraph.from_mask(torch.eye(2, dtype=torch.bool))) is False
+    assert answer(nx.path_graph(2)) is True
+
+
+@pytest.mark.parametrize('n', [2, 3, 7, 40])
+@pytest.mark.parametrize('seed', range(3))
+def test_every_tournament_has_a_path(n, seed):
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.random((n, n)) < 0.5, 1)
+    mask = upper | np.tril(~upper.T, -1)
+    assert answer(torch.from_numpy(mask)) is True
+    assert hamiltonian_path(torch.from_numpy(mask)).method in {'tournament',
+                                                               'order of the tokens'}
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_ore(seed):
+    """Two cliques that share tokens, in a random order: degree sums of exactly n - 1."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(3, 12, 2)
+    mask = np.zeros((sizes.sum() - 1,) * 2, dtype=bool)
+    mask[:sizes[0], :sizes[0]] = mask[sizes[0] - 1:, sizes[0] - 1:] = True
+    order = rng.permutation(len(mask))
+    mask = mask[order][:, order]
+    assert answer(torch.from_numpy(mask)) is True
+    assert hamiltonian_path(torch.from_numpy(mask)).method in {"Ore's theorem",
+                                                               'order of the tokens'}
+
+
+def test_random_dense_graph_by_ore():
+    graph = nx.gnp_random_graph(150, 0.65, seed=0)
+    assert answer(graph) is True and hamiltonian_path(graph).method == "Ore's theorem"
+
+
+# Obstacles #######################################################################################
+
+def three_hanging_triangles():
+    """A triangle with a triangle on a stalk at each of its tokens."""
+    triangle = [(0, 1), (1, 2), (2, 0)]
+    arms = [(f'{arm}{a}', f'{arm}{b}') for arm in 'abc' for a, b in triangle]
+    return nx.Graph(arms + [('a0', 'b0'), ('b0', 'c0'), ('c0', 'a0')])
+
+
+@pytest.mark.parametrize('graph, method, reason', [
+    (BipartiteGraph(torch.tensor([[0, 1, 2], [2, 2, 3]]), 4),
+     'sources and sinks', r'2 tokens can follow no other \(0, 1\); only the first may'),
+    (Star().build(20) - SlidingWindow(1).build(20), 'matching', 'at most 2 edges'),
+    (nx.disjoint_union(nx.cycle_graph(4), nx.cycle_graph(5)), 'removal of tokens',
+     'the tokens fall into 2 components'),
+    (nx.from_edgelist([(0, 1), (0, 2), (1, 2), (0, 3), (0, 4), (3, 4), (0, 5), (0, 6), (5, 6)]),
+     'removal of tokens', 'without 0 the tokens fall into 3 components'),
+    (nx.DiGraph([(0, 1), (1, 0), (0, 2), (2, 3), (3, 2), (0, 4), (4, 5), (5, 4), (1, 4), (3, 6),
+                 (5, 6), (6, 7), (7, 6)]),
+     'strong components', 'tokens [24] and [24] do not reach one another'),
+    (three_hanging_triangles(), 'cut tokens', 'a part hangs'),
+])
+def test_certificates_against_a_path(graph, method, reason):
+    result = hamiltonian_path(graph)
+    assert (result.exists, result.method) == (False, method)
+    assert re.search(reason, result.reason)
+    mask = as_graph(graph).to_mask().tolist()
+    assert len(mask) > 12 or not has_path(mask)
+
+
+def test_clusters_joined_by_too_few_relays():
+    """5 clusters and 3 relays: without the relays 5 parts remain, a path would leave 4."""
+    def clusters_and_relays(clusters, relays):
+        graph = nx.disjoint_union_all([nx.complete_graph(6)] * clusters)
+        tokens = list(graph)
+        graph.add_edges_from((('relay', r), token) for r in range(relays) for token in tokens)
+        return graph
+
+    result = hamiltonian_path(clusters_and_relays(5, 3))
+    assert (result.exists, result.method) == (False, 'removal of tokens')
+    assert '5 components; a path would leave 4' in result.reason
+    assert answer(clusters_and_relays(5, 4)) is True
+
+
+def test_no_obstacle_is_seen_where_there_is_a_path():
+    """A path in a random order and edges at random: every certificate against it must fail."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        n = int(rng.integers(2, 30))
+        path = rng.permutation(n)
+        mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
+        mask[path[1:], path[:-1]] = True
+        for directed in (True, False):
+            links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
+            assert [find(links) for find in hamiltonian._OBSTACLES.values()] == [None] * 5
+
+
+# Brute force #####################################################################################
+
+@pytest.mark.parametrize('directed', [True, False])
+def test_brute_force(directed):
+    rng = np.random.default_rng(0)
+    found = {True: 0, False: 0}
+    for _ in range(200):
+        mask = rng.random((12, 12)) < (rng.uniform(0.1, 0.35) if directed
+                                       else rng.uniform(0.05, 0.18))
+        edges = mask if directed else mask | mask.T
+        exists = has_path(edges.tolist())
+        assert answer(torch.from_numpy(mask), directed) is exists
+        found[exists] += 1
+    assert min(found.values()) >= 40
+
+
+def test_search_alone_against_brute_force():
+    """CP-SAT by itself is right both ways, and rotations find no path where there is none."""
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        mask = rng.random((8, 8)) < rng.uniform(0.2, 0.4)
+        exists = has_path(mask.tolist())
+        links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), True)
+        decided, _, _, path = hamiltonian._solve(links, deadline=time.monotonic() + 30, seed=0)
+        assert decided is exists
+        assert not exists or steps_are_edges(np.array(path), torch.from_numpy(mask))
+        path = hamiltonian._rotate_and_extend(links, False, float('inf'), seed=0)
+        assert path is None or steps_are_edges(path, torch.from_numpy(mask))
+
+
+# Size, time, seed ################################################################################
+
+@pytest.mark.parametrize('directed', [True, False])
+@pytest.mark.parametrize('seed', range(3))
+def test_twelve_keys_each(directed, seed):
+    graph = RandomKeys(12).build(1024, seed=seed)
+    assert answer(graph, directed, seed=seed) is True
+    assert hamiltonian_path(graph, directed=directed).seconds < 30
+
+
+def test_sparse_graphs_of_a_thousand_tokens():
+    rng = np.random.default_rng(4)
+    regular = sum(sp.csr_array((np.ones(1000), (np.arange(1000), rng.permutation(1000))))
+                  for _ in range(4))
+    assert answer(regular) is True
+    assert answer(nx.random_regular_graph(3, 500, seed=1)) is True
+
+
+def test_time_runs_out():
+    result = hamiltonian_path(nx.random_regular_graph(3, 2000, seed=1), time_limit=0.02)
+    assert result.exists is None and result.path is None
+    assert result.reason == 'no answer within 0.02 s'
+    assert result.seconds < 5
+
+
+def test_without_ortools(monkeypatch):
+    graph = with_split_token(nx.petersen_graph())
+    assert hamiltonian_path(graph).method == 'CP-SAT'
+    monkeypatch.setitem(sys.modules, 'ortools.sat.python', None)
+    result = hamiltonian_path(graph)
+    assert result.exists is None and 'pip install' in result.reason
+
+
+def test_same_seed_same_path():
+    graph = RandomKeys(8).build(200, seed=0)
+    first, again, other = (hamiltonian_path(graph, seed=seed).path for seed in (3, 3, 4))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize('wrong', [[0, 1, 3, 2], [0, 1, 2], [0, 1, 2, 2], [3, 2, 1, 0]])
+def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
+    monkeypatch.setitem(hamiltonian._DIRECTED_CONSTRUCTIONS, 'order of the tokens',
+                        lambda links: wrong)
+    chain = BipartiteGraph(torch.tensor([[0, 1, 2], [1, 2, 3]]), 4)
+    with pytest.raises(RuntimeError, match='a path was found that is none'):
+        hamiltonian_path(chain)
+
+
+# Input and command ###############################################################################
+
+@pytest.mark.parametrize('options, error, message', [
+    ({'time_limit': 0}, ValueError, r"'time_limit' must be a positive.*\(got 0\)"),
+    ({'time_limit': -1.}, ValueError, r"'time_limit' .*\(got -1.0\)"),
+    ({'time_limit': float('nan')}, ValueError, "'time_limit'"),
+    ({'time_limit': float('inf')}, ValueError, "'time_limit'"),
+    ({'time_limit': '3'}, TypeError, r"'time_limit' .*\(got str\)"),
+    ({'directed': 1}, TypeError, "'directed' must be a bool"),
+    ({'seed': -1}, ValueError, "'seed' must not be negative"),
+    ({'seed': 0.5}, TypeError, "'seed' must be an int"),
+])
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        hamiltonian_path(nx.path_graph(3), **options)
+
+
+def test_bad_graphs():
+    with pytest.raises(ValueError, match="'graph' must have as many keys as queries"):
+        hamiltonian_path(Full().build(2, 3))
+    with pytest.raises(TypeError, match="'graph' must be"):
+        hamiltonian_path([[0, 1]])
+
+
+def test_command(tmp_path, capsys):
+    main(['--pattern', 'RandomKeys(8)', 'Star() - SlidingWindow(1)', '--n', '50', '--out',
+          str(tmp_path)])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].split() == ['exists', 'yes', 'no']
+    assert not any(line.startswith('path') for line in printed)
+    saved = json.loads((tmp_path / 'hamiltonian.json').read_text())
+    path = np.array(saved['RandomKeys(8)'][0]['path'])
+    assert steps_are_edges(path, RandomKeys(8).build(50, seed=0))
+    assert saved['Star() - SlidingWindow(1)'][0]['path'] is None
+    assert (tmp_path / 'hamiltonian.png').stat().st_size > 0
+
+
+def test_command_without_direction(tmp_path):
+    nx.write_edgelist(nx.DiGraph([(0, 1), (2, 1)]), tmp_path / 'vee.txt', data=False)
+    arguments = ['--graph', str(tmp_path / 'vee.txt'), '--out', str(tmp_path)]
+    for directed in (True, False):
+        main([*arguments, '--directed', str(directed).lower()])
+        saved = json.loads((tmp_path / 'hamiltonian.json').read_text())
+        assert saved['vee.txt'][0]['exists'] is not directed
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--time_limit', '0'], "'time_limit' must be a positive, finite number of seconds (got 0.0)"),
+    (['--time_limit', 'soon'], 'soon'),
+    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
+    (['--seed', '-1'], "'seed' must not be negative"),
+    (['--graph', 'missing.npz'], "'graph' cannot be read"),
+])
+def test_one_line_for_bad_input(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert exit_.value.code == 2 and len(lines) == 1 and message in lines[0]

@@ -1,0 +1,235 @@
+"""Spectra that are known in closed form, and the size of what is not."""
+
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from analysis.graphs import graph_of_pattern
+from analysis.spectrum import Laplacian, draw, main, spectrum
+from graphattn import BipartiteGraph
+
+TWO_PI = 2 * np.pi
+
+
+def walk_cosines(n):
+    return np.sort(1 - np.cos(TWO_PI * np.arange(n) / n))
+
+
+CLOSED_FORMS = {
+    'complete': (nx.complete_graph(7), [0] + [7 / 6] * 6, [0] + [7] * 6),
+    'cycle': (nx.cycle_graph(9), walk_cosines(9), 2 * walk_cosines(9)),
+    'path': (nx.path_graph(6), 1 - np.cos(np.pi * np.arange(6) / 5),
+             2 - 2 * np.cos(np.pi * np.arange(6) / 6)),
+    'star': (nx.star_graph(8), [0] + [1] * 7 + [2], [0] + [1] * 7 + [9]),
+    'hypercube': (nx.hypercube_graph(4), np.repeat(np.arange(5) / 2, [1, 4, 6, 4, 1]),
+                  np.repeat(2 * np.arange(5), [1, 4, 6, 4, 1])),
+    'bipartite': (nx.complete_multipartite_graph(3, 5), [0] + [1] * 6 + [2],
+                  [0] + [3] * 4 + [5] * 2 + [8]),
+    'two cycles': (nx.disjoint_union(nx.cycle_graph(5), nx.cycle_graph(5)),
+                   np.repeat(walk_cosines(5), 2), np.repeat(2 * walk_cosines(5), 2)),
+    'one node': (nx.empty_graph(1), [0], [0]),
+    'no edges': (nx.empty_graph(4), [0] * 4, [0] * 4),
+    'isolated node': (nx.disjoint_union(nx.complete_graph(3), nx.empty_graph(1)),
+                      [0, 0, 1.5, 1.5], [0, 0, 3, 3]),
+}
+
+
+@pytest.mark.parametrize('name', CLOSED_FORMS)
+def test_closed_forms(name):
+    graph, *expected = CLOSED_FORMS[name]
+    for laplacian, values in zip(('normalized', 'combinatorial'), expected):
+        result = spectrum(graph, laplacian=laplacian)
+        np.testing.assert_allclose(result.values, values, atol=1e-12)
+        assert result.max_residual < 1e-12 and result.residuals.shape == result.values.shape
+        assert result.lambda_max == pytest.approx(values[-1], abs=1e-12)
+        assert result.num_components == nx.number_connected_components(graph)
+
+
+def test_self_loops_are_edges():
+    full = spectrum(torch.ones(5, 5, dtype=torch.bool))
+    np.testing.assert_allclose(full.values, [0, 1, 1, 1, 1], atol=1e-12)
+    loops_only = spectrum(torch.eye(5, dtype=torch.bool))
+    assert (loops_only.values == 0).all() and loops_only.num_components == 5
+
+
+@pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
+@pytest.mark.parametrize('extremes', [None, 3])
+def test_disconnected_graph_has_exact_zeros(laplacian, extremes):
+    """A solver would return some 1e-17 here, or a third zero that is none."""
+    parts = [nx.random_regular_graph(4, 1100, seed=seed) for seed in (0, 1)]
+    graph = nx.disjoint_union(*parts)
+    result = spectrum(graph, laplacian=laplacian, extremes=extremes or 3)
+    assert result.lambda_2 == 0 and result.num_components == 2
+    assert (result.values[:2] == 0).all() and result.values[2] > 0.1
+    assert result.max_residual < 1e-8
+
+
+@pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
+@pytest.mark.parametrize('expression', [
+    'SlidingWindow(8)', 'star', 'RandomKeys(8)', 'RandomRegular(6)', 'diffuser',
+    'SlidingWindow(1) | GlobalTokens(1, random=True)',
+])
+def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypatch):
+    graph = graph_of_pattern(expression, 600)
+    expected = spectrum(graph, laplacian=laplacian)
+    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
+    result = spectrum(graph, laplacian=laplacian, extremes=3)
+    scale = expected.values.mean()
+    np.testing.assert_allclose(result.values, expected.values[result.index], atol=1e-9 * scale)
+    np.testing.assert_array_equal(result.index, [0, 1, 2, 597, 598, 599])
+    assert result.max_residual < 1e-8 * scale and 'dense' not in result.method
+
+
+def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
+    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
+    cycle = spectrum(nx.cycle_graph(300), extremes=5)
+    np.testing.assert_allclose(cycle.values[:5], walk_cosines(300)[:5], atol=1e-12)
+    assert cycle.method == 'shift-invert'
+    star = spectrum(nx.star_graph(400), extremes=4)
+    np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
+
+
+@pytest.mark.parametrize('expression, method', [
+    ('SlidingWindow(8)', 'shift-invert'), ('star', 'shift-invert'),
+    ('RandomRegular(8)', 'Lanczos'), ('diffuser', 'Lanczos'),
+])
+def test_lambda_2_of_4096_tokens(expression, method):
+    graph = graph_of_pattern(expression, 4096)
+    result = spectrum(graph, extremes=2)
+    assert result.residuals.max() <= 1e-8 and result.method == method
+    assert result.values[0] == 0 < result.lambda_2
+
+
+def test_window_where_smallest_magnitude_is_wrong():
+    """``eigsh(which='SM')`` returns 4.84e-4 and 3.0e-5 here, without a warning."""
+    window = 'SlidingWindow(8) - SlidingWindow(0)'
+    assert spectrum(graph_of_pattern(window, 1024), extremes=2).lambda_2 == pytest.approx(
+        1.2107e-4, rel=1e-4)
+    assert spectrum(graph_of_pattern(window, 4096), extremes=2).lambda_2 == pytest.approx(
+        7.517e-6, rel=1e-3)
+
+
+def test_long_path_in_closed_form():
+    """lambda_2 is 7e-10: next to nothing, and still right in six digits."""
+    result = spectrum(nx.path_graph(80_000), laplacian='combinatorial', extremes=2)
+    expected = 4 * np.sin(np.pi / 2 / 80_000)**2
+    assert result.lambda_2 == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.slow
+def test_diffuser_of_16384_tokens():
+    result = spectrum(graph_of_pattern('diffuser', 16384), extremes=2)
+    assert result.residuals.max() <= 1e-8 and result.method == 'Lanczos'
+    assert 0.6 < result.lambda_2 < 0.8 < 1.1 < result.lambda_max < 1.3
+
+
+def test_margulis_expands():
+    """8 - 5 sqrt(2) bounds lambda_2 of the multigraph; here an edge counts once."""
+    margulis = nx.margulis_gabber_galil_graph(12)
+    copies = nx.to_numpy_array(margulis, multigraph_weight=sum)
+    np.fill_diagonal(copies, 0)
+    result = spectrum(margulis, laplacian='combinatorial')
+    assert result.lambda_2 >= (8 - 5 * np.sqrt(2)) / copies.max()
+    simple = (copies > 0).astype(float)
+    expected = np.linalg.eigvalsh(np.diag(simple.sum(1)) - simple)
+    np.testing.assert_allclose(result.values, expected, atol=1e-10)
+
+
+def test_symmetrizations():
+    directed = nx.DiGraph([(0, 1), (1, 0), (1, 2), (2, 0)])
+    adjacency = nx.to_numpy_array(directed)
+    for how, symmetric in (('union', np.maximum(adjacency, adjacency.T)),
+                           ('mean', (adjacency + adjacency.T) / 2),
+                           ('intersection', np.minimum(adjacency, adjacency.T))):
+        result = spectrum(directed, laplacian='combinatorial', symmetrization=how)
+        expected = np.linalg.eigvalsh(np.diag(symmetric.sum(1)) - symmetric)
+        np.testing.assert_allclose(result.values, expected, atol=1e-12)
+        assert result.symmetrization == how
+    assert spectrum(nx.path_graph(3)).symmetrization == 'not needed'
+
+
+@pytest.mark.parametrize('extremes', [None, 4])
+def test_singular_values(extremes, monkeypatch):
+    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 20 if extremes else 2048)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(40, 60, generator=generator) < 0.2
+    mask[3], mask[:, 7] = False, False
+    matrix = mask.double().numpy()
+    scale = np.sqrt(np.outer(np.maximum(matrix.sum(1), 1), np.maximum(matrix.sum(0), 1)))
+    expected = np.linalg.svd(matrix / scale, compute_uv=False)
+    result = spectrum(mask, extremes=extremes)
+    np.testing.assert_allclose(result.values, expected[:extremes], atol=1e-10)
+    assert result.sigma_2 == pytest.approx(expected[1]) and result.lambda_2 is None
+    assert result.max_residual < 1e-8 and result.matrix == 'D_q^-1/2 A D_k^-1/2'
+
+
+def test_singular_values_of_complete_and_empty_graphs():
+    np.testing.assert_allclose(spectrum(torch.ones(3, 5, dtype=torch.bool)).values, [1, 0, 0],
+                               atol=1e-12)
+    empty = torch.zeros(3, 5, dtype=torch.bool)
+    assert (spectrum(empty).values == 0).all()
+    assert (spectrum(empty, extremes=2).values == 0).all()
+
+
+def test_few_edges_among_many_tokens():
+    graph = sp.coo_array(([1.] * 2, ([0, 1], [1, 0])), shape=(3000, 3000)).tocsr()
+    result = spectrum(graph, extremes=2)
+    assert result.lambda_2 == 0 and result.num_components == 2999
+    assert result.lambda_max == pytest.approx(2, abs=1e-8) and result.values[-2] < 1e-8
+
+
+def test_same_graph_same_result():
+    graph = graph_of_pattern('RandomKeys(4)', 3000)
+    first, second = (spectrum(graph, extremes=2).values for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_null_space_is_orthonormal():
+    graph = nx.disjoint_union(nx.path_graph(4), nx.empty_graph(2))
+    for kind in ('normalized', 'combinatorial'):
+        laplacian = Laplacian(sp.csr_array(nx.to_scipy_sparse_array(graph, dtype=float)), kind)
+        basis = laplacian.null_space.toarray()
+        np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-15)
+        np.testing.assert_allclose(laplacian.matrix @ basis, 0, atol=1e-15)
+
+
+@pytest.mark.parametrize('graph, options, message', [
+    (nx.path_graph(5000), {}, r"too large .* \(got 5000 tokens, at most 4096\); .*extremes=6"),
+    (nx.path_graph(5), {'extremes': 1}, r"'extremes' must be at least 2, .* \(got 1\)"),
+    (nx.path_graph(5), {'laplacian': 'random-walk'}, r"'laplacian' must be one of .*random-walk"),
+    (nx.path_graph(5), {'symmetrization': 'max'}, r"'how' must be one of .*max"),
+    (nx.empty_graph(0), {}, "'graph' must have at least one token"),
+    (BipartiteGraph.from_mask(torch.ones(0, 3, dtype=torch.bool)), {}, 'at least one token'),
+])
+def test_bad_input(graph, options, message):
+    with pytest.raises(ValueError, match=message):
+        spectrum(graph, **options)
+
+
+def test_command(tmp_path, capsys):
+    main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
+    assert 'lambda 2' in capsys.readouterr().out
+    saved = json.loads((tmp_path / 'spectrum.json').read_text())
+    assert len(saved['star'][0]['values']) == 64
+    assert (tmp_path / 'spectrum.png').stat().st_size > 0
+
+
+def test_command_refuses_what_is_too_large(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(['--pattern', 'SlidingWindow(1)', '--n', '5000', '--out', str(tmp_path)])
+    assert exit_.value.code == 2
+    assert '--extremes 6' in capsys.readouterr().err
+
+
+def test_draws_samples_extremes_and_singular_values():
+    random = [spectrum(graph_of_pattern('RandomKeys(3)', 50, seed)) for seed in range(3)]
+    figure = draw({'samples': random, 'ends': [spectrum(nx.cycle_graph(50), extremes=3)]})
+    curves = figure.axes[0].get_lines()
+    assert len(curves) == 4 and curves[-1].get_marker() == 'o'
+    rectangular = draw({'a': [spectrum(torch.ones(3, 5, dtype=torch.bool))]})
+    assert rectangular.axes[0].get_ylabel() == 'singular value'
+    draw({'nothing': [spectrum(nx.empty_graph(1))]})

@@ -1,0 +1,408 @@
+"""Assumption 1 against its definition, and what Lemmas 1 and 2 really give."""
+
+import itertools
+import json
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from analysis import universality as module
+from analysis.hamiltonian import hamiltonian_path
+from analysis.universality import (
+    Clusters,
+    Relays,
+    diffusion_universality,
+    expected_hamiltonian_cycles,
+    hamiltonian_path_bound,
+    is_rectangle,
+    lemma_1_density,
+    lemma_2,
+    main,
+    universality,
+)
+from graphattn import BipartiteGraph
+from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, Star
+from graphattn.samplers import FactorModel, sample_bernoulli
+
+ITSELF = SlidingWindow(0)
+
+
+def reach_by_definition(masks, layers):
+    """Sizes of S_i^t over n, from sets of tokens."""
+    attended = [[set(np.flatnonzero(row)) for row in mask.numpy()] for mask in masks]
+    known, shares = attended[0], []
+    for t in range(1, layers + 1):
+        if t > 1:
+            pattern = attended[(t - 1) % len(masks)]
+            known = [set().union(*(known[j] for j in keys)) for keys in pattern]
+        shares.append(sum(map(len, known)) / len(known)**2)
+    return shares
+
+
+# Assumption 1 ####################################################################################
+
+@pytest.mark.parametrize('n', [2, 3, 10, 64, 65, 100])
+@pytest.mark.parametrize('radius', [1, 3])
+def test_layers_of_a_window(n, radius):
+    result = universality([SlidingWindow(radius).build(n)])
+    assert result.layers == max(1, math.ceil((n - 1) / radius))
+    assert result.assumption_1 is True and result.reasons == ()
+    assert result.reach.size == result.layers and result.reach[-1] == 1
+
+
+@pytest.mark.parametrize('patterns, layers', [
+    ([Full()], 1), ([Star()], 2), ([ITSELF, Full()], 2), ([ITSELF, ITSELF, Star()], 6),
+    ([Causal()], None), ([ITSELF], None), ([Clusters(2)], None),
+])
+def test_layers_of_patterns(patterns, layers):
+    result = universality([pattern.build(12) for pattern in patterns])
+    assert result.layers == layers
+    assert (layers is None) == any('condition 3: reach repeats' in text for text in result.reasons)
+    assert result.assumption_1 is (layers is not None)
+
+
+@pytest.mark.parametrize('chunk', [1, 5, 2**23])
+def test_reach_by_its_definition(chunk, monkeypatch):
+    """Random patterns with and without self-loops, and queries that attend to nothing."""
+    monkeypatch.setattr(module, '_WORDS_PER_CHUNK', chunk)
+    rng = np.random.default_rng(0)
+    reached_all = 0
+    for _ in range(60):
+        n, count = int(rng.integers(1, 80)), int(rng.integers(1, 4))
+        masks = [torch.from_numpy(rng.random((n, n)) < rng.uniform(0, 4 / n))
+                 for _ in range(count)]
+        if rng.random() < 0.5:
+            masks = [mask | torch.eye(n, dtype=torch.bool) for mask in masks]
+        result = universality(masks)
+        expected = reach_by_definition(masks, result.reach.size)
+        assert result.reach == pytest.approx(expected, abs=1e-12)
+        full = [layer for layer, share in enumerate(expected, start=1) if share == 1]
+        assert result.layers == (full[0] if full else None)
+        reached_all += bool(full)
+    assert 10 < reached_all < 50
+
+
+def test_reach_that_turns_in_circles():
+    """A permutation of 3 and one of 5 tokens, without self-loops: 15 states, then all over."""
+    turn = torch.tensor([1, 2, 0, 4, 5, 6, 7, 3])
+    result = universality([BipartiteGraph.from_edge_index(
+        torch.stack([torch.arange(8), turn]), 8)])
+    assert result.layers is None and result.reach.tolist() == [1 / 8] * 16
+    assert result.reasons[0] == 'condition 1: pattern 1 lacks self-loops'
+
+
+def test_gives_up_after_max_layers():
+    result = universality([SlidingWindow(1).build(50)], max_layers=10)
+    assert result.layers is None and result.reach.size == 10
+    assert result.reasons == ('condition 3: not all pairs are reached after 10 layers',)
+
+
+def test_each_condition_alone():
+    window, star = SlidingWindow(1).build(9), GlobalTokens(1).build(9)
+    no_loops = universality([window, window.without_self_loops()])
+    assert (no_loops.self_loops, no_loops.hamiltonian_path) == (False, True)
+    assert no_loops.assumption_1 is False and 'pattern 2 lacks' in no_loops.reasons[0]
+
+    no_path = universality([star.with_self_loops()])
+    assert (no_path.self_loops, no_path.hamiltonian_path, no_path.layers) == (True, False, 2)
+    assert no_path.assumption_1 is False and no_path.reasons[0].startswith('condition 2: ')
+
+    no_reach = universality([Causal().build(9)])
+    assert (no_reach.self_loops, no_reach.hamiltonian_path) == (True, True)
+    assert no_reach.assumption_1 is False and no_reach.layers is None
+
+
+def test_path_through_the_union_only():
+    left, right = torch.eye(4, dtype=torch.bool), torch.eye(4, dtype=torch.bool)
+    left[1, 0] = left[3, 2] = right[2, 1] = right[0, 3] = True
+    assert universality([left]).hamiltonian_path is False
+    assert universality([left, right]).assumption_1 is True
+
+
+def test_an_unknown_path_is_not_a_failure():
+    hard = nx.random_regular_graph(3, 2000, seed=1)
+    result = universality([BipartiteGraph.from_networkx(hard).with_self_loops()], time_limit=0.02)
+    assert (result.hamiltonian_path, result.assumption_1) == (None, None)
+
+
+def test_no_tokens():
+    assert universality([Full().build(0)]).assumption_1 is True
+
+
+# Diffuser ########################################################################################
+
+def test_diffuser():
+    """Its window holds a path, but its first token is global only if we make it so."""
+    window, globally = SlidingWindow(2), SlidingWindow(2) | GlobalTokens((3,))
+    result = diffusion_universality(window.build(16), hops=17)
+    assert (result.assumption_1, result.global_first_token) == (True, False)
+    result = diffusion_universality(globally.build(16), hops=17)
+    assert (result.assumption_1, result.global_first_token, result.enough_hops) == (True,) * 3
+    assert result.reasons == ()
+    result = diffusion_universality(globally.build(16), hops=16)
+    assert result.enough_hops is False and 'more hops than the 16 tokens' in result.reasons[0]
+
+
+def test_a_global_token_that_no_path_begins_at():
+    """Without it the tokens fall apart, so every path passes through it."""
+    bow_tie = BipartiteGraph.from_networkx(nx.from_edgelist(
+        [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4), (3, 4)])).with_self_loops()
+    result = diffusion_universality(bow_tie, hops=9)
+    assert (result.assumption_1, result.global_first_token) == (True, False)
+
+
+def test_diffusion_over_parts():
+    result = diffusion_universality(Clusters(3).build(9))
+    assert (result.assumption_1, result.connected, result.hamiltonian_path) == (False,) * 3
+    assert 'it falls into 3 components' in result.reasons
+
+
+# Lemma 1 #########################################################################################
+
+def count_cycles(masks):
+    """Hamiltonian cycles of each of ``[graphs, n, n]``, by all (n - 1)! orders."""
+    n = masks.shape[1]
+    count = np.zeros(len(masks), dtype=int)
+    for rest in itertools.permutations(range(1, n)):
+        order = np.array([0, *rest])
+        count += masks[:, np.roll(order, -1), order].all(axis=1)
+    return count
+
+
+def test_expected_cycles_over_all_graphs_of_four_tokens():
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
+    bits = (np.arange(2**12)[:, None] >> np.arange(12)) & 1 == 1
+    masks = np.zeros((2**12, 4, 4), dtype=bool)
+    masks[:, [i for i, _ in pairs], [j for _, j in pairs]] = bits
+    for p in (0.2, 0.7):
+        weight = p**bits.sum(axis=1) * (1 - p)**(~bits).sum(axis=1)
+        assert expected_hamiltonian_cycles(4, p) == pytest.approx(weight @ count_cycles(masks))
+
+
+def test_expected_cycles_of_six_tokens():
+    p, draws = 0.5, 20_000
+    masks = np.random.default_rng(0).random((draws, 6, 6)) < p
+    count = count_cycles(masks)
+    error = count.std() / math.sqrt(draws)
+    assert abs(count.mean() - expected_hamiltonian_cycles(6, p)) < 4 * error < 0.1
+    assert count_cycles(np.ones((1, 6, 6), dtype=bool)) == [120]
+    assert expected_hamiltonian_cycles(6, 1.) == pytest.approx(120)
+
+
+def test_expected_cycles_out_of_range():
+    assert expected_hamiltonian_cycles(1000, 1.) == math.inf
+    assert expected_hamiltonian_cycles(10, 0.) == 0
+
+
+def random_graph(n, p, seed):
+    mask = np.random.default_rng(seed).random((n, n)) < p
+    return BipartiteGraph.from_mask(torch.from_numpy(mask))
+
+
+@pytest.mark.parametrize('n', [64, 256, 1024])
+def test_lemma_1_expects_a_cycle_where_there_is_no_path(n):
+    p = lemma_1_density(n)
+    assert expected_hamiltonian_cycles(n, p) >= 1
+    assert expected_hamiltonian_cycles(n, p) == pytest.approx(math.sqrt(2 * math.pi * n), rel=0.01)
+    assert n * p < 3.2  # edges are O(n)
+    bound = hamiltonian_path_bound(n, p)
+    found = sum(bool(hamiltonian_path(random_graph(n, p, seed)).exists) for seed in range(20))
+    assert found <= 20 * bound + 4 * math.sqrt(20 * bound)
+    assert n == 64 or (bound < 1e-5 and found == 0)
+
+
+def test_existence_needs_a_logarithm():
+    """At (ln n + 3) / n a path exists with probability 0.9 and more."""
+    n = 128
+    p = (math.log(n) + 3) / n
+    found = [hamiltonian_path(random_graph(n, p, seed)).exists for seed in range(20)]
+    assert found.count(True) >= 16 and hamiltonian_path_bound(n, p) > 0.99
+
+
+def test_bound_is_the_law_of_its_event():
+    n, p, draws = 8, 0.3, 40_000
+    masks = np.random.default_rng(0).random((draws, n, n)) < p
+    masks[:, range(n), range(n)] = False
+    share = ((~masks.any(axis=2)).sum(axis=1) <= 1).mean()
+    assert abs(share - hamiltonian_path_bound(n, p)) < 4 * math.sqrt(0.25 / draws)
+
+
+# Lemma 2 #########################################################################################
+
+@pytest.mark.parametrize('n, k', [(16, 4), (64, 8), (30, 5), (37, 5), (12, 2)])
+def test_lemma_2(n, k):
+    graphs = [pattern.build(n) for pattern in lemma_2(k)]
+    one, two, three = graphs
+    assert universality(graphs).assumption_1 is True
+    assert universality(graphs).layers == (5 if k > 2 else 4)  # the paper says 3
+    assert universality([one, three, two]).layers == 3
+    assert two == three.transpose()
+    assert two.in_degree().tolist() == [k + 1] * (n - k) + [k] * k
+
+
+def test_edges_of_lemma_2_are_not_linear():
+    n = 64
+    for k in (1, 2, 4, 8, 16, 32):
+        edges = sum(pattern.build(n).num_edges for pattern in lemma_2(k))
+        assert edges == n**2 / k + 2 * k * n + 2 * (n - k) > 2 * math.sqrt(2) * n**1.5
+
+
+@pytest.mark.parametrize('n, k', [(16, 4), (37, 5), (10, 3)])
+def test_clusters_are_as_many_as_asked(n, k):
+    printed = {i * k // n for i in range(1, n + 1)}
+    graph = Clusters(k).build(n)
+    assert len(printed) == k + 1
+    assert nx.number_weakly_connected_components(graph.to_networkx()) == k
+    assert set(graph.in_degree().tolist()) <= {n // k, n // k + 1}
+    assert graph == graph.transpose()
+
+
+def test_lemma_2_of_two_lengths():
+    """Fewer keys than queries, as every pattern of the library allows."""
+    assert Clusters(2).build(4, 2).to_mask().tolist() == [[True, False]] * 2 + [[False, True]] * 2
+    assert Relays(1).build(2, 3).to_mask().tolist() == [[False, False, True]] * 2
+    assert Relays(1, listen=True).build(2, 3).to_mask().tolist() == [[False] * 3, [True] * 3]
+    assert Relays(5).build(2, 3) == Full().build(2, 3)
+    assert Relays(0).build(3).num_edges == 0
+
+
+# Eq. 5 ###########################################################################################
+
+def softmax_mixing(k, seed):
+    embedding = torch.randn(k, 8, generator=torch.Generator().manual_seed(seed)).double()
+    affinity = embedding @ embedding.t()
+    return affinity.flatten().softmax(0).view(k, k)
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_rectangles_reach_probability_one(seed):
+    """A^2 and A^3: membership 1 in all clusters where a query or key takes part, 0 elsewhere."""
+    n, k, everyone = 16, 4, torch.ones(16, 4).double()
+    relays = everyone.clone()
+    relays[:n - k] = 0
+    for query, key, pattern in ((everyone, relays, Relays(k)),
+                                (relays, everyone, Relays(k, listen=True))):
+        probability = FactorModel(query, softmax_mixing(k, seed), key).expectation()
+        assert probability == pytest.approx(pattern.build(n).to_mask().double().numpy(), abs=1e-12)
+        assert is_rectangle(sample_bernoulli(FactorModel(query, softmax_mixing(k, seed), key)))
+
+
+@pytest.mark.parametrize('k', [2, 4, 32, 128])
+@pytest.mark.parametrize('seed', range(3))
+def test_blocks_do_not(k, seed):
+    """One-hot clusters, as in Figure 3(b): inside the blocks 1/k on average at best."""
+    n = 2 * k
+    member = torch.eye(k).double().repeat_interleave(2, dim=0)
+    blocks = Clusters(k).build(n).to_mask()
+    probability = FactorModel(member, softmax_mixing(k, seed), member).expectation()
+    assert probability[blocks].mean() < 1 / k
+    best = FactorModel(member, torch.eye(k).double() / k, member).expectation()
+    assert best[blocks].max() == pytest.approx(1 / k) and not best[~blocks].any()
+
+
+def test_probability_one_is_always_a_rectangle():
+    generator = torch.Generator().manual_seed(0)
+    for seed in range(50):
+        query, key = (torch.rand(9, 3, generator=generator).mul(2).clamp(max=1).double()
+                      for _ in range(2))
+        certain = FactorModel(query, softmax_mixing(3, seed), key).expectation() > 1 - 1e-12
+        rows, columns = certain.any(dim=1), certain.any(dim=0)
+        assert torch.equal(certain, rows[:, None] & columns)
+
+
+@pytest.mark.parametrize('graph, expected', [
+    (Full().build(5), True), (ITSELF.build(5), True), (Full().build(2, 3), True),
+    (SlidingWindow(1).build(5), False), (Star().build(5), False), (Causal().build(4), False),
+    (Clusters(2).build(6), False), ((ITSELF | Relays(2)).build(6), True),
+    (GlobalTokens(1).build(4), False), (GlobalTokens(1).build(4) & Relays(4).build(4), False),
+    (BipartiteGraph(torch.tensor([[0, 1], [2, 2]]), 3), True),
+    (BipartiteGraph(torch.tensor([[0, 1], [2, 3]]), 4), False),
+])
+def test_rectangles(graph, expected):
+    assert is_rectangle(graph) is expected
+
+
+# Input and command ###############################################################################
+
+@pytest.mark.parametrize('graphs, options, error, message', [
+    ([], {}, ValueError, "'graphs' is empty"),
+    (Full().build(3), {}, TypeError, r"'graphs' must be a list.*\(got BipartiteGraph\)"),
+    ([Full().build(3), Full().build(4)], {}, ValueError, "'graphs' must all have the same number"),
+    ([Full().build(3, 4)], {}, ValueError, "'graphs' must all have the same number"),
+    ([[[True]]], {}, TypeError, "'graph' must be a BipartiteGraph"),
+    ([Full().build(3)], {'max_layers': 0}, ValueError, "'max_layers' must be at least 1"),
+    ([Full().build(3)], {'max_layers': 1.5}, TypeError, "'max_layers' must be an int"),
+    ([Full().build(3)], {'time_limit': 0}, ValueError, "'time_limit' must be a positive"),
+])
+def test_bad_input(graphs, options, error, message):
+    with pytest.raises(error, match=message):
+        universality(graphs, **options)
+
+
+@pytest.mark.parametrize('call, error, message', [
+    (lambda: diffusion_universality(Full().build(3), hops=0), ValueError, "'hops' must be at"),
+    (lambda: expected_hamiltonian_cycles(1, 0.5), ValueError, "'n' must be at least 2"),
+    (lambda: expected_hamiltonian_cycles(4, 1.5), ValueError, r"'p' must be .*\(got 1.5\)"),
+    (lambda: hamiltonian_path_bound(4.5, 0.5), TypeError, "'n' must be an int"),
+    (lambda: Clusters(0), ValueError, "'count' must be at least 1"),
+    (lambda: Relays(1, listen=1), TypeError, "'listen' must be a bool"),
+])
+def test_bad_numbers(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def saved(folder):
+    return json.loads((folder / 'universality.json').read_text())
+
+
+def test_command_asks_lemma_2(tmp_path, capsys):
+    main(['--n', '20', '--clusters', '5', '--out', str(tmp_path)])
+    (result,) = saved(tmp_path)['in turn']
+    assert (result['layers'], result['patterns'], result['rectangles']) == (5, 3, 2)
+    assert (tmp_path / 'universality.png').stat().st_size > 0
+
+
+def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
+    main(['--pattern', 'SlidingWindow(1)', 'SlidingWindow(1)', 'Star()', '--n', '9', '--hops',
+          '5', '--out', str(tmp_path)])
+    results = saved(tmp_path)
+    assert results['in turn'][0]['patterns'] == 3 and results['in turn'][0]['layers'] == 5
+    assert results['diffusion, layer 3, Star()'][0]['global_first_token'] is True
+    assert 'layer 1, SlidingWindow(1): the proof needs more hops' in capsys.readouterr().out
+
+
+def test_command_on_a_file(tmp_path):
+    nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
+    main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path)])
+    (result,) = saved(tmp_path)['in turn']
+    assert (result['self_loops'], result['hamiltonian_path']) == (False, True)
+
+
+def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
+    """Two layers of two heads, three samples of each."""
+    heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3
+             for layer in range(2) for head in range(2)}
+    monkeypatch.setattr(module.command, 'load', lambda options: heads)
+    main(['--checkpoint', 'some.ckpt', '--samples', '3', '--out', str(tmp_path)])
+    results = saved(tmp_path)['in turn']
+    assert [result['patterns'] for result in results] == [2] * 3
+    assert [result['layers'] for result in results] == [2] * 3  # one head after the other needs 4
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--time_limit', '0'], "'time_limit' must be a positive"),
+    (['--max_layers', '0'], "'max_layers' must be at least 1"),
+    (['--hops', '0'], "'hops' must be at least 1"),
+    (['--clusters', '0'], "'count' must be at least 1"),
+    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
+    (['--graph', 'missing.npz'], "'graph' cannot be read"),
+])
+def test_one_line_for_bad_input(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert exit_.value.code == 2 and len(lines) == 1 and message in lines[0]
