@@ -26,6 +26,12 @@ def check_size(name: str, size: int) -> None:
         raise ValueError(f"'{name}' must not be negative (got {size})")
 
 
+def check_num_pairs(num_queries: int, num_keys: int) -> None:
+    if num_queries * num_keys >= 2**63:
+        raise ValueError(f"'num_queries' times 'num_keys' must be below 2^63, for pairs are "
+                         f"numbered in int64 (got {num_queries} and {num_keys})")
+
+
 def check_floating(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__

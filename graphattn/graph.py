@@ -17,6 +17,7 @@ from torch_geometric.utils.sparse import index2ptr
 from graphattn._checks import (
     check_edge_index,
     check_edge_prob,
+    check_num_pairs,
     check_ptr,
     check_range,
     check_size,
@@ -88,6 +89,7 @@ class BipartiteGraph:
             check_edge_index(edge_index)
             check_size('num_queries', num_queries)
             check_size('num_keys', num_keys)
+        check_num_pairs(num_queries, num_keys)
         if isinstance(edge_index, EdgeIndex):
             edge_index = edge_index.as_tensor()
         if query_ptr is None:
@@ -102,6 +104,7 @@ class BipartiteGraph:
         self._query_ptr, self._key_ptr = query_ptr, key_ptr
         if validate:
             self.validate()
+        self._versions = self._current_versions()
 
     # Constructors ####################################################################
 
@@ -127,6 +130,7 @@ class BipartiteGraph:
         check_size('num_keys', num_keys)
         if isinstance(edge_index, EdgeIndex):
             edge_index = edge_index.as_tensor()
+        check_num_pairs(num_queries, num_keys)
         check_range(edge_index, num_queries, num_keys)
         if edge_prob is not None:
             check_edge_prob(edge_prob, edge_index)
@@ -510,6 +514,16 @@ class BipartiteGraph:
 
     def _with_pairs(self, pair: Tensor) -> BipartiteGraph:
         return self._from_pairs(pair, self.num_queries, self.num_keys, self.query_ptr, self.key_ptr)
+
+    def _check_unchanged(self) -> None:
+        """What reads the edges without looking must not be led outside of memory."""
+        if self._versions != self._current_versions():
+            raise ValueError("'graph' was changed in place after it was built, but a graph is a "
+                             "value; build another one from the changed edges")
+
+    def _current_versions(self) -> list[int]:
+        parts = (self._edge_index, self._query_ptr, self._key_ptr)
+        return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)

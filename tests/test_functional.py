@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
-from graphattn import BipartiteGraph
+from graphattn import BipartiteGraph, kernels
 from graphattn.functional import edge_attention, edge_probability
+from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel
 from tests.graphs import random_graph
 
@@ -201,3 +202,36 @@ def test_sparse_tensor_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch_sparse', None)
     with pytest.raises(ImportError, match='to_sparse_tensor needs torch-sparse'):
         GRAPH.to_sparse_tensor()
+
+
+@pytest.mark.parametrize('change', [
+    lambda graph: graph.key.add_(1), lambda graph: graph.query.zero_(),
+    lambda graph: graph.query_ptr.mul_(2),
+], ids=['key', 'query', 'ptr'])
+@pytest.mark.parametrize('backend', ['auto', *kernels.BACKENDS])
+def test_a_graph_changed_after_it_was_built(change, backend):
+    graph = SlidingWindow(1).build(5)
+    x = torch.randn(5, 1, 4)
+    edge_attention(x, x, x, graph)
+    change(graph)
+    with pytest.raises(ValueError, match="'graph' was changed in place after it was built"):
+        edge_attention(x, x, x, graph, backend=backend)
+
+
+def test_graphs_of_inference_mode():
+    with torch.inference_mode():
+        graph, x = SlidingWindow(1).build(5), torch.randn(5, 1, 4)
+        out = edge_attention(x, x, x, graph)
+    assert torch.allclose(out, edge_attention(x, x, x, SlidingWindow(1).build(5)))
+
+
+MANY_KEYS = 2**31 + 10
+
+
+def test_more_keys_than_32_bits_count():
+    graph = BipartiteGraph.from_edge_index(torch.tensor([[5, MANY_KEYS - 1], [0, 0]]), 1, MANY_KEYS)
+    key = torch.ones(1, 1, 1).expand(MANY_KEYS, 1, 1)
+    query = torch.ones(1, 1, 1)
+    assert edge_attention(query, key, key, graph, backend='gather').item() == 1
+    with pytest.raises(ValueError, match=r"backend 'csr' takes sizes below 2\^31"):
+        edge_attention(query, key, key, graph, backend='csr')

@@ -568,3 +568,10 @@ def test_algebra_refuses_a_wrong_type_on_either_side(operation, graph):
         operation(graph, 3)
     with pytest.raises(TypeError):
         operation(3, graph)
+
+
+def test_pairs_must_have_numbers():
+    edge_index = torch.tensor([[2**40, 3], [2**40, 2**39]])
+    for build in (BipartiteGraph, BipartiteGraph.from_edge_index):
+        with pytest.raises(ValueError, match=r"'num_queries' times 'num_keys' must be below 2\^63"):
+            build(edge_index, 2**41)

@@ -1,5 +1,8 @@
 """One training step of attention at a fixed number of keys per query, against the length.
 
+Random keys lie anywhere in memory, so that the time per edge follows the memory's: beside it stands
+what it takes to only read and write the rows that an edge needs.
+
     python -m experiments.benchmarks.scaling
     python -m experiments.benchmarks.scaling --quick
 """
@@ -12,10 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from jsonargparse import auto_cli
+from numba import njit
 
 from experiments.benchmarks.measure import log_log, progress, report
+from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys
 
@@ -44,7 +50,8 @@ def main(
     rows = [measure_elsewhere(n, keys, heads, channels, rounds)
             for n in progress(nodes, 'scaling')]
     for row in rows:
-        row['times first'] = row['ns per edge and head'] / rows[0]['ns per edge and head']
+        for name in ('ns per edge and head', 'ns of memory'):
+            row[f'{name}, times first'] = row[name] / rows[0][name]
     report(rows, 'scaling', out)
     at = [row['n'] for row in rows]
     log_log({'ms per step': (at, [row['step ms'] for row in rows]),
@@ -79,8 +86,30 @@ def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
     step = sorted(times)[len(times) // 2]
     return {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
             'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
+            'ns of memory': 1e9 * seconds_of_memory(graph.key.numpy(), n, channels),
             'peak MiB': (_memory('VmHWM') - before) / 2**20,
             'whole process MiB': _memory('VmHWM') / 2**20}
+
+
+def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
+    """For each edge: to read a row of key, value and their gradients, and write the latter two."""
+    parts = np.array_split(key, torch.get_num_threads())
+    calls = [(_walk, part, *np.zeros((4, n, channels), np.float32)) for part in parts]
+    run_calls([(_walk, part[:1], *tables) for _, part, *tables in calls])  # compiles
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        run_calls(calls)
+        times.append(time.perf_counter() - start)
+    return min(times) / len(key)
+
+
+@njit(nogil=True)
+def _walk(keys, key, value, grad_key, grad_value):
+    for j in keys:
+        for c in range(key.shape[1]):
+            grad_key[j, c] += key[j, c]
+            grad_value[j, c] += value[j, c]
 
 
 def _memory(name: str) -> int:

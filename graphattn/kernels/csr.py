@@ -46,6 +46,8 @@ def edge_attention(
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
+    if max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
+        raise ValueError(f"backend 'csr' takes sizes below 2^31 (got {graph})")
     dot = [_EdgeDot.apply(query_h, key_h, graph)
            for query_h, key_h in zip(query.unbind(1), key.unbind(1))]
     return torch.stack(dot, dim=1)
