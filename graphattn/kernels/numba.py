@@ -30,6 +30,7 @@ try:
         largest_lane,
         load,
         maximum,
+        multiply,
         multiply_add,
         splat,
         store,
@@ -321,36 +322,62 @@ _GRAIN = 1 << 17  # multiplications that are worth a thread
 # Kernels #############################################################################
 
 
+# Keys are taken in chunks whose rows stay in the cache, for a query's keys may lie anywhere.
+
+
 @_jit
 def _attention_forward(spans, query, key, value, bias, gate, scale, seed, threshold, keep_scale,
                        out, lse, indptr, edge_key, key_ptr, heads):
-    longest = _longest_row(spans, indptr)
+    longest, num_rows = _longest_row(spans, indptr), _most_rows(spans)
     weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
-    own_key, own_value = _buffer(spans, key, key_ptr, heads), _buffer(spans, value, key_ptr, heads)
+    position, high = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
+    total = np.empty(num_rows, query.dtype)
+    channels = key.shape[1] + value.shape[1]
+    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
+    own_key = np.empty((room, key.shape[1]), key.dtype)
+    own_value = np.empty((room, value.shape[1]), key.dtype)
     for span in range(len(spans)):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
-        values = _rows_of_head(value, own_value, first_key, last_key, head, heads)
-        for i in range(begin, end):
-            first, row = indptr[i], i * heads + head
-            n = indptr[i + 1] - first
-            for x in (query, out):
-                _fetch_row(x, row + _AHEAD * heads)
-            _clear(out, row)
-            if n == 0:
-                lse[row] = -np.inf
-                continue
-            _locate(offset, edge_key, first, n, first_key, key.shape[1])
-            _dots(weight, query, row, keys, offset, n)
-            _modify(weight, bias, gate, scale, first, n, head)
-            lse[row] = _softmax(weight, n)
-            if threshold > 0:
-                for e in range(n):
-                    weight[e] *= _keep(seed, threshold, keep_scale, (first + e) * heads + head)
-            if value.shape[1] != key.shape[1]:
-                _locate(offset, edge_key, first, n, first_key, value.shape[1])
-            _add_weighted(out, row, weight, values, offset, n)
+        chunk = _keys_per_chunk(channels, last_key - first_key, end - begin,
+                                indptr[end] - indptr[begin])
+        position[:end - begin] = indptr[begin:end]
+        high[:end - begin], total[:end - begin] = -np.inf, 0
+        for low in range(first_key, max(last_key, first_key + 1), chunk):
+            up = min(low + chunk, last_key)
+            keys = _rows_of_head(key, own_key, low, up, head, heads)
+            values = _rows_of_head(value, own_value, low, up, head, heads)
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                for x in (query, out):
+                    _fetch_row(x, row + _AHEAD * heads)
+                if low == first_key:
+                    _clear(out, row)
+                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = position[r] - first
+                if n > 0:
+                    _locate(offset, edge_key, first, n, low, key.shape[1])
+                    _dots(weight, query, row, keys, offset, n)
+                    _modify(weight, bias, gate, scale, first, n, head)
+                    higher, added = _exponentials(weight, n, high[r])
+                    if low > first_key and higher > high[r]:
+                        fading = exp(high[r] - higher)
+                        total[r] *= fading
+                        _multiply(out, row, fading)
+                    high[r] = higher
+                    total[r] += added
+                    if threshold > 0:
+                        for e in range(n):
+                            weight[e] *= _keep(seed, threshold, keep_scale,
+                                               (first + e) * heads + head)
+                    if value.shape[1] != key.shape[1]:
+                        _locate(offset, edge_key, first, n, low, value.shape[1])
+                    _add_weighted(out, row, weight, values, offset, n)
+                if up == last_key:
+                    lse[row] = high[r]
+                    if indptr[i] < indptr[i + 1]:
+                        lse[row] += query.dtype.type(math.log(total[r]))
+                        _multiply(out, row, query.dtype.type(1 / total[r]))
 
 
 @_jit
@@ -361,61 +388,77 @@ def _attention_backward_kernel(
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
     key_at, value_at = np.empty(_TILE + LANES, np.int64), np.empty(_TILE + LANES, np.int64)
-    own_key, own_value = _buffer(spans, key, key_ptr, heads), _buffer(spans, value, key_ptr, heads)
+    num_rows = _most_rows(spans)
+    position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
+    channels = 2 * key.shape[1] + 2 * value.shape[1]
+    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
+    own_key = np.empty((room, key.shape[1]), key.dtype)
+    own_value = np.empty((room, value.shape[1]), key.dtype)
     own_grad_key, own_grad_value = np.empty_like(own_key), np.empty_like(own_value)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
-        values = _rows_of_head(value, own_value, first_key, last_key, head, heads)
-        grad_keys = _zeros_of_head(grad_key, own_grad_key, shared_grad_key, first_key, last_key,
-                                   is_shared, heads)
-        grad_values = _zeros_of_head(grad_value, own_grad_value, shared_grad_value, first_key,
-                                     last_key, is_shared, heads)
-        for i in range(begin, end):
-            row = i * heads + head
-            for x in (query, grad_out, out, grad_query):
-                _fetch_row(x, row + _AHEAD * heads)
-            _clear(grad_query, row)
-            delta = query.dtype.type(0)
-            for c in range(out.shape[1]):
-                delta += grad_out[row, c] * out[row, c]
-            for first in range(indptr[i], indptr[i + 1], _TILE):
-                n = min(_TILE, indptr[i + 1] - first)
-                _locate(key_at, edge_key, first, n, first_key, key.shape[1])
-                _locate(value_at, edge_key, first, n, first_key, value.shape[1])
-                _dots(dot, query, row, keys, key_at, n)
-                _dots(grad_weight, grad_out, row, values, value_at, n)
-                for e in range(_TILE):
-                    weight[e] = dot[e]
-                _modify(weight, bias, gate, scale, first, n, head)
-                if threshold > 0:
-                    for e in range(n):
-                        keep[e] = _keep(seed, threshold, keep_scale, (first + e) * heads + head)
-                for e in range(_whole(n)):
-                    weight[e] = exp(weight[e] - lse[row])
-                for e in range(_whole(n)):
-                    grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
-                    weight[e] *= keep[e]
-                if grad_bias.shape[0] > 0:
-                    for e in range(n):
-                        grad_bias[first + e, head] = grad_weight[e]
-                if grad_gate.shape[0] > 0:
-                    for e in range(n):
-                        grad_gate[first + e, head] = grad_weight[e] * dot[e] * scale
-                for e in range(_whole(n)):
-                    grad_weight[e] *= scale
-                if gate.shape[0] > 0:
-                    column = min(head, gate.shape[1] - 1)
-                    for e in range(n):
-                        grad_weight[e] *= gate[first + e, column]
-                _add_weighted(grad_query, row, grad_weight, keys, key_at, n)
-                _scatter(grad_keys, grad_weight, query, row, key_at, n)
-                _scatter(grad_values, weight, grad_out, row, value_at, n)
-        if not is_shared and heads > 1:
-            _put(grad_key, grad_keys, first_key, head, heads)
-            _put(grad_value, grad_values, first_key, head, heads)
+        chunk = _keys_per_chunk(channels, last_key - first_key, end - begin,
+                                indptr[end] - indptr[begin])
+        position[:end - begin] = indptr[begin:end]
+        for low in range(first_key, max(last_key, first_key + 1), chunk):
+            up = min(low + chunk, last_key)
+            keys = _rows_of_head(key, own_key, low, up, head, heads)
+            values = _rows_of_head(value, own_value, low, up, head, heads)
+            if is_shared:
+                grad_keys = shared_grad_key[low - first_key:up - first_key]
+                grad_values = shared_grad_value[low - first_key:up - first_key]
+            else:
+                grad_keys = _target_of_head(grad_key, own_grad_key, low, up, heads)
+                grad_values = _target_of_head(grad_value, own_grad_value, low, up, heads)
+            grad_keys[:], grad_values[:] = 0, 0
+            for i in range(begin, end):
+                row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
+                for x in (query, grad_out, grad_query):
+                    _fetch_row(x, row + _AHEAD * heads)
+                if low == first_key:
+                    _fetch_row(out, row + _AHEAD * heads)
+                    _clear(grad_query, row)
+                    deltas[r] = _dot_of_rows(grad_out, out, row)
+                position[r] = _first_from(up, last_key, edge_key, begin_edge, indptr[i + 1])
+                delta = deltas[r]
+                for first in range(begin_edge, position[r], _TILE):
+                    n = min(_TILE, position[r] - first)
+                    _locate(key_at, edge_key, first, n, low, key.shape[1])
+                    _locate(value_at, edge_key, first, n, low, value.shape[1])
+                    _dots(dot, query, row, keys, key_at, n)
+                    _dots(grad_weight, grad_out, row, values, value_at, n)
+                    for e in range(_TILE):
+                        weight[e] = dot[e]
+                    _modify(weight, bias, gate, scale, first, n, head)
+                    if threshold > 0:
+                        for e in range(n):
+                            keep[e] = _keep(seed, threshold, keep_scale,
+                                            (first + e) * heads + head)
+                    for e in range(_whole(n)):
+                        weight[e] = exp(weight[e] - lse[row])
+                    for e in range(_whole(n)):
+                        grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
+                        weight[e] *= keep[e]
+                    if grad_bias.shape[0] > 0:
+                        for e in range(n):
+                            grad_bias[first + e, head] = grad_weight[e]
+                    if grad_gate.shape[0] > 0:
+                        for e in range(n):
+                            grad_gate[first + e, head] = grad_weight[e] * dot[e] * scale
+                    for e in range(_whole(n)):
+                        grad_weight[e] *= scale
+                    if gate.shape[0] > 0:
+                        column = min(head, gate.shape[1] - 1)
+                        for e in range(n):
+                            grad_weight[e] *= gate[first + e, column]
+                    _add_weighted(grad_query, row, grad_weight, keys, key_at, n)
+                    _scatter(grad_keys, grad_weight, query, row, key_at, n)
+                    _scatter(grad_values, weight, grad_out, row, value_at, n)
+            if not is_shared and heads > 1:
+                _put(grad_key, grad_keys, low, head, heads)
+                _put(grad_value, grad_values, low, head, heads)
 
 
 _TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache
@@ -423,47 +466,72 @@ _TILE = 64  # edges of a row whose keys and gradients stay in the first level of
 
 @_jit
 def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
-    longest, own_key = _longest_row(spans, indptr), _buffer(spans, key, key_ptr, heads)
+    longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
     row_dot, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    channels = key.shape[1]
+    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
+    own_key = np.empty((room, channels), key.dtype)
     for span in range(len(spans)):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
-        for i in range(begin, end):
-            first, n = indptr[i], indptr[i + 1] - indptr[i]
-            if n == 0:
-                continue
-            _locate(offset, edge_key, first, n, first_key, key.shape[1])
-            _dots(row_dot, query, i * heads + head, keys, offset, n)
-            for e in range(n):
-                dot[first + e, head] = row_dot[e]
+        chunk = _keys_per_chunk(channels, last_key - first_key, end - begin,
+                                indptr[end] - indptr[begin])
+        position[:end - begin] = indptr[begin:end]
+        for low in range(first_key, last_key, chunk):
+            up = min(low + chunk, last_key)
+            keys = _rows_of_head(key, own_key, low, up, head, heads)
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                _fetch_row(query, row + _AHEAD * heads)
+                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = position[r] - first
+                if n > 0:
+                    _locate(offset, edge_key, first, n, low, key.shape[1])
+                    _dots(row_dot, query, row, keys, offset, n)
+                    for e in range(n):
+                        dot[first + e, head] = row_dot[e]
 
 
 @_jit
 def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shared_grad_key,
                          indptr, edge_key, key_ptr, heads):
-    longest, own_key = _longest_row(spans, indptr), _buffer(spans, key, key_ptr, heads)
+    longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
     weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    channels = 2 * key.shape[1]
+    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
+    own_key = np.empty((room, key.shape[1]), key.dtype)
     own_grad_key = np.empty_like(own_key)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        keys = _rows_of_head(key, own_key, first_key, last_key, head, heads)
-        grad_keys = _zeros_of_head(grad_key, own_grad_key, shared_grad_key, first_key, last_key,
-                                   is_shared, heads)
-        for i in range(begin, end):
-            first, n, row = indptr[i], indptr[i + 1] - indptr[i], i * heads + head
-            _clear(grad_query, row)
-            if n == 0:
-                continue
-            _locate(offset, edge_key, first, n, first_key, key.shape[1])
-            for e in range(n):
-                weight[e] = grad_dot[first + e, head]
-            _add_weighted(grad_query, row, weight, keys, offset, n)
-            _scatter(grad_keys, weight, query, row, offset, n)
-        if not is_shared and heads > 1:
-            _put(grad_key, grad_keys, first_key, head, heads)
+        chunk = _keys_per_chunk(channels, last_key - first_key, end - begin,
+                                indptr[end] - indptr[begin])
+        position[:end - begin] = indptr[begin:end]
+        for low in range(first_key, max(last_key, first_key + 1), chunk):
+            up = min(low + chunk, last_key)
+            keys = _rows_of_head(key, own_key, low, up, head, heads)
+            if is_shared:
+                grad_keys = shared_grad_key[low - first_key:up - first_key]
+            else:
+                grad_keys = _target_of_head(grad_key, own_grad_key, low, up, heads)
+            grad_keys[:] = 0
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                for x in (query, grad_query):
+                    _fetch_row(x, row + _AHEAD * heads)
+                if low == first_key:
+                    _clear(grad_query, row)
+                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = position[r] - first
+                if n > 0:
+                    _locate(offset, edge_key, first, n, low, key.shape[1])
+                    for e in range(n):
+                        weight[e] = grad_dot[first + e, head]
+                    _add_weighted(grad_query, row, weight, keys, offset, n)
+                    _scatter(grad_keys, weight, query, row, offset, n)
+            if not is_shared and heads > 1:
+                _put(grad_key, grad_keys, low, head, heads)
 
 
 # The keys of a head are read again and again. With those of other heads between them they would
@@ -471,45 +539,28 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
 
 
 @_jit
-def _buffer(spans, x, key_ptr, heads):
-    """Room for the keys of any block, of one head; none if there is but one head."""
-    largest = 0
-    if heads > 1:
-        for span in range(len(spans)):
-            block = spans[span, 3]
-            largest = max(largest, key_ptr[block + 1] - key_ptr[block])
-    return np.empty((largest, x.shape[1]), x.dtype)
-
-
-@_jit
-def _rows_of_head(x, buffer, first_key, last_key, head, heads):
-    """One head's rows of a block: in place where they lie together, else in the buffer."""
+def _rows_of_head(x, buffer, low, up, head, heads):
+    """One head's rows from ``low`` to ``up``: in place where they lie together, else copied."""
     if heads == 1:
-        return x[first_key:last_key]
-    rows = buffer[:last_key - first_key]
+        return x[low:up]
+    rows = buffer[:up - low]
     for j in range(len(rows)):
-        row = (first_key + j) * heads + head
+        row = (low + j) * heads + head
         _fetch_row(x, row + 4 * _AHEAD * heads)
         _copy(rows, j, x, row)
     return rows
 
 
 @_jit
-def _zeros_of_head(grad, buffer, shared, first_key, last_key, is_shared, heads):
+def _target_of_head(grad, buffer, low, up, heads):
     """Where the gradients of one head's keys are added up."""
-    rows = buffer[:last_key - first_key]
-    if is_shared:
-        rows = shared
-    elif heads == 1:
-        rows = grad[first_key:last_key]
-    rows[:] = 0
-    return rows
+    return grad[low:up] if heads == 1 else buffer[:up - low]
 
 
 @_jit
-def _put(grad, rows, first_key, head, heads):
+def _put(grad, rows, low, head, heads):
     for j in range(len(rows)):
-        row = (first_key + j) * heads + head
+        row = (low + j) * heads + head
         _fetch_row(grad, row + 4 * _AHEAD * heads)
         _copy(grad, row, rows, j)
 
@@ -522,6 +573,24 @@ def _fetch_row(x, row):
     width = x.shape[1]
     for c in range(0, width, LANES):
         fetch(x, row * width + c)
+
+
+@_jit_inline
+def _multiply(x, row, factor):
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, multiply(load(x, row * width + c), many))
+    for c in range(whole, width):
+        x[row, c] *= factor
+
+
+@_jit_inline
+def _dot_of_rows(x, y, row):
+    total = x.dtype.type(0)
+    for c in range(x.shape[1]):
+        total += x[row, c] * y[row, c]
+    return total
 
 
 @_jit_inline
@@ -554,11 +623,52 @@ def _longest_row(spans, indptr):
     return _whole(longest) + LANES
 
 
+@_jit
+def _most_rows(spans):
+    most = 0
+    for span in range(len(spans)):
+        most = max(most, spans[span, 2] - spans[span, 1])
+    return most
+
+
+@_jit
+def _keys_per_chunk(channels, num_keys, num_rows, num_edges):
+    """As many keys of so many numbers as the cache holds, or as a row has edges to for its visit to
+    be worth it."""
+    worth_it = num_keys * _EDGES_PER_VISIT * num_rows // max(num_edges, 1)
+    return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
+
+
+_CHUNK = 1 << 18  # numbers, 1 MiB of float32
+_EDGES_PER_VISIT = 16
+
+
+@_jit
+def _largest_chunk(spans, channels, indptr, key_ptr, heads):
+    """Of all spans; 0 if there is but one head, whose keys are read in place."""
+    largest = 0
+    for span in range(len(spans) if heads > 1 else 0):
+        begin, end, block = spans[span, 1], spans[span, 2], spans[span, 3]
+        largest = max(largest, _keys_per_chunk(channels, key_ptr[block + 1] - key_ptr[block],
+                                               end - begin, indptr[end] - indptr[begin]))
+    return largest
+
+
 @_jit_inline
-def _locate(offset, edge_key, first, n, first_key, width):
-    """Where the row of each edge's key begins; up to a whole vector of edges, that of the last."""
+def _first_from(up, last_key, edge_key, first, last):
+    """The first of a row's edges whose key is not below ``up``."""
+    if up == last_key:
+        return last
+    while first < last and edge_key[first] < up:
+        first += 1
+    return first
+
+
+@_jit_inline
+def _locate(offset, edge_key, first, n, low, width):
+    """Where the row of each edge's key begins; for three more, that of the last."""
     for e in range(n):
-        offset[e] = (edge_key[first + e] - first_key) * width
+        offset[e] = (edge_key[first + e] - low) * width
     for e in range(n, n + 3):
         offset[e] = offset[n - 1]
 
@@ -635,25 +745,22 @@ def _scatter(total, weight, x, row, offset, n):
 
 
 @_jit_inline
-def _softmax(logit, n):
-    """Softmax of the first ``n`` in place; returns the log-sum-exp."""
-    end = _whole(n)
+def _exponentials(logit, n, high):
+    """The first ``n`` less the highest so far, exponentiated in place; that one, and their sum."""
+    end, bottom = _whole(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
-        logit[e] = -np.inf
-    high = load(logit, 0)
-    for e in range(LANES, end, LANES):
-        high = maximum(load(logit, e), high)
-    highest = largest_lane(high)
+        logit[e] = bottom
+    highest_lane = splat(high)
+    for e in range(0, end, LANES):
+        highest_lane = maximum(load(logit, e), highest_lane)
+    high = largest_lane(highest_lane)
+    shift = high if high > bottom else logit.dtype.type(0)  # else -inf less -inf
     for e in range(end):
-        logit[e] = exp(logit[e] - highest)
+        logit[e] = exp(logit[e] - shift)
     total = load(logit, 0)
     for e in range(LANES, end, LANES):
         total = add(total, load(logit, e))
-    denominator = sum_lanes(total)
-    inverse = 1 / denominator
-    for e in range(end):
-        logit[e] *= inverse
-    return highest + logit.dtype.type(math.log(denominator))
+    return high, sum_lanes(total)
 
 
 @_jit_inline

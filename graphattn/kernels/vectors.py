@@ -87,6 +87,13 @@ def multiply_add(typingctx, x, y, z):
 
 
 @intrinsic
+def multiply(typingctx, x, y):
+    def codegen(context, builder, signature, args):
+        return builder.fmul(*args)
+    return x(x, x), codegen
+
+
+@intrinsic
 def add(typingctx, x, y):
     def codegen(context, builder, signature, args):
         return builder.fadd(*args)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.kernels import numba, reference
+from graphattn.patterns import RandomKeys
 from tests.graphs import GRAPHS, random_graph
 
 HEADS, CHANNELS, VALUE_CHANNELS = 2, 20, 17  # whole vectors of channels, and a remainder
@@ -114,6 +115,53 @@ def test_any_number_of_threads_equals_reference(name, num_threads, with_threads)
     inputs = draw(graph, 'shared')
     results = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
     assert_same(results, with_grads(attend(graph, inputs, reference), inputs))
+
+
+def long_graph() -> BipartiteGraph:
+    """Whose keys are taken in several chunks, beside a block that is one."""
+    long, short = RandomKeys(60).build(150, 3000, seed=0), RandomKeys(5).build(40, 30, seed=0)
+    without_first = BipartiteGraph.from_edge_index(
+        long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)
+    return BipartiteGraph.batch([without_first, short])
+
+
+def test_the_long_graph_takes_chunks():
+    graph = long_graph()
+    num_edges = int(graph.indptr[150])
+    for channels in (64 + 48, 2 * (64 + 48)):
+        assert numba._keys_per_chunk(channels, 3000, 150, num_edges) < 3000
+        assert numba._keys_per_chunk(channels, 30, 40, 200) == 30
+
+
+@pytest.mark.parametrize('heads', [1, 2])
+@pytest.mark.parametrize('edge_values', ['plain', 'shared'])
+@pytest.mark.parametrize('num_threads', [1, 3])
+def test_chunks_of_keys_equal_reference(edge_values, heads, num_threads, with_threads):
+    graph = long_graph()
+    inputs = draw(graph, edge_values, channels=64, value_channels=48, heads=heads)
+    if 'edge_bias' in inputs:  # a first chunk that adds nothing, and one that fades away
+        bias = inputs['edge_bias'].data
+        bias[(graph.query < 50) & (graph.key < 1500)] = -torch.inf
+        bias[(graph.query >= 50) & (graph.key > 1000)] += 300
+    with torch.no_grad():
+        inputs['query'] *= 0.1
+    expected = with_grads(attend(graph, inputs, reference), inputs)
+    actual = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize('heads', [1, 2])
+def test_edge_dot_in_chunks(heads, with_threads):
+    graph = long_graph()
+    inputs = draw(graph, channels=200, heads=heads)
+    query, key = inputs['query'], inputs['key']
+    expected = (query[graph.query] * key[graph.key]).sum(-1)
+    actual = with_threads(2, lambda: numba.edge_dot(query, key, graph))
+    weight = torch.randn(expected.shape, dtype=expected.dtype)
+    for ours, theirs in zip((actual, *torch.autograd.grad((actual * weight).sum(), (query, key))),
+                            (expected,
+                             *torch.autograd.grad((expected * weight).sum(), (query, key)))):
+        assert torch.allclose(ours, theirs, atol=1e-11)
 
 
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
