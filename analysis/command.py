@@ -112,6 +112,11 @@ def table(results: Results) -> str:
     rows += [[name.replace('_', ' '),
               *(_summary([sample.scalars().get(name) for sample in results[label]])
                 for label in labels)] for name in names]
+    return aligned(rows)
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as lines of text, all columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
@@ -120,6 +125,11 @@ def table(results: Results) -> str:
 def save(out: Path, name: str, results: Results, figure: Figure) -> None:
     """Writes ``out/name.json`` and ``out/name.png``."""
     plain = {label: [sample.to_dict() for sample in samples] for label, samples in results.items()}
+    save_plain(out, name, plain, figure)
+
+
+def save_plain(out: Path, name: str, plain: dict[str, object], figure: Figure) -> None:
+    """Writes ``out/name.json``, from types that JSON knows, and ``out/name.png``."""
     text = json.dumps(plain, indent=1, allow_nan=False) + '\n'
     write_whole(out / f'{name}.json', lambda path: path.write_text(text))
     write_whole(out / f'{name}.png', lambda path: figure.savefig(path, dpi=110))

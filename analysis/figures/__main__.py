@@ -1,0 +1,55 @@
+"""The command ``python -m analysis.figures NAME|all``."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from tqdm import tqdm
+
+from analysis.command import run_or_exit, save_plain
+from analysis.figures import FIGURES
+from analysis.walk import check_count
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Draws the figures that were asked for; each prints what a paper says beside what comes out.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+
+    Raises:
+        SystemExit: Of status 2 with one line on standard error if an argument is bad.
+    """
+    parser = ArgumentParser(prog='python -m analysis.figures', exit_on_error=False)
+    parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
+    parser.add_argument('--seed', type=int, default=0, help='of random patterns')
+    parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
+                        help='where JSON and picture go')
+
+    def run(options: Namespace) -> None:
+        check_count('seed', options.seed, at_least=0)
+        names = _names(options.name)
+        for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
+            picture = FIGURES[name](options.seed)
+            with tqdm.external_write_mode():
+                print(picture)
+                save_plain(options.out, name, picture.to_dict(), picture.figure)
+                print(end='' if len(names) == 1 else '\n')
+
+    run_or_exit(parser, run, arguments)
+
+
+def _names(name: str) -> list[str]:
+    if name == 'all':
+        return list(FIGURES)
+    if name not in FIGURES:
+        near = get_close_matches(name.lower(), [*FIGURES, 'all'], cutoff=0.5) or ['all', *FIGURES]
+        raise ValueError(f"'name' is not a figure (got {name!r}); did you mean "
+                         f"{' or '.join(map(repr, near))}?")
+    return [name]
+
+
+if __name__ == '__main__':
+    main()
