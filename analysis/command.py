@@ -138,6 +138,6 @@ def save_plain(out: Path, name: str, plain: dict[str, object], figure: Figure) -
 
 def _summary(values: list[object]) -> str:
     are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    if len(values) == 1 or not are_numbers:
+    if len(set(values)) == 1 or not are_numbers:
         return ' / '.join(dict.fromkeys(map(cell, values)))
     return f'{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}'

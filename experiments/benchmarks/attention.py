@@ -2,6 +2,7 @@
 
     python -m experiments.benchmarks.attention
     python -m experiments.benchmarks.attention --quick
+    python -m experiments.benchmarks.attention --only '["full SDPA", "masked SDPA", numba]'
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from graphattn.patterns import RandomKeys
 
 PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
 BACKENDS = ('csr', 'numba', 'auto')
+CASES = (*PEERS, *BACKENDS)
 
 
 def main(
@@ -32,10 +34,14 @@ def main(
     channels: list[int] = (32, 64),
     heads: int = 4,
     rounds: int = 5,
+    only: list[str] = CASES,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Times forward, and forward with backward, in one interleaved run.
+
+    The messages of PyG's peers, gigabytes of them, slow down whatever comes after them; so their
+    company can be left out.
 
     Args:
         nodes: Numbers of queries and of keys.
@@ -43,6 +49,7 @@ def main(
         channels: Widths of a head.
         heads: Number of heads, which share the graph.
         rounds: Measurements of each case, of which the median counts.
+        only: Which backends and peers.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
@@ -51,15 +58,20 @@ def main(
     rows = []
     settings = product(nodes, channels, densities)
     for n, width, density in progress(settings, 'attention'):
-        rows += measure(n, width, density, heads, rounds)
+        rows += measure(n, width, density, heads, rounds, [*only])
     report(rows, 'attention', out)
     draw(rows, max(nodes), min(channels), out)
 
 
-def measure(n: int, width: int, density: float, heads: int, rounds: int) -> list[dict]:
+def measure(n: int, width: int, density: float, heads: int, rounds: int,
+            only: list[str]) -> list[dict]:
     """One row for each backend and peer."""
     graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
     forwards, inputs = cases(graph, heads, width)
+    unknown = sorted(set(only) - set(forwards))
+    if unknown:
+        raise ValueError(f"'only' must name some of {CASES} (got {unknown})")
+    forwards = {name: forwards[name] for name in dict.fromkeys([*only, 'auto'])}
 
     def train_step(forward: Callable[[], Tensor]) -> None:
         torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
@@ -116,7 +128,7 @@ def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])
-              for name in (*PEERS, *BACKENDS)}
+              for name in dict.fromkeys(row['case'] for row in chosen)}
     log_log(curves, 'attention', out, x='density', y='forward + backward, ms',
             title=f'{n} tokens, {width} channels, {torch.get_num_threads()} threads')
 
