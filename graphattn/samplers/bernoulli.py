@@ -98,7 +98,9 @@ def _is_sparse(model: FactorModel, query_rate: np.ndarray, boost: np.ndarray) ->
     table_entries = model.num_keys * model.num_clusters
     if np.isinf(boost).any():
         return False
-    return boost @ query_rate + _TABLE_ENTRY * table_entries < _THINNING_BELOW * num_pairs
+    # Not numpy's product, whose threads would then spin beside torch's.
+    num_draws = (boost * query_rate).sum()
+    return num_draws + _TABLE_ENTRY * table_entries < _THINNING_BELOW * num_pairs
 
 
 def _sample_on_any_device(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
