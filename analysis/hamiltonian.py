@@ -77,7 +77,7 @@ def hamiltonian_path(
         graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
         directed (bool): Follow edges from key to query only; otherwise either way.
         time_limit (float): Seconds after which the search stops. To write down the problem for
-            CP-SAT, some 5 seconds for a million edges, comes on top.
+            CP-SAT, some 4 seconds for a million edges, comes on top.
         seed (int): Seed of the search, not negative.
 
     Returns:

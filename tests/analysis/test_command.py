@@ -54,6 +54,10 @@ def ask(*arguments, **options):
     command.ask(size, draw, list(map(str, arguments)), name='size', **options)
 
 
+def main(arguments):
+    ask(*arguments)
+
+
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
     """Checkpoints of a model that samples and of one that does not."""
@@ -136,23 +140,14 @@ def test_heads_of_a_trained_model(runs, tmp_path, capsys):
     assert len(json.loads((tmp_path / 'size.json').read_text())['layer 0, head 2']) == 4
 
 
-def fails(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        ask(*arguments)
-    assert exit_.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    return lines[0]
-
-
 @pytest.mark.slow
-def test_bad_checkpoints(runs, tmp_path, capsys):
+def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
-    assert 'do not sample' in fails(capsys, '--checkpoint', checkpoint(runs, 'fixed'))
-    assert "'example' must be from 0 to 359" in fails(
-        capsys, '--checkpoint', checkpoint(runs, 'sampled'), '--example', 360)
+    assert 'do not sample' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
+    assert "'example' must be from 0 to 359" in error_line(
+        main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')
-    assert "'checkpoint' cannot be read" in fails(capsys, '--checkpoint', tmp_path / 'no.ckpt')
+    assert "'checkpoint' cannot be read" in error_line(main, ['--checkpoint', tmp_path / 'no.ckpt'])
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -167,17 +162,17 @@ def test_bad_checkpoints(runs, tmp_path, capsys):
     (['--large', '-1'], "'large' must not be negative (got -1)"),
     (['--unknown', '1'], 'unknown'),
 ])
-def test_one_line_for_bad_input(arguments, message, capsys):
-    assert message in fails(capsys, *arguments)
+def test_one_line_for_bad_input(arguments, message, error_line):
+    assert message in error_line(main, arguments)
 
 
 @pytest.mark.parametrize('name, content', [
     ('a.npz', b'PK nothing'), ('a.graphml', b'<xml'), ('a.txt', b'0 1\n1 x\n'), ('a.txt', b''),
     ('a.txt', b'\xff\xfe'), ('a.txt', b'-1 2'),
 ])
-def test_files_that_hold_no_graph(tmp_path, capsys, name, content):
+def test_files_that_hold_no_graph(tmp_path, error_line, name, content):
     (tmp_path / name).write_bytes(content)
-    assert "'graph' cannot be read" in fails(capsys, '--graph', tmp_path / name)
+    assert "'graph' cannot be read" in error_line(main, ['--graph', tmp_path / name])
 
 
 def test_results_convert_and_print():

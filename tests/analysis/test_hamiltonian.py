@@ -328,8 +328,5 @@ def test_command_without_direction(tmp_path):
     (['--seed', '-1'], "'seed' must not be negative"),
     (['--graph', 'missing.npz'], "'graph' cannot be read"),
 ])
-def test_one_line_for_bad_input(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert exit_.value.code == 2 and len(lines) == 1 and message in lines[0]
+def test_one_line_for_bad_input(arguments, message, error_line):
+    assert message in error_line(main, arguments)

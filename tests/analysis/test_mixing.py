@@ -307,9 +307,5 @@ def test_picture_holds_the_curves():
     (['--steps', '0'], "'steps' must be at least 1 (got 0)"),
     (['--n', '0'], "'graph' must have as many keys as queries"),
 ])
-def test_bad_input_is_one_line(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and message in lines[0]
+def test_bad_input_is_one_line(arguments, message, error_line):
+    assert message in error_line(main, arguments)

@@ -401,8 +401,5 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
     (['--graph', 'missing.npz'], "'graph' cannot be read"),
 ])
-def test_one_line_for_bad_input(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert exit_.value.code == 2 and len(lines) == 1 and message in lines[0]
+def test_one_line_for_bad_input(arguments, message, error_line):
+    assert message in error_line(main, arguments)
