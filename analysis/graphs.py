@@ -143,7 +143,7 @@ def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         config = yaml.safe_load(config_path.read_text())
         run = parser.instantiate(parser.parse_object(
-            {'model': config['model']['model'], 'data': config['data']}))
+            {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value
                                    for name, value in saved.items()})
     except Exception as error:  # what unpickling, YAML, and the classes it names may raise

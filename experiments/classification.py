@@ -1,15 +1,14 @@
-"""Training a classifier of sequences or tokens: one step, its metrics, and the optimiser."""
+"""Training a classifier of sequences or tokens: one step and its metrics."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.training import Training
 from graphattn import BipartiteGraph
 from graphattn.samplers import density_penalty
 
@@ -28,7 +27,7 @@ class Batch(NamedTuple):
     label: Tensor
 
 
-class Classification(L.LightningModule):
+class Classification(Training):
     r"""Cross-entropy, plus ``density_weight`` times the mean density of the sampled graphs.
 
     .. math:: \mathcal{L} + \lambda \mathcal{L}_s
@@ -37,17 +36,13 @@ class Classification(L.LightningModule):
 
     Args:
         model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
-        lr (float): Peak learning rate of AdamW.
-        weight_decay (float): Decoupled weight decay.
-        warmup (float): Share of the steps in which the rate rises; then it falls as a cosine.
         density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
+        lr, weight_decay, warmup, decay: As :class:`experiments.training.Training`.
     """
 
-    def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
-                 warmup: float = 0.1, density_weight: float = 0.):
-        super().__init__()
+    def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
+        super().__init__(**kwargs)
         self.model = model
-        self.lr, self.weight_decay, self.warmup = lr, weight_decay, warmup
         self.density_weight = density_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -62,31 +57,6 @@ class Classification(L.LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch, 'test')
-
-    def configure_optimizers(self) -> dict:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr,
-                                      weight_decay=self.weight_decay)
-        total = max(1, int(self.trainer.estimated_stepping_batches))
-        rise = max(1, round(self.warmup * total))
-
-        def share_of_peak(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            return (1 + math.cos(math.pi * (step - rise) / max(1, total - rise))) / 2
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
-        return {'optimizer': optimizer,
-                'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Refuses the checkpoint of another model before anything is changed."""
-        mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
-        saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
-        if mine != saved:
-            name = min(name for name in mine.keys() | saved.keys()
-                       if mine.get(name) != saved.get(name))
-            raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
-                             f"there and {mine.get(name)} here; use the config.yaml beside it")
 
     def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph]]:
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)

@@ -7,18 +7,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-CURVES = {'loss': 'loss', 'accuracy': 'accuracy', 'density': 'density of the graphs'}
+PANELS_PER_ROW = 3
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
-    """Loss, accuracy, and the density of every layer and head, by epoch.
+    """Every metric by epoch: loss, accuracy, the density of every layer and head, ...
 
     Args:
         history (list): One dict of metrics for each epoch, as in metrics.csv.
     """
-    figure = Figure(figsize=(14, 3.8), layout='constrained')
+    metrics = list(dict.fromkeys(name.split('/')[1] for name in history[-1] if '/' in name))
+    num_rows = -(-len(metrics) // PANELS_PER_ROW)
+    figure = Figure(figsize=(14, 3.8 * num_rows), layout='constrained')
+    panels = figure.subplots(num_rows, PANELS_PER_ROW, squeeze=False).flatten()
     epoch = [row['epoch'] + 1 for row in history]
-    for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items()):
+    for axes, metric in zip(panels, metrics):
         names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
         for name in names:
             stage, _, *place = name.split('/')
@@ -26,13 +29,15 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
                 continue
             axes.plot(epoch, [row.get(name, float('nan')) for row in history],
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
-        axes.set(title=title, xlabel='epoch', xlim=(1, max(2, epoch[-1])))
+        axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(1, max(2, epoch[-1])))
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if metric == 'density':  # too many lines for a legend among them
             axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
         else:
             axes.legend(fontsize=8)
+    for axes in panels[len(metrics):]:
+        axes.remove()
     return figure
 
 

@@ -84,8 +84,9 @@ class RunFolder(Callback):
                 for name, value in trainer.callback_metrics.items() if name.startswith('test/')}
         density = {name.removeprefix('density/'): value for name, value in test.items()
                    if name.startswith('density/')}
+        metrics = {name: value for name, value in test.items() if not name.startswith('density/')}
         summary = {
-            'accuracy': test['accuracy'], 'loss': test['loss'], 'density': density,
+            **metrics, 'density': density,
             'epochs': len(self.history), 'seconds': round(self.seconds, 1),
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
@@ -96,7 +97,9 @@ class RunFolder(Callback):
         }
         write_whole(folder / 'summary.json',
                     lambda path: path.write_text(json.dumps(summary, indent=2) + '\n'))
-        print(f'\ntest accuracy  {summary["accuracy"]:.2%}')
+        print()
+        for name, value in metrics.items():
+            print(f'test {name:<21} {value:.4f}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
         print(f'trained {summary["epochs"]} epochs in {summary["seconds"]:.0f} s')

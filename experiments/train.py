@@ -13,17 +13,19 @@ import logging
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 
-from experiments.classification import Classification
 from experiments.run_folder import RunFolder, SaveConfig
+from experiments.training import Training
 
 
 class StepSeeds(Callback):
@@ -55,7 +57,7 @@ class TrainCLI(LightningCLI):
 
     def __init__(self, args: ArgsType = None):
         super().__init__(
-            Classification, subclass_mode_data=True, args=args,
+            Training, subclass_mode_model=True, subclass_mode_data=True, args=args,
             save_config_callback=SaveConfig, seed_everything_default=0,
             trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
                               'num_sanity_val_steps': 0, 'enable_model_summary': False},
@@ -67,6 +69,10 @@ class TrainCLI(LightningCLI):
         ours = {'verbose', 'weights_only'}
         return {name: known[name] | ours for name in ('fit', 'validate', 'test')}
 
+    def add_arguments_to_parser(self, parser) -> None:
+        parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
+                            help='Steps between checkpoints, besides one at the end of an epoch.')
+
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
         _check_readable(self.config[self.config.subcommand].get('ckpt_path'))
@@ -76,10 +82,13 @@ class TrainCLI(LightningCLI):
         if 'PL_GLOBAL_SEED' not in os.environ:
             raise ValueError("'seed_everything' must be a number, or true for a random one (got "
                              "false); every step's randomness comes from it")
+        checkpoint = partial(ModelCheckpoint, Path(options.default_root_dir) / 'checkpoints',
+                             filename='last', enable_version_counter=False)
         callbacks = [
             *(options.callbacks or []), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
-            ModelCheckpoint(Path(options.default_root_dir) / 'checkpoints', filename='last',
-                            enable_version_counter=False, save_on_train_epoch_end=True)]
+            checkpoint(save_on_train_epoch_end=True)]
+        if (every := self.config_init[self.subcommand].get('checkpoint_every')) is not None:
+            callbacks.append(checkpoint(every_n_train_steps=every, save_on_train_epoch_end=False))
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)

@@ -16,6 +16,7 @@ from experiments import train
 
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'config.yaml')
+ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 
 
 def fit(folder, *options):
@@ -59,7 +60,7 @@ def test_run_leaves_one_folder(finished_run):
     metrics = pd.read_csv(folder / 'metrics.csv')
     assert metrics['epoch'].tolist() == [0, 1, 2, 3]
     assert {'train/loss', 'val/accuracy', 'val/density/layer0/head1'} <= set(metrics.columns)
-    assert f'test accuracy  {summary["accuracy"]:.2%}' in output
+    assert f'test accuracy              {summary["accuracy"]:.4f}' in output
     assert str(folder / 'received_attention.png') in output
 
 
@@ -127,7 +128,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(finished_run):
     folder, _ = finished_run
     before = {path: path.read_bytes() for path in folder.glob('*.*')}
     with pytest.raises(ValueError, match="'trainer.default_root_dir' holds another run"):
-        fit(folder, '--model.lr', '0.5')
+        fit(folder, '--model.init_args.lr', '0.5')
     assert before == {path: path.read_bytes() for path in folder.glob('*.*')}
 
 
@@ -135,8 +136,7 @@ def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
     checkpoint = str(finished_run[0] / 'checkpoints/last.ckpt')
     with pytest.raises(ValueError, match="'ckpt_path' holds another model: .* there and .* here"):
         fit(tmp_path, '--ckpt_path', checkpoint,
-            '--model.model.init_args.encoder.init_args.channels', '16',
-            '--model.model.init_args.encoder.init_args.source.init_args.head_channels', '8')
+            f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
 
 @pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
@@ -157,10 +157,10 @@ def test_unseeded_runs_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('option, word', [
-    ('--model.learning_rate=1', 'learning_rate'),
-    ('--model.lr=fast', 'fast'),
+    ('--model.init_args.learning_rate=1', 'learning_rate'),
+    ('--model.init_args.lr=fast', 'fast'),
     ('--data.class_path=experiments.tasks.Digit', 'Digit'),
-    ('--model.model.init_args.encoder.init_args.source.init_args.cluster=3', 'cluster'),
+    (f'{ENCODER}.source.init_args.cluster=3', 'cluster'),
 ])
 def test_a_config_key_or_value_that_does_not_exist(option, word, tmp_path, capsys):
     with pytest.raises(SystemExit):
