@@ -13,13 +13,16 @@ from graphattn import BipartiteGraph
 from graphattn.samplers import density_penalty
 
 
+NO_LABEL = -100  # what torch's cross-entropy leaves out
+
+
 class Batch(NamedTuple):
     """Sequences one after the other.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        label (Tensor): One class for each sequence, or for each token.
+        label (Tensor): One class for each sequence, or for each token; NO_LABEL where there is none.
     """
 
     tokens: Tensor
@@ -61,13 +64,14 @@ class Classification(Training):
     def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph]]:
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         loss = F.cross_entropy(logits, batch.label)
-        accuracy = (logits.argmax(dim=-1) == batch.label).float().mean()
+        has_label = batch.label != NO_LABEL
+        accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].float().mean()
         density = {f'{stage}/density/layer{layer}/{head}': value
                    for layer, graph in enumerate(graphs)
                    for head, value in density_of_heads(graph, batch.ptr.numel() - 1).items()}
         options = dict(on_step=False, on_epoch=True, sync_dist=True)
         self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
-                      batch_size=batch.label.numel(), **options)
+                      batch_size=int(has_label.sum()), **options)
         self.log_dict(density, batch_size=batch.ptr.numel() - 1, **options)
         return loss, graphs
 

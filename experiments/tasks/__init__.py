@@ -2,5 +2,6 @@
 
 from experiments.tasks.digits import Digits
 from experiments.tasks.duplicates import Duplicates
+from experiments.tasks.planted import Planted
 
-__all__ = ['Digits', 'Duplicates']
+__all__ = ['Digits', 'Duplicates', 'Planted']

@@ -6,7 +6,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from experiments.tasks import Digits, Duplicates
+from experiments.classification import NO_LABEL
+from experiments.tasks import Digits, Duplicates, Planted
 from experiments.tasks.digits import read_digits
 from experiments.tasks.duplicates import occurs_twice
 
@@ -108,3 +109,33 @@ def test_duplicates_training_batches_are_fresh_and_evaluation_is_fixed():
 def test_sizes_must_be_positive(make):
     with pytest.raises(ValueError, match='must be positive'):
         make()
+
+
+def test_planted_labels_against_counting():
+    task = Planted([2, 5], num_symbols=6, length=16, batch_size=7)
+    batch = next(iter(prepared(task).train_dataloader()))
+    for tokens, label in zip(batch.tokens.view(7, 16).tolist(), batch.label.view(7, 16).tolist()):
+        assert tokens[0] == 0 and tokens[-1] == 1 and all(2 <= token < 8 for token in tokens[1:-1])
+        assert label[0] == label[-1] == NO_LABEL
+        for i in range(1, 15):
+            near = [i + d for d in (-5, -2, 2, 5) if 0 <= i + d < 16]
+            assert label[i] == (sum(task.value[tokens[j]] for j in near) > 0)
+
+
+def test_planted_values_belong_to_the_task_not_to_the_split():
+    task = prepared(Planted([1], length=8))
+    assert Planted([1], length=8).value.tolist() == task.value.tolist()
+    train, val, test = (next(iter(loader)) for loader in (
+        task.train_dataloader(), task.val_dataloader(), task.test_dataloader()))
+    assert not torch.equal(train.tokens, val.tokens) and not torch.equal(val.tokens, test.tokens)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(distances=[]), "'distances' must be from 1 to 13"),
+    (dict(distances=[0]), "'distances'"),
+    (dict(distances=[14]), "'distances'"),
+    (dict(distances=[2], num_symbols=1), "'num_symbols'"),
+])
+def test_planted_rejects(options, match):
+    with pytest.raises(ValueError, match=match):
+        Planted(length=16, **options)

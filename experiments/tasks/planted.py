@@ -1,0 +1,55 @@
+"""Labels that hang on neighbours at known distances: what a mask learned from data must find."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from experiments.classification import NO_LABEL, Batch
+from experiments.tasks.synthetic import Synthetic
+
+CLS, SEP, FIRST = 0, 1, 2
+
+
+class Planted(Synthetic):
+    r"""Random tokens; a token's label is the sign of what stands at certain distances from it::
+
+        tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
+        label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0
+
+    where v gives every symbol a number, drawn once from a normal law. Neighbours beyond the ends
+    count as 0. A head that attends to just those distances, with equal weights, can compute the
+    label, and every other key that it attends to is noise. [CLS] and [SEP] have no label.
+
+    Args:
+        distances (list of int): The planted distances d.
+        num_symbols (int): Number of symbols; with [CLS] and [SEP] the vocabulary has 2 more.
+        **kwargs: Those of :class:`Synthetic`.
+
+    Raises:
+        ValueError: No distance, or one outside 1 to ``length - 3``.
+    """
+
+    def __init__(self, distances: list[int], num_symbols: int = 32, **kwargs):
+        super().__init__(**kwargs)
+        if not distances or not all(1 <= d <= self.length - 3 for d in distances):
+            raise ValueError(f"'distances' must be from 1 to {self.length - 3}, between the ends "
+                             f"of {self.length} tokens (got {distances})")
+        if num_symbols < 2:
+            raise ValueError(f"'num_symbols' must be at least 2 (got {num_symbols})")
+        self.distances, self.num_symbols = distances, num_symbols
+        value = np.random.default_rng((self.seed, 3)).normal(size=num_symbols)
+        self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] weigh nothing
+
+    def draw(self, rng: np.random.Generator) -> Batch:
+        tokens = rng.integers(FIRST, FIRST + self.num_symbols, (self.batch_size, self.length))
+        tokens[:, 0], tokens[:, -1] = CLS, SEP
+        value = self.value[tokens]
+        total = np.zeros_like(value)
+        for d in self.distances:
+            total[:, d:] += value[:, :-d]
+            total[:, :-d] += value[:, d:]
+        label = (total > 0).astype(np.int64)
+        label[:, [0, -1]] = NO_LABEL
+        ptr = torch.arange(self.batch_size + 1) * self.length
+        return Batch(torch.from_numpy(tokens).flatten(), ptr, torch.from_numpy(label).flatten())

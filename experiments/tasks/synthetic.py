@@ -1,0 +1,84 @@
+"""Tasks whose sequences are drawn, not read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import lightning as L
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from experiments.classification import Batch
+
+
+class Synthetic(L.LightningDataModule, ABC):
+    """Every training batch is fresh; those for development and testing are always the same.
+
+    Args:
+        length (int): Tokens per sequence.
+        batch_size (int): Sequences per step and process.
+        steps_per_epoch (int): Training batches between two evaluations.
+        eval_batches (int): Batches for development, and for testing.
+        seed (int): Which sequences.
+
+    Raises:
+        ValueError: A size is not positive.
+    """
+
+    def __init__(self, length: int = 256, batch_size: int = 256, steps_per_epoch: int = 100,
+                 eval_batches: int = 4, seed: int = 0):
+        super().__init__()
+        for name, size in (('length', length), ('batch_size', batch_size),
+                           ('steps_per_epoch', steps_per_epoch), ('eval_batches', eval_batches)):
+            if size < 1:
+                raise ValueError(f"'{name}' must be positive (got {size})")
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.steps_per_epoch, self.eval_batches = steps_per_epoch, eval_batches
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> Batch:
+        """One batch of ``batch_size`` sequences: what a new task implements."""
+
+    def train_dataloader(self) -> DataLoader:
+        sampler = _FreshIndices(self.steps_per_epoch, self.trainer.world_size,
+                                self.trainer.global_rank)
+        return DataLoader(self._batches('train', 2**62), batch_size=None, sampler=sampler)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(self._batches('val', self.eval_batches), batch_size=None)
+
+    def test_dataloader(self) -> DataLoader:
+        return DataLoader(self._batches('test', self.eval_batches), batch_size=None)
+
+    def _batches(self, split: str, number: int) -> _Batches:
+        return _Batches(self, number, (self.seed, ('train', 'val', 'test').index(split)))
+
+
+class _Batches(Dataset):
+    def __init__(self, task: Synthetic, number: int, seed: tuple[int, ...]):
+        self.task, self.number, self.seed = task, number, seed
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.task.draw(np.random.default_rng((*self.seed, index)))
+
+
+class _FreshIndices(Sampler):
+    """Indices that no earlier epoch and no other process has used."""
+
+    def __init__(self, steps: int, num_processes: int, rank: int):
+        self.steps, self.num_processes, self.rank, self.epoch = steps, num_processes, rank, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[int]:
+        first = self.epoch * self.steps
+        return (self.num_processes * step + self.rank
+                for step in range(first, first + self.steps))
