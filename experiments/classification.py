@@ -12,7 +12,6 @@ from experiments.training import Training
 from graphattn import BipartiteGraph
 from graphattn.samplers import density_penalty
 
-
 NO_LABEL = -100  # what torch's cross-entropy leaves out
 
 
@@ -22,7 +21,7 @@ class Batch(NamedTuple):
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        label (Tensor): One class for each sequence, or for each token; NO_LABEL where there is none.
+        label (Tensor): One class for each sequence, or for each token (NO_LABEL: none).
     """
 
     tokens: Tensor
