@@ -18,7 +18,8 @@ from torch import Tensor
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import interleave, log_log, progress, report, saved_bytes
+from experiments.benchmarks.measure import interleave, log_log, progress, saved_bytes
+from experiments.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from jsonargparse import auto_cli
 
-from experiments.benchmarks.measure import interleave, log_log, progress, report
+from experiments.benchmarks.measure import interleave, log_log, progress
+from experiments.tables import report
 from graphattn import functional
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from jsonargparse import auto_cli
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import interleave, log_log, progress, report
+from experiments.benchmarks.measure import interleave, log_log, progress
+from experiments.tables import report
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource

@@ -1,8 +1,7 @@
-"""Timing cases side by side, and the table, CSV file and figure that come of it."""
+"""Timing cases side by side, and the figure that comes of it."""
 
 from __future__ import annotations
 
-import csv
 import random
 import statistics
 import time
@@ -65,24 +64,6 @@ def progress(cases: Iterable, title: str) -> Iterable:
     return tqdm(list(cases), desc=title, unit='case')
 
 
-def report(rows: list[dict], name: str, out: Path) -> None:
-    """Prints the rows as a table and writes them to ``out/name.csv``."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(text) for text in texts) for texts in zip(columns, *cells)]
-    for line in (columns, *cells):
-        print('  '.join(text.rjust(width) for text, width in zip(line, widths)))
-
-    def write(path: Path) -> None:
-        with path.open('w', newline='') as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
-
-    write_whole(out / f'{name}.csv', write)
-    print(f'written to {out / name}.csv')
-
-
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
     """Draws ``{label: (x values, y values)}`` on logarithmic axes into ``out/name.png``."""
@@ -95,9 +76,3 @@ def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: 
     axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
     write_whole(out / f'{name}.png', lambda path: figure.savefig(path, dpi=110))
     print(f'drawn in {out / name}.png')
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return '-'
-    return f'{value:.3g}' if isinstance(value, float) else str(value)

@@ -20,7 +20,8 @@ import torch
 from jsonargparse import auto_cli
 from numba import njit
 
-from experiments.benchmarks.measure import log_log, progress, report
+from experiments.benchmarks.measure import log_log, progress
+from experiments.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys

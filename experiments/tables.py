@@ -1,0 +1,32 @@
+"""Results as a table that is printed and a CSV file."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from graphattn._files import write_whole
+
+
+def report(rows: list[dict], name: str, out: Path) -> None:
+    """Prints the rows as a table and writes them to ``out/name.csv``."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(text) for text in texts) for texts in zip(columns, *cells)]
+    for line in (columns, *cells):
+        print('  '.join(text.rjust(width) for text, width in zip(line, widths)))
+
+    def write(path: Path) -> None:
+        with path.open('w', newline='') as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    write_whole(out / f'{name}.csv', write)
+    print(f'written to {out / name}.csv')
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return '-'
+    return f'{value:.3g}' if isinstance(value, float) else str(value)
