@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import kernels
-from graphattn._checks import check_floating
+from graphattn._checks import check_floating, check_ptr
 from graphattn.graph import BipartiteGraph
+from graphattn.pair_mask import PairMask
 
 if TYPE_CHECKING:
     from graphattn.samplers import FactorModel
@@ -90,14 +92,7 @@ def edge_attention(
         torch.Size([1000, 4, 32])
     """
     edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
-    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
-    for name, number in (('dropout_p', dropout_p), ('scale', scale)):
-        if not isinstance(number, Real):
-            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
-    if not 0. <= dropout_p < 1.:
-        raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
-    if not math.isfinite(scale):
-        raise ValueError(f"'scale' must be finite (got {scale})")
+    scale = _check_numbers(scale, dropout_p, query)
     if backend == 'auto':
         backend = _choose_backend(query, key, value, graph, edge_gate, return_attention_weights)
     kernel = kernels.load(backend)
@@ -112,6 +107,76 @@ def edge_attention(
         out, weight = kernel.edge_attention(query, key, value, graph, edge_bias=edge_bias,
                                             edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
     return (out.to(dtype), weight.to(dtype)) if return_attention_weights else out.to(dtype)
+
+
+def pair_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ptr: Tensor,
+    mask: PairMask,
+    *,
+    scale: float | None = None,
+    dropout_p: float = 0.,
+) -> Tensor:
+    r"""Dense attention within each sequence, under a mask that is being learned.
+
+    .. math::
+        \mathrm{out}_i = \sum_j \alpha_{ij} \, \mathrm{value}_j, \qquad
+        \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
+        \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
+
+    with the bias of the mask, :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of one
+    length are computed together, and nothing is padded. A query whose pairs are all off gives 0,
+    with gradient 0. Every pair is multiplied, so NaN in a key or value reaches every query of its
+    sequence. A mask that is settled is a graph, and :func:`edge_attention` is for graphs.
+
+    Args:
+        query (Tensor): floating ``[num_tokens, heads, channels]``.
+        key (Tensor): ``[num_tokens, heads, channels]``, of the same dtype and device.
+        value (Tensor): ``[num_tokens, heads, value_channels]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        mask (PairMask): The mask of each head, which all sequences share.
+        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
+            divided by ``1 - dropout_p``. Applied whenever positive.
+
+    Returns:
+        Tensor ``[num_tokens, heads, value_channels]`` of the dtype of ``query``.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Sizes, devices or values do not fit, or a sequence is longer than the mask.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.functional import pair_attention
+        >>> from graphattn.pair_mask import FreeLayout, PairMask
+        >>> query, key, value = torch.randn(3, 7, 2, 4)
+        >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4), is_hard=False)
+        >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape
+        torch.Size([7, 2, 4])
+    """
+    _check_pair_arguments(query, key, value, ptr, mask)
+    scale = _check_numbers(scale, dropout_p, query)
+    lengths = ptr.diff().tolist()
+    parts = [x.split(lengths) for x in (query, key, value)]
+    out = list(parts[2])
+    with torch.autocast(query.device.type, enabled=False):
+        for length in set(lengths) - {0}:
+            members = [b for b, other in enumerate(lengths) if other == length]
+            blocks = [torch.stack([part[b] for b in members]).transpose(1, 2) for part in parts]
+            bias = mask.bias(length).to(query.dtype)
+            # Kernels disagree on the softmax of nothing, so these rows attend and are then zeroed.
+            is_empty = bias.isneginf().all(dim=-1, keepdim=True)
+            attended = F.scaled_dot_product_attention(
+                *blocks, attn_mask=bias.masked_fill(is_empty, 0.), dropout_p=dropout_p, scale=scale)
+            attended = attended.masked_fill(is_empty, 0.).transpose(1, 2)
+            for b, block in zip(members, attended.unbind()):
+                out[b] = block
+    # Joined to every argument, should there be nothing to attend to.
+    nothing = sum(x[:0].sum() for x in (query, key, mask.values))
+    return torch.cat([value[:0] + nothing, *out])
 
 
 def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
@@ -233,6 +298,41 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
         raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
 
 
+def _check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
+    """Checks what every kind of attention is given besides tensors; returns the scale."""
+    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
+    for name, number in (('dropout_p', dropout_p), ('scale', scale)):
+        if not isinstance(number, Real):
+            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
+    if not 0. <= dropout_p < 1.:
+        raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
+    if not math.isfinite(scale):
+        raise ValueError(f"'scale' must be finite (got {scale})")
+    return scale
+
+
+def _check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
+                          mask: PairMask) -> None:
+    if not isinstance(mask, PairMask):
+        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); for a graph "
+                        f"there is edge_attention")
+    for name, tensor in (('query', query), ('key', key), ('value', value)):
+        check_floating(name, tensor)
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), mask.heads):
+            raise ValueError(f"'{name}' must be [num_tokens, heads, channels] with "
+                             f"{query.size(0)} tokens and the mask's {mask.heads} heads (got "
+                             f"shape {tuple(tensor.shape)})")
+        if tensor.device != mask.device:
+            raise ValueError(f"'{name}' must be on {mask.device}, where the mask is (got "
+                             f"{tensor.device})")
+    if key.size(2) != query.size(2):
+        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+    check_ptr('ptr', ptr, query.size(0), mask.device)
+
+
 def _check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
@@ -252,4 +352,4 @@ def _check_edge_values(
     return values.to(torch.promote_types(query.dtype, torch.float))
 
 
-__all__ = ['edge_attention', 'edge_probability']
+__all__ = ['edge_attention', 'edge_probability', 'pair_attention']

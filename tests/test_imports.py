@@ -14,13 +14,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GRAPH = {'graph', '_checks', '_files', '_threads'}
+GRAPH = {'graph', 'pair_mask', '_checks', '_files', '_threads'}
 MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
 MAY_IMPORT = {
     '_checks': set(),
     '_files': set(),
     '_threads': set(),
     'graph': {'_checks'},
+    'pair_mask': {'graph', '_checks'},
     'patterns': GRAPH,
     'samplers': GRAPH,
     'kernels': GRAPH,

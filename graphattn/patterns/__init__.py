@@ -6,10 +6,13 @@ from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.full import Causal, Full
 from graphattn.patterns.global_tokens import GlobalTokens
 from graphattn.patterns.log_sparse import LogSparse
+from graphattn.patterns.mask import Mask, load_masks, save_masks
 from graphattn.patterns.overlapping_blocks import OverlappingBlocks
 from graphattn.patterns.presets import get
+from graphattn.patterns.pruning import prune, prune_at_random, randomly_dropped, without_diagonal
 from graphattn.patterns.random_blocks import RandomBlocks
 from graphattn.patterns.random_keys import RandomKeys
+from graphattn.patterns.random_pairs import RandomPairs
 from graphattn.patterns.random_regular import RandomRegular
 from graphattn.patterns.sliding_window import SlidingWindow
 from graphattn.patterns.star import Star
@@ -23,15 +26,23 @@ __all__ = [
     'GlobalTokens',
     'Intersection',
     'LogSparse',
+    'Mask',
     'OverlappingBlocks',
     'Pattern',
     'RandomBlocks',
     'RandomKeys',
+    'RandomPairs',
     'RandomRegular',
     'SlidingWindow',
     'Star',
     'Strided',
     'Union',
     'get',
+    'load_masks',
     'parse',
+    'prune',
+    'prune_at_random',
+    'randomly_dropped',
+    'save_masks',
+    'without_diagonal',
 ]

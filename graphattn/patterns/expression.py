@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from inspect import isabstract
 
 from graphattn import patterns
+from graphattn.pair_mask import LAYOUTS, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
 
@@ -18,8 +19,8 @@ def parse(expression: str) -> Pattern:
     """The pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
 
     The text is read, never evaluated: it may hold the patterns of this package, the presets of
-    :func:`~graphattn.patterns.get` as if they were functions, literals, ``|``, ``&``, ``-`` and
-    parentheses.
+    :func:`~graphattn.patterns.get` as if they were functions, literals, the layout of a mask,
+    ``|``, ``&``, ``-`` and parentheses.
 
     Args:
         expression (str): For instance ``'SlidingWindow(3) | GlobalTokens(2)'`` or
@@ -53,15 +54,26 @@ def _read(node: ast.expr) -> Pattern:
     if isinstance(node, ast.Name):
         return _make(node.id, [], {})
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        try:
-            positional = [ast.literal_eval(argument) for argument in node.args]
-            named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
-        except ValueError:
-            raise ValueError(f"'expression' may hold literal arguments only (got "
-                             f"{ast.unparse(node)!r})") from None
-        return _make(node.func.id, positional, named)
+        return _make(node.func.id, *_arguments(node))
     raise ValueError(f"'expression' may hold patterns, presets, '|', '&', '-' and parentheses (got "
                      f"{ast.unparse(node)!r})")
+
+
+def _arguments(node: ast.Call) -> tuple[list, dict]:
+    positional = [_argument(argument) for argument in node.args]
+    return positional, {keyword.arg: _argument(keyword.value) for keyword in node.keywords}
+
+
+def _argument(node: ast.expr) -> PairLayout | object:
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    if is_call and node.func.id in LAYOUTS:
+        positional, named = _arguments(node)
+        return LAYOUTS[node.func.id](*positional, **named)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"'expression' may hold literal arguments only (got "
+                         f"{ast.unparse(node)!r})") from None
 
 
 def _make(name: str, positional: list, named: dict) -> Pattern:

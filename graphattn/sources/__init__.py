@@ -2,6 +2,7 @@
 
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
+from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource
 
-__all__ = ['BlockModelSource', 'GraphSource', 'PatternSource']
+__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource']

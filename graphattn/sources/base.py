@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn.graph import BipartiteGraph
+from graphattn.pair_mask import PairMask
 
 
 class GraphSource(nn.Module, ABC):
@@ -16,9 +17,13 @@ class GraphSource(nn.Module, ABC):
     Attributes:
         per_head (bool): Whether every head owns a graph. If so, the graph has ``heads`` times as
             many nodes, the first head's sequences first (:func:`graphattn.layers.fold_heads`).
+        heads (int, optional): Number of heads that the source was made for; any if ``None``.
+        max_length (int, optional): Tokens of the longest sequence that it knows; any if ``None``.
     """
 
     per_head: bool = False
+    heads: int | None = None
+    max_length: int | None = None
 
     @abstractmethod
     def forward(
@@ -28,8 +33,8 @@ class GraphSource(nn.Module, ABC):
         ptr: Tensor,
         *,
         generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        """The graph over all sequences.
+    ) -> BipartiteGraph | PairMask:
+        """The graph over all sequences, or the mask that is learned in its stead.
 
         Args:
             query (Tensor): ``[num_tokens, heads, head_channels]``, before scaling.
@@ -38,7 +43,8 @@ class GraphSource(nn.Module, ABC):
             generator (torch.Generator, optional): Torch's default generator if omitted.
 
         Returns:
-            BipartiteGraph with one block per sequence, or per head and sequence.
+            BipartiteGraph with one block per sequence, or per head and sequence; or PairMask, for
+            :func:`graphattn.functional.pair_attention`.
         """
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:

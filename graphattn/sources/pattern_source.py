@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
-from graphattn.patterns import Pattern, parse
+from graphattn.patterns import Mask, Pattern, load_masks, parse
 from graphattn.sources.base import GraphSource
 
 
 class PatternSource(GraphSource):
-    """The edges of a pattern, built for the length of each sequence and shared by all heads.
+    """The edges of a pattern, built for the length of each sequence and shared by all heads; or
+    those of several patterns, one for each head.
 
     Args:
-        pattern (Pattern or str): Which pattern, or an expression of it for
-            :func:`graphattn.patterns.parse`.
+        pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
+            :func:`graphattn.patterns.parse`; a sequence of them, one for each head; or a file
+            ``.npz`` of the masks of the heads (:func:`graphattn.patterns.save_masks`).
         seed (int, optional): Seed of a random pattern, which then is one graph for each length,
-            as in Diffuser. With ``None`` every sequence of every call gets a graph of its own.
+            as in Diffuser; head h has the seed ``seed + h`` if heads have patterns of their own.
+            With ``None`` every sequence of every call gets a graph of its own.
+
+    Raises:
+        TypeError: ``pattern`` is of the wrong type.
+        ValueError: It is an empty sequence, or not an expression, or not a file of masks.
+        FileNotFoundError: There is no such file.
 
     Example:
         >>> import torch
@@ -28,13 +40,21 @@ class PatternSource(GraphSource):
         BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_blocks=2, density=68.0%)
     """
 
-    def __init__(self, pattern: Pattern | str, seed: int | None = 0):
+    def __init__(self, pattern: Sequence[Pattern | str] | Pattern | str | PathLike,
+                 seed: int | None = 0):
         super().__init__()
-        if not isinstance(pattern, Pattern | str):
-            raise TypeError(f"'pattern' must be a Pattern or a str (got {type(pattern).__name__})")
-        self.pattern = parse(pattern) if isinstance(pattern, str) else pattern
+        if isinstance(pattern, PathLike) or isinstance(pattern, str) and pattern.endswith('.npz'):
+            pattern = load_masks(Path(pattern))
+        is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
+        self.patterns = tuple(map(_pattern, [pattern] if is_one else pattern))
+        if not self.patterns:
+            raise ValueError("'pattern' is empty; give a Pattern for each head, or one for all")
+        if not is_one:
+            self.per_head, self.heads = True, len(self.patterns)
+        known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
+        self.max_length = min((length for length in known if length is not None), default=None)
         self.seed = seed
-        self._graph_of_length: dict[int, BipartiteGraph] = {}
+        self._graph_of: dict[tuple[int, int], BipartiteGraph] = {}
         self._last_batch: tuple[list[int], BipartiteGraph] | None = None
 
     def forward(
@@ -45,23 +65,38 @@ class PatternSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
+        if self.heads is not None and query.size(1) != self.heads:
+            raise ValueError(f"'query' must have a head for each of the {self.heads} patterns (got "
+                             f"{query.size(1)} heads)")
         lengths = ptr.diff().tolist()
         if not lengths:
             return BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr)
-        if self.pattern.is_random and self.seed is None:
-            graphs = [self.pattern.build(length, seed=generator) for length in lengths]
+        if self.seed is None and any(pattern.is_random for pattern in self.patterns):
+            graphs = [pattern.build(length, seed=generator)
+                      for pattern in self.patterns for length in lengths]
             return BipartiteGraph.batch(graphs).to(query.device)
         # Batches of equal lengths follow one another in training, and a graph that is kept also
         # keeps the pointers that kernels ask it for.
         if self._last_batch is None or self._last_batch[0] != lengths:
-            graphs = [self._graph(length) for length in lengths]
+            graphs = [self._graph(number, length)
+                      for number in range(len(self.patterns)) for length in lengths]
             self._last_batch = lengths, BipartiteGraph.batch(graphs).to(query.device)
         return self._last_batch[1].to(query.device)
 
-    def _graph(self, length: int) -> BipartiteGraph:
-        if length not in self._graph_of_length:
-            self._graph_of_length[length] = self.pattern.build(length, seed=self.seed)
-        return self._graph_of_length[length]
+    def _graph(self, number: int, length: int) -> BipartiteGraph:
+        if (number, length) not in self._graph_of:
+            seed = None if self.seed is None else self.seed + number
+            self._graph_of[number, length] = self.patterns[number].build(length, seed=seed)
+        return self._graph_of[number, length]
 
     def extra_repr(self) -> str:
-        return f'{self.pattern}, seed={self.seed}' if self.pattern.is_random else f'{self.pattern}'
+        patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'
+        is_random = any(pattern.is_random for pattern in self.patterns)
+        return f'{patterns}, seed={self.seed}' if is_random else patterns
+
+
+def _pattern(pattern: Pattern | str) -> Pattern:
+    if not isinstance(pattern, Pattern | str):
+        raise TypeError(f"'pattern' must be a Pattern or a str, or one for each head (got "
+                        f"{type(pattern).__name__})")
+    return parse(pattern) if isinstance(pattern, str) else pattern

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from graphattn.pair_mask import FreeLayout
 from graphattn.patterns import (
     Fixed,
     GlobalTokens,
     LogSparse,
+    Mask,
     OverlappingBlocks,
     RandomBlocks,
     RandomKeys,
+    RandomPairs,
     RandomRegular,
     SlidingWindow,
     Strided,
@@ -49,6 +53,13 @@ from graphattn.patterns import (
     (lambda: Fixed(0), ValueError, r"'block' must be at least 1 \(got 0\)"),
     (lambda: Fixed(4, summary=5), ValueError, r"'summary' must not exceed 'block' \(got 5 of 4\)"),
     (lambda: Fixed(4, summary=-1), ValueError, r"'summary' must not be negative \(got -1\)"),
+    (lambda: RandomPairs(-1), ValueError, r"'count' must not be negative \(got -1\)"),
+    (lambda: RandomPairs(2.0), TypeError, r"'count' must be an int \(got float\)"),
+    (lambda: Mask(3, '1'), TypeError, r"'layout' must be a PairLayout \(got int\)"),
+    (lambda: Mask(FreeLayout(2), '101'), ValueError, r"'values' must be 4 times .* \(got 3 "),
+    (lambda: Mask(FreeLayout(2), '1021'), ValueError, r"'values' must be 4 times .* '1021'\)"),
+    (lambda: Mask(FreeLayout(2), torch.ones(4)), TypeError, r"'values' must be a str .*Tensor\)"),
+    (lambda: Mask(FreeLayout(2), torch.ones(2, 2).bool()), TypeError, r"'values' must be a str "),
     (lambda: LogSparse('yes'), TypeError, r"'causal' must be a bool \(got str\)"),
 ])
 def test_arguments(make, error, match):
@@ -63,6 +74,9 @@ def test_arguments(make, error, match):
     (RandomKeys(4), (9, 3), r"'count' must not exceed the 3 keys \(got 4\)"),
     (RandomKeys(4, 'uniform'), (3,), r"'count' must not exceed the 3 keys \(got 4\)"),
     (RandomBlocks(4, 3), (8,), r"'count' must not exceed the 3 blocks of 3 keys \(got 4\)"),
+    (RandomPairs(10), (3,), r"'count' must not exceed the 9 pairs \(got 10\)"),
+    (Mask(FreeLayout(2), '1010'), (3,), r"'length' must not exceed the 2 tokens .* \(got 3\)"),
+    (Mask(FreeLayout(2), '1010'), (2, 1), r"'num_keys' must equal 'num_queries' .* \(got 1 and 2"),
     (RandomRegular(3), (3,), r"'degree' must be below the 3 tokens, .* \(got 3\)"),
     (RandomRegular(2), (5, 6), r"'num_keys' must equal 'num_queries' .* \(got 6 and 5\)"),
 ])

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from graphattn import patterns
+from graphattn.pair_mask import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.patterns import *  # noqa: F403 - so that eval reads a repr
 
-SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2)]
+SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2),
+         (17, 17)]
 MANY = 20_000
 
 
@@ -24,6 +26,7 @@ class Case:
         attends: Whether query i attends to key j of n keys; None for a random pattern.
         fewest: How many tokens, both query and key, it can do with.
         fewest_keys: How many keys it can do with.
+        most: How many queries it can do with; None if with any number.
         is_square: Whether it needs as many keys as queries.
         per_query: A bound on the mean number of keys of a query for MANY tokens; None if dense.
         large: What to build for MANY tokens, if not ``pattern``.
@@ -33,6 +36,7 @@ class Case:
     attends: Callable[[int, int, int], bool] | None = None
     fewest: int = 0
     fewest_keys: int = 0
+    most: int | None = None
     is_square: bool = False
     per_query: float | None = None
     large: patterns.Pattern | None = None
@@ -41,8 +45,18 @@ class Case:
         if num_queries == 0 or num_keys == 0:
             return True
         return (min(num_queries, num_keys) >= self.fewest and num_keys >= self.fewest_keys
+                and (self.most is None or num_queries <= self.most)
                 and (num_queries == num_keys or not self.is_square))
 
+
+def is_even_product(i: int, j: int, n: int) -> bool:
+    """Whether a product is even, of the positions in a mask of 16 tokens."""
+    position = [*range(n - 1), 15]
+    return position[i] * position[j] % 2 == 0
+
+
+EVEN_PRODUCTS = ''.join('01'[i * j % 2 == 0] for i in range(16) for j in range(16))
+EVEN_PRODUCTS_INSIDE = ''.join('01'[i * j % 2 == 0] for i in range(1, 15) for j in range(1, i + 1))
 
 P = patterns
 CASES = [
@@ -65,6 +79,15 @@ CASES = [
          lambda i, j, n: (j - i) % n in (n // 4, 3 * n // 4), fewest_keys=2, per_query=2),
     Case(P.RandomBlocks(2, 3), fewest_keys=4, per_query=6),
     Case(P.RandomRegular(3), fewest=4, is_square=True, per_query=3),
+    Case(P.RandomPairs(), fewest_keys=1, per_query=1),
+    Case(P.RandomPairs(4), fewest=2, per_query=1),
+    Case(P.Mask(FreeLayout(16), EVEN_PRODUCTS), is_even_product, most=16, is_square=True),
+    Case(P.Mask(SymmetricLayout(16, border=True), EVEN_PRODUCTS_INSIDE),
+         lambda i, j, n: {i, j} & {0, n - 1} or is_even_product(i, j, n), most=16, is_square=True),
+    Case(P.Mask(DiagonalLayout(6), '0101'),
+         lambda i, j, n: {i, j} & {0, n - 1} or abs(i - j) in (1, 3), is_square=True, per_query=8),
+    Case(P.Mask(DiagonalLayout(4, border=False), '1001'), lambda i, j, n: abs(i - j) in (0, 3),
+         is_square=True, per_query=3),
     Case(P.Strided(3), lambda i, j, n: abs(i - j) < 3 or abs(i - j) in range(0, 99, 3),
          per_query=433, large=P.Strided(150)),
     Case(P.Strided(3, causal=True), lambda i, j, n: 0 <= i - j < 3 or i - j in range(0, 99, 3),
@@ -121,7 +144,7 @@ def test_edges_match_the_predicate(case):
 def test_sizes_that_do_not_fit_raise(case):
     for size in SIZES:
         if not case.takes(*size):
-            with pytest.raises(ValueError, match=r"^'(tokens|count|degree|num_keys)' must"):
+            with pytest.raises(ValueError, match=r"^'(tokens|count|degree|num_keys|length)' must"):
                 case.pattern.build(*size, seed=0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from graphattn.patterns import GlobalTokens, RandomBlocks, RandomKeys, RandomRegular
+from graphattn.patterns import GlobalTokens, RandomBlocks, RandomKeys, RandomPairs, RandomRegular
 
 UNLIKELY = 1e-4  # of a dozen tests of right samplers, one in 800 suites would fail
 
@@ -98,6 +98,13 @@ def test_random_blocks_are_whole_blocks(size, count, block):
 def test_random_blocks_favour_no_cell():
     draws = masks(RandomBlocks(2, 2), 1500, 4, 12).reshape(1500, -1)
     assert chance_of_such_means(draws, 2 / 6) > UNLIKELY
+
+
+@pytest.mark.parametrize('count', [5, 17], ids=lambda count: f'{count} of 20')
+def test_random_pairs_favour_no_pair(count):
+    draws = masks(RandomPairs(count), 1500, 4, 5).reshape(1500, -1)
+    assert (draws.sum(1) == count).all()
+    assert chance_of_such_means(draws, count / 20) > UNLIKELY
 
 
 def test_random_global_tokens_favour_no_token():

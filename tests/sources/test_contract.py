@@ -4,12 +4,21 @@ import pytest
 import torch
 
 from graphattn import sources
-from graphattn.patterns import RandomKeys, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask
+from graphattn.patterns import Mask, RandomKeys, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
     'PatternSource of a random pattern': lambda: PatternSource(RandomKeys(1), seed=None),
+    'PatternSource of a pattern for each head': lambda: PatternSource(['SlidingWindow(1)', 'Full']),
+    'PatternSource of masks': lambda: PatternSource(
+        [Mask(DiagonalLayout(5), '010'), Mask(FreeLayout(13), '10' * 84 + '1')]),
+    'LearnedMaskSource': lambda: LearnedMaskSource(2, 13),
+    'LearnedMaskSource of soft draws': lambda: LearnedMaskSource(2, 13, hard=False),
+    'LearnedMaskSource by pairs': lambda: LearnedMaskSource(2, 13, mode='dam_unstructured'),
+    'LearnedMaskSource of probabilities': lambda: LearnedMaskSource(2, 13, mode='soft'),
+    'LearnedMaskSource in evaluation': lambda: LearnedMaskSource(2, 13).eval(),
     'BlockModelSource': lambda: BlockModelSource(heads=2, head_channels=4, clusters=8),
     'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, law='poisson'),
     'BlockModelSource of the repository': lambda: BlockModelSource(2, 4, 8, preset='repo'),
@@ -21,7 +30,11 @@ PTR = torch.tensor([0, 5, 6, 6 + 13])
 def call(name, generator=None):
     source = SOURCES[name]()
     query, key = torch.randn(2, 19, 2, 4, generator=torch.Generator().manual_seed(0))
-    return source, source(query, key, PTR, generator=generator)
+    return source, as_graph(source(query, key, PTR, generator=generator), PTR)
+
+
+def as_graph(edges, ptr):
+    return edges.to_graph(ptr) if isinstance(edges, PairMask) else edges
 
 
 def test_every_source_is_tested():
@@ -54,13 +67,35 @@ def test_generator_decides(name):
         source = SOURCES[name]()
         source.load_state_dict(parameters)
         x = torch.ones(19, 2, 4)
-        return source(x, x, PTR, generator=torch.Generator().manual_seed(seed))
+        return as_graph(source(x, x, PTR, generator=torch.Generator().manual_seed(seed)), PTR)
 
     assert graph_of(0).with_edge_prob(None) == graph_of(0).with_edge_prob(None)
 
 
 @pytest.mark.parametrize('name', SOURCES)
 def test_no_sequences(name):
-    tokens = torch.randn(0, 2, 4)
-    graph = SOURCES[name]()(tokens, tokens, torch.tensor([0]))
+    tokens, ptr = torch.randn(0, 2, 4), torch.tensor([0])
+    graph = as_graph(SOURCES[name]()(tokens, tokens, ptr), ptr)
     assert graph.num_edges == graph.num_queries == 0
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_number_of_heads_is_known_and_checked(name):
+    source, _ = call(name)
+    assert source.heads == (2 if source.per_head else None)
+    tokens = torch.randn(19, 3, 4)
+    if source.heads is not None:
+        with pytest.raises(ValueError, match="^'query' must have|^'query' must be"):
+            source(tokens, tokens, PTR)
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_longest_sequence_is_known_and_checked(name):
+    source, _ = call(name)
+    assert source.max_length in (None, 13)
+    tokens, ptr = torch.randn(14, 2, 4), torch.tensor([0, 14])
+    if source.max_length is None:
+        assert as_graph(source(tokens, tokens, ptr), ptr).num_queries in (14, 28)
+    else:
+        with pytest.raises(ValueError, match="^'length' must not exceed the 13 tokens"):
+            as_graph(source(tokens, tokens, ptr), ptr)

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.pair_mask import FreeLayout
+from graphattn.patterns import GlobalTokens, Mask, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource
 
 PTR = torch.tensor([0, 6, 12, 15])
@@ -29,11 +30,41 @@ def test_an_unseeded_random_pattern_is_drawn_anew():
     assert not torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
 
 
-def test_needs_a_pattern():
-    with pytest.raises(TypeError, match="'pattern' must be a Pattern or a str .got int"):
-        PatternSource(3)
+@pytest.mark.parametrize('pattern', [3, [3], None])
+def test_needs_a_pattern(pattern):
+    with pytest.raises(TypeError, match="'pattern' must be a Pattern or a str, or one for each"):
+        PatternSource(pattern)
 
 
 def test_a_pattern_may_be_an_expression():
-    assert PatternSource('SlidingWindow(1) | GlobalTokens(2)').pattern == (
-        SlidingWindow(1) | GlobalTokens(2))
+    assert PatternSource('SlidingWindow(1) | GlobalTokens(2)').patterns == (
+        SlidingWindow(1) | GlobalTokens(2),)
+
+
+def test_heads_may_have_a_pattern_each():
+    source = PatternSource([SlidingWindow(1), 'GlobalTokens(2)'])
+    tokens = torch.randn(15, 2, 2)
+    assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
+        [pattern.build(n) for pattern in (SlidingWindow(1), GlobalTokens(2)) for n in (6, 6, 3)])
+    assert source.per_head and 'Sliding' not in repr(source)
+    with pytest.raises(ValueError, match="'pattern' is empty"):
+        PatternSource([])
+
+
+@pytest.mark.parametrize('seed', [3, None])
+def test_heads_draw_apart(seed):
+    tokens = torch.randn(6, 2, 2)
+    graph = PatternSource([RandomKeys(2)] * 2, seed)(tokens, tokens, torch.tensor([0, 6]))
+    assert not torch.equal(graph.to_mask()[:6, :6], graph.to_mask()[6:, 6:])
+
+
+def test_masks_may_come_from_a_file(tmp_path):
+    masks = tuple(Mask(FreeLayout(2), values) for values in ('1001', '1011'))
+    save_masks(tmp_path / 'masks.npz', masks)
+    for path in (tmp_path / 'masks.npz', str(tmp_path / 'masks.npz')):
+        source = PatternSource(path)
+        assert source.patterns == masks and source.heads == source.max_length == 2
+    with pytest.raises(FileNotFoundError, match="'path' must be a file of masks"):
+        PatternSource('missing.npz')
+    with pytest.raises(ValueError, match="must have a head for each of the 2 patterns"):
+        source(TOKENS, TOKENS, PTR)

@@ -1,0 +1,164 @@
+"""Masks that were learned, or pruned, once they are settled; and their files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn._files import write_whole
+from graphattn.pair_mask import LAYOUTS, DiagonalLayout, PairLayout
+from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import diagonals, grid
+
+
+@dataclass(frozen=True, repr=False)
+class Mask(Pattern):
+    """The pairs that a mask of one head turns on.
+
+    Its layout says which value a pair has, in sequences of other lengths too. A mask by diagonals
+    costs time in proportion to its edges, others to the pairs.
+
+    Args:
+        layout (PairLayout): Which pairs have which value.
+        values (str or Tensor): ``'1'`` for each value that is on and ``'0'`` for each that is off,
+            or bool ``[layout.num_values]``, which becomes such a str.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: There are not as many values as the layout has; or, when built, there are
+            fewer keys than queries, or more, or a sequence is longer than the mask.
+
+    Source: SparseBERT, Sec. 4.1: "the generated mask is returned finally".
+
+    Example:
+        >>> from graphattn.pair_mask import DiagonalLayout
+        >>> from graphattn.patterns import Mask
+        >>> Mask(DiagonalLayout(6), '0100').build(6).to_mask().int()
+        tensor([[1, 1, 1, 1, 1, 1],
+                [1, 0, 1, 0, 0, 1],
+                [1, 1, 0, 1, 0, 1],
+                [1, 0, 1, 0, 1, 1],
+                [1, 0, 0, 1, 0, 1],
+                [1, 1, 1, 1, 1, 1]], dtype=torch.int32)
+    """
+
+    layout: PairLayout
+    values: str
+
+    def __post_init__(self):
+        if not isinstance(self.layout, PairLayout):
+            raise TypeError(f"'layout' must be a PairLayout (got {type(self.layout).__name__})")
+        is_vector = isinstance(self.values, Tensor) and self.values.dim() == 1
+        if is_vector and self.values.dtype == torch.bool:
+            digits = self.values.cpu().numpy().astype(np.uint8) + ord('0')
+            object.__setattr__(self, 'values', digits.tobytes().decode())
+        if not isinstance(self.values, str):
+            raise TypeError(f"'values' must be a str of 0 and 1 or a bool Tensor [num_values] (got "
+                            f"{type(self.values).__name__})")
+        if len(self.values) != self.layout.num_values or self.values.strip('01'):
+            raise ValueError(f"'values' must be {self.layout.num_values} times 0 or 1 for "
+                             f"{self.layout} (got {len(self.values)} characters, "
+                             f"{self.values[:20]!r})")
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        length = self._length(num_queries, num_keys)
+        if isinstance(self.layout, DiagonalLayout):
+            return self._diagonals(length)
+        query, key = self._is_on()[self.layout.index(length)].nonzero().t()
+        return torch.stack([key, query])
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        key, query = edges
+        value = self.layout.value_of(query, key, self._length(num_queries, num_keys))
+        return self._is_on()[value]
+
+    def _length(self, num_queries: int, num_keys: int) -> int:
+        if num_keys != num_queries:
+            raise ValueError(f"'num_keys' must equal 'num_queries' for a mask (got {num_keys} and "
+                             f"{num_queries})")
+        self.layout.check_length(num_queries)
+        return num_queries
+
+    def _is_on(self) -> Tensor:
+        """Whether each value is on, and each of the layout's two constants."""
+        values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
+        return torch.from_numpy(values)
+
+    def _diagonals(self, length: int) -> Tensor:
+        distance = self._is_on()[:self.layout.num_values].nonzero().flatten()
+        offset = torch.cat([-distance, distance]).unique()
+        if not self.layout.border:
+            return diagonals(offset, length, length)
+        inner_length = length - 2
+        end, token = torch.tensor([0, length - 1]), torch.arange(length)
+        inside = diagonals(offset, inner_length, inner_length) + 1
+        return torch.cat([inside, grid(end, token), grid(token, end)], dim=1)
+
+
+def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
+    """Writes the masks of the heads of a model to a file, which is whole or not there.
+
+    Args:
+        path (str or PathLike): Where to; it ends in ``.npz``.
+        masks (sequence of Mask): One for each head, of one layout.
+
+    Raises:
+        TypeError: Something in ``masks`` is not a Mask.
+        ValueError: There are no masks, their layouts differ, or ``path`` ends otherwise.
+    """
+    path, masks = Path(path), tuple(masks)
+    if path.suffix != '.npz':
+        raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
+    for mask in masks:
+        if not isinstance(mask, Mask):
+            raise TypeError(f"'masks' must hold Masks (got {type(mask).__name__})")
+    layouts = {mask.layout for mask in masks}
+    if len(layouts) != 1:
+        raise ValueError(f"'masks' must be one for each head, of one layout (got {len(masks)} "
+                         f"masks of {len(layouts)} layouts)")
+    layout = masks[0].layout
+    values = np.array([list(mask.values) for mask in masks]).reshape(len(masks), -1) == '1'
+    write_whole(path, lambda file: np.savez_compressed(
+        file, layout=type(layout).__name__, size=layout.size, border=layout.border, values=values))
+
+
+def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
+    """The masks that :func:`save_masks` wrote, one for each head.
+
+    Args:
+        path (str or PathLike): The file. Nothing in it is executed.
+
+    Returns:
+        tuple of Mask.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a file of masks, or not a whole one.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"'path' must be a file of masks (got {str(path)!r}, which is not "
+                                f"there)")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            name, size, border = (file[key].item() for key in ('layout', 'size', 'border'))
+            values = torch.from_numpy(file['values'])
+        layout = LAYOUTS[name](size, border)
+        if values.dim() != 2 or values.size(0) == 0:
+            raise ValueError(f"'values' must be [heads, {layout.num_values}] (got shape "
+                             f"{tuple(values.shape)})")
+        return tuple(Mask(layout, head) for head in values)
+    # What reading and building raise when the file is something else, or half of one.
+    except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError,
+            zipfile.BadZipFile) as error:
+        raise ValueError(f"'path' must be a file that save_masks wrote (got {str(path)!r}: "
+                         f"{error})") from error

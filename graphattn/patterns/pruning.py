@@ -1,0 +1,102 @@
+"""Attention with some of its pairs taken away: the variants of SparseBERT's Sec. 3."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_floating, check_size
+from graphattn.pair_mask import FreeLayout
+from graphattn.patterns.base import Difference, Pattern
+from graphattn.patterns.full import Full
+from graphattn.patterns.mask import Mask
+from graphattn.patterns.random_pairs import RandomPairs
+from graphattn.patterns.sliding_window import SlidingWindow
+
+
+def without_diagonal(pattern: Pattern) -> Difference:
+    """``pattern`` without the self-loops: "no diag-attention" (SparseBERT, Sec. 3.3.3)."""
+    return pattern - SlidingWindow(0)
+
+
+def randomly_dropped(count: int | None = None) -> Difference:
+    """All pairs but ``count`` random ones, by default as many as the diagonal has: "randomly
+    dropped" (SparseBERT, Sec. 3.3.3)."""
+    return Full() - RandomPairs(count)
+
+
+def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
+    r"""Removes the smallest :math:`\mathrm{round}(\rho \, n^2)` entries of each head.
+
+    Of equal entries the later ones, row by row, are removed first.
+
+    Args:
+        probability (Tensor): floating ``[heads, n, n]``, how important each pair is, such as
+            :meth:`graphattn.sources.LearnedMaskSource.probability`.
+        sparsity (float): :math:`\rho` in [0, 1].
+
+    Returns:
+        tuple of Mask, one for each head.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``probability`` is of another shape or holds NaN, or ``sparsity`` is not in
+            [0, 1].
+
+    Source: SparseBERT, Sec. 3.4.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.patterns import prune
+        >>> mask, = prune(torch.tensor([[[0.9, 0.1], [0.3, 0.8]]]), 0.5)
+        >>> mask.build(2).to_mask().int()
+        tensor([[1, 0],
+                [0, 1]], dtype=torch.int32)
+    """
+    check_floating('probability', probability)
+    if probability.dim() != 3 or probability.size(1) != probability.size(2):
+        raise ValueError(f"'probability' must be [heads, n, n] (got shape "
+                         f"{tuple(probability.shape)})")
+    if bool(probability.isnan().any()):
+        raise ValueError("'probability' must be numbers (got nan)")
+    check_sparsity(sparsity)
+    layout = FreeLayout(probability.size(1))
+    num_kept = layout.num_values - round(sparsity * layout.num_values)
+    entry = probability.detach().cpu().flatten(1)
+    kept = entry.argsort(dim=1, descending=True, stable=True)[:, :num_kept]
+    is_kept = torch.zeros_like(entry, dtype=torch.bool).scatter_(1, kept, True)
+    return tuple(Mask(layout, head) for head in is_kept)
+
+
+def prune_at_random(heads: int, size: int, sparsity: float, seed: int) -> tuple[Mask, ...]:
+    r"""Removes :math:`\mathrm{round}(\rho \, n^2)` random entries of each head.
+
+    Args:
+        heads (int): Number of heads, which draw apart.
+        size (int): Tokens n of the masks.
+        sparsity (float): :math:`\rho` in [0, 1].
+        seed (int): The same seed gives the same masks.
+
+    Returns:
+        tuple of Mask, one for each head.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``sparsity`` is not in [0, 1] or a size is out of range.
+
+    Source: SparseBERT, Sec. 3.4, "a random baseline that randomly removes the same number".
+    """
+    check_size('heads', heads)
+    check_size('size', size)
+    generator = torch.Generator().manual_seed(seed)
+    importance = torch.rand(heads, size, size, dtype=torch.double, generator=generator)
+    return prune(importance, sparsity)
+
+
+def check_sparsity(sparsity: float) -> None:
+    if not isinstance(sparsity, Real) or isinstance(sparsity, bool):
+        raise TypeError(f"'sparsity' must be a number (got {type(sparsity).__name__})")
+    if not 0 <= sparsity <= 1:
+        raise ValueError(f"'sparsity' must be in [0, 1] (got {sparsity})")

@@ -1,0 +1,235 @@
+"""A mask for every head that is learned with the model."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphattn.graph import BipartiteGraph
+from graphattn.pair_mask import (
+    DiagonalLayout,
+    FreeLayout,
+    PairLayout,
+    PairMask,
+    SymmetricLayout,
+    check_logit_drop,
+)
+from graphattn.patterns import Mask
+from graphattn.patterns.pruning import check_sparsity
+from graphattn.sources.base import GraphSource
+from graphattn.sources.pattern_source import PatternSource
+
+_MODES = ('dam_structured', 'dam_unstructured', 'soft')
+
+
+class LearnedMaskSource(GraphSource):
+    r"""One mask for each head, which all examples share (SparseBERT, Sec. 3.1 and 4.1).
+
+    Every value of a mask has a logit :math:`\alpha`. ``'soft'`` is the continuous relaxation of
+    Eq. 3, in training and evaluation alike:
+
+    .. math:: P = \operatorname{sigmoid}(\alpha).
+
+    The two DAM modes draw a mask in each training pass, by the Gumbel-sigmoid of Sec. 4.1. The
+    difference of two Gumbel noises is one logistic noise, drawn once for all pairs that share a
+    value:
+
+    .. math::
+        \tilde{M} = \operatorname{sigmoid}\bigl((\alpha + \varepsilon) / \tau\bigr), \quad
+        \varepsilon \sim \mathrm{Logistic}(0, 1), \qquad
+        M = \mathbb{1}[\alpha + \varepsilon > 0].
+
+    Hard masks use M, so that P(on) = sigmoid(:math:`\alpha`) at every temperature, and pass their
+    gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
+    evaluation a value is on where :math:`\alpha > 0`, without noise, and the source gives a graph.
+
+    **Bias.** The gradient of soft masks is unbiased. That of hard ones is not, even for a loss that
+    is linear in each value while the others are given, such as the penalty. With s for the mean
+    slope in that value, f for the density of a logistic variable and g for that of
+    :math:`\varepsilon + \tau \varepsilon'`, :math:`\varepsilon'` being logistic too,
+
+    .. math::
+        \frac{\partial \, \mathrm{E}[L]}{\partial \alpha} = s \, f(\alpha), \qquad
+        \mathrm{E}[\text{estimate}] = s \, g(\alpha).
+
+    So signs are right, and the size is 1/6 in place of 1/4 at :math:`\alpha = 0, \tau = 1`. As
+    :math:`\tau` goes to 0, the bias goes and the variance grows. A loss behind a softmax is not
+    linear in the mask: only pairs that are drawn on have a slope there
+    (:class:`graphattn.pair_mask.PairMask`), a bias that stays at every temperature.
+
+    Where the mask is shared by all layers, as in the paper, give one source to all of them.
+
+    Args:
+        heads (int): Number of heads; each has a mask of its own.
+        size (int): Tokens n of the mask.
+        mode (str): ``'dam_structured'``: all pairs of one distance share a value, n - 2 inside the
+            border. ``'dam_unstructured'`` and ``'soft'``: one value for each pair.
+        symmetric (bool): Pairs (i, j) and (j, i) share a value. Structured masks always are.
+        border (bool, optional): Whether the first and last row and column are always on. If
+            omitted, those of structured masks are, as Sec. 4.1 has it.
+        temperature (float): :math:`\tau` of the Gumbel-sigmoid.
+        hard (bool): Whether the masks drawn in training are 0 or 1.
+        logit_drop (float): c of Eq. 6. Soft values are told apart while c is about 10 and become a
+            hard choice as it grows; of hard masks it scales the gradient alone, 10,000 in the
+            authors' code. See :class:`graphattn.pair_mask.PairMask`.
+        init_std (float): Logits start normal, with this standard deviation, so P is about 1/2.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A size or number is out of range, or the mode is unknown.
+
+    Source: SparseBERT, Eq. 3 to 6 and Algorithm 1.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.sources import LearnedMaskSource
+        >>> source = LearnedMaskSource(heads=2, size=128)
+        >>> query, key = torch.randn(2, 200, 2, 8)
+        >>> mask = source(query, key, torch.tensor([0, 72, 200]))
+        >>> mask.bias(72).shape, 0.3 < mask.density() < 0.7
+        (torch.Size([2, 72, 72]), True)
+        >>> (1e-3 * mask.norm()).backward()  # Eq. 7
+        >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_blocks
+        4
+    """
+
+    per_head = True
+
+    def __init__(
+        self,
+        heads: int,
+        size: int,
+        *,
+        mode: Literal['dam_structured', 'dam_unstructured', 'soft'] = 'dam_structured',
+        symmetric: bool = False,
+        border: bool | None = None,
+        temperature: float = 1.,
+        hard: bool = True,
+        logit_drop: float = 10.,
+        init_std: float = 1e-3,
+    ):
+        super().__init__()
+        if heads < 1:
+            raise ValueError(f"'heads' must be positive (got {heads})")
+        if mode not in _MODES:
+            raise ValueError(f"'mode' must be one of {_MODES} (got {mode!r})")
+        if not 0. < temperature < math.inf:
+            raise ValueError(f"'temperature' must be positive and finite (got {temperature})")
+        if not 0. <= init_std < math.inf:
+            raise ValueError(f"'init_std' must not be negative (got {init_std})")
+        check_logit_drop(logit_drop)
+        self.heads, self.mode, self.temperature = heads, mode, temperature
+        self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
+        self.layout = _layout(size, mode, symmetric, border)
+        self.max_length = self.layout.max_length
+        self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
+        self._thresholded: PatternSource | None = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the logits from a normal law."""
+        nn.init.normal_(self.logit, std=self.init_std)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph | PairMask:
+        if query.dim() != 3 or query.size(1) != self.heads:
+            raise ValueError(f"'query' must be [num_tokens, heads, channels] with the source's "
+                             f"{self.heads} heads (got shape {tuple(query.shape)})")
+        if self.mode == 'soft':
+            return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop,
+                            is_hard=False)
+        if self.training:
+            return PairMask(self._draw(generator), self.layout, logit_drop=self.logit_drop,
+                            is_hard=self.hard)
+        masks = self.freeze()
+        if self._thresholded is None or self._thresholded.patterns != masks:
+            self._thresholded = PatternSource(masks)
+        return self._thresholded(query, key, ptr)
+
+    def probability(self) -> Tensor:
+        """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""
+        mask = PairMask(self.logit.sigmoid(), self.layout, is_hard=False)
+        return mask.dense(self.layout.size)
+
+    @torch.no_grad()
+    def freeze(
+        self,
+        how: Literal['threshold', 'sample', 'top-k'] = 'threshold',
+        sparsity: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Mask, ...]:
+        r"""Settles the masks, for :class:`PatternSource` or :func:`graphattn.patterns.save_masks`.
+
+        Args:
+            how (str): ``'threshold'``: what is more probably on than off, :math:`\alpha > 0`.
+                ``'sample'``: one draw, which is what Algorithm 1 returns. ``'top-k'``: the most
+                probable values of each head, in order, while no more than
+                :math:`(1 - \rho) n^2` pairs are on; the border and all pairs that share a value
+                count.
+            sparsity (float, optional): :math:`\rho` in [0, 1], for ``'top-k'``.
+            generator (torch.Generator, optional): For ``'sample'``, on the device of the logits.
+
+        Returns:
+            tuple of Mask, one for each head.
+
+        Raises:
+            TypeError: ``sparsity`` is not a number.
+            ValueError: ``how`` is unknown, ``sparsity`` comes without ``'top-k'`` or the other way
+                round, or it is out of reach because of the border.
+        """
+        if how not in ('threshold', 'sample', 'top-k'):
+            raise ValueError(f"'how' must be 'threshold', 'sample' or 'top-k' (got {how!r})")
+        if (sparsity is not None) != (how == 'top-k'):
+            raise ValueError(f"'sparsity' belongs to how='top-k', which needs it (got {sparsity} "
+                             f"with how={how!r})")
+        if how == 'top-k':
+            is_on = self._most_probable(sparsity)
+        else:
+            is_on = (self.logit if how == 'threshold' else self._noisy_logit(generator)) > 0
+        return tuple(Mask(self.layout, head) for head in is_on)
+
+    def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
+        uniform = torch.rand(self.logit.shape, generator=generator, dtype=self.logit.dtype,
+                             device=self.logit.device)
+        return self.logit + uniform.logit()
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        noisy_logit = self._noisy_logit(generator)
+        soft = (noisy_logit / self.temperature).sigmoid()
+        if not self.hard:
+            return soft
+        return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach())  # exactly 0 or 1
+
+    def _most_probable(self, sparsity: float) -> Tensor:
+        check_sparsity(sparsity)
+        multiplicity = self.layout.multiplicity(self.logit.device)
+        num_pairs, num_always_on = self.layout.size**2, int(multiplicity[self.layout.always_on])
+        num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on
+        if num_left < 0:
+            raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, for "
+                             f"the border of {num_always_on} of {num_pairs} pairs is always on "
+                             f"(got {sparsity})")
+        order = self.logit.argsort(dim=1, descending=True, stable=True)
+        fits = multiplicity[order].cumsum(dim=1) <= num_left
+        return torch.zeros_like(fits).scatter_(1, order, fits)
+
+    def extra_repr(self) -> str:
+        return (f'heads={self.heads}, {self.layout}, mode={self.mode!r}, '
+                f'temperature={self.temperature}, hard={self.hard}, logit_drop={self.logit_drop}')
+
+
+def _layout(size: int, mode: str, symmetric: bool, border: bool | None) -> PairLayout:
+    is_structured = mode == 'dam_structured'
+    border = is_structured if border is None else border
+    if is_structured:
+        return DiagonalLayout(size, border)
+    return SymmetricLayout(size, border) if symmetric else FreeLayout(size, border)

@@ -1,0 +1,68 @@
+"""Files of masks. What a mask builds is in the contract."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from graphattn.pair_mask import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.patterns import Mask, SlidingWindow, load_masks, save_masks
+
+
+@pytest.mark.parametrize('layout', [FreeLayout(7), SymmetricLayout(7, border=True),
+                                    DiagonalLayout(7), DiagonalLayout(7, border=False)], ids=repr)
+def test_files_give_back_what_was_written(tmp_path, layout):
+    path = tmp_path / 'new_folder' / 'masks.npz'
+    masks = tuple(Mask(layout, torch.rand(layout.num_values) < 0.5) for _ in range(3))
+    save_masks(path, masks)
+    assert load_masks(path) == masks
+    save_masks(str(path), list(masks[::-1]))
+    assert load_masks(str(path)) == masks[::-1]
+    assert [file.name for file in path.parent.iterdir()] == ['masks.npz']
+
+
+def test_a_str_is_what_the_values_become():
+    mask = Mask(FreeLayout(2), torch.tensor([True, False, False, True]))
+    assert mask.values == '1001' and hash(mask) == hash(Mask(FreeLayout(2), '1001'))
+
+
+@pytest.mark.parametrize('name, masks, error, match', [
+    ('masks.npy', [Mask(FreeLayout(1), '1')], ValueError, r"'path' must end in .npz \(got '.*npy'"),
+    ('masks.npz', [], ValueError, "'masks' must be one for each head, of one layout .got 0 masks"),
+    ('masks.npz', [Mask(FreeLayout(1), '1'), Mask(SymmetricLayout(1), '1')], ValueError,
+     "of one layout .got 2 masks of 2 layouts"),
+    ('masks.npz', [SlidingWindow(1)], TypeError, "'masks' must hold Masks .got SlidingWindow"),
+])
+def test_what_cannot_be_written(tmp_path, name, masks, error, match):
+    with pytest.raises(error, match=match):
+        save_masks(tmp_path / name, masks)
+    assert not list(tmp_path.iterdir())
+
+
+def whole(**changes):
+    return dict(layout='FreeLayout', size=2, border=False, values=np.ones((2, 4), bool)) | changes
+
+
+@pytest.mark.parametrize('content', [
+    whole(layout='Layout'), whole(size=3), whole(size=2.5), whole(values=np.ones((2, 4))),
+    whole(values=np.ones(4, bool)), whole(values=np.ones((0, 4), bool)), whole(border='no'),
+    whole(values=np.array([None])), whole(size=[1, 2]), {'values': np.ones((2, 4), bool)},
+], ids=str)
+def test_files_that_hold_something_else(tmp_path, content):
+    np.savez(tmp_path / 'masks.npz', **content)
+    with pytest.raises(ValueError, match="'path' must be a file that save_masks wrote"):
+        load_masks(tmp_path / 'masks.npz')
+
+
+def test_files_that_are_no_archives(tmp_path):
+    path = tmp_path / 'masks.npz'
+    save_masks(path, [Mask(FreeLayout(9), '10' * 40 + '1')])
+    half = path.read_bytes()[:path.stat().st_size // 2]
+    np.save(tmp_path / 'array.npy', np.ones(3))
+    for content in (half, b'', b'no archive', (tmp_path / 'array.npy').read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="'path' must be a file that save_masks wrote"):
+            load_masks(path)
+    with pytest.raises(FileNotFoundError, match="'path' must be a file of masks .* not there"):
+        load_masks(tmp_path / 'other.npz')

@@ -1,0 +1,74 @@
+"""Pruning takes exactly the smallest entries, and exactly so many (SparseBERT, Sec. 3)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphattn.patterns import (
+    LogSparse,
+    prune,
+    prune_at_random,
+    randomly_dropped,
+    without_diagonal,
+)
+
+SPARSITIES = [0, 0.1, 0.2, 0.35, 0.5, 0.8, 0.95, 1]
+
+
+def dense(masks, size: int) -> torch.Tensor:
+    return torch.stack([mask.build(size).to_mask() for mask in masks])
+
+
+@pytest.mark.parametrize('sparsity', SPARSITIES)
+def test_the_smallest_entries_go_and_exactly_so_many(sparsity):
+    probability = torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(0))
+    kept = dense(prune(probability, sparsity), 12)
+    for head in range(3):
+        order = probability[head].flatten().sort().values
+        num_removed = round(sparsity * 144)
+        removed = probability[head][~kept[head]].sort().values
+        assert torch.equal(removed, order[:num_removed])
+
+
+def test_of_equal_entries_the_later_ones_go_first():
+    assert prune(torch.full((1, 40, 40), 0.5), 0.25)[0].values == '1' * 1200 + '0' * 400
+
+
+@pytest.mark.parametrize('sparsity', SPARSITIES)
+def test_at_random_as_many_go(sparsity):
+    kept = dense(prune_at_random(3, 12, sparsity, seed=0), 12)
+    assert (~kept).sum((1, 2)).tolist() == [round(sparsity * 144)] * 3
+
+
+def test_the_seed_decides_and_heads_draw_apart():
+    first = prune_at_random(2, 12, 0.5, seed=0)
+    assert first == prune_at_random(2, 12, 0.5, seed=0) != prune_at_random(2, 12, 0.5, seed=1)
+    assert first[0] != first[1]
+
+
+def test_at_random_no_entry_goes_before_another():
+    kept = dense(prune_at_random(4000, 4, 0.25, seed=0), 4).double().mean(0)
+    assert float((kept - 0.75).abs().max()) < 5 * (0.75 * 0.25 / 4000) ** 0.5
+
+
+def test_variants_of_the_diagonal():
+    graph = without_diagonal(LogSparse()).build(128)
+    assert graph == LogSparse().build(128).without_self_loops()
+    assert randomly_dropped().build(128, seed=0).num_edges == 128**2 - 128
+    assert randomly_dropped(5).build(128, seed=0).num_edges == 128**2 - 5
+
+
+@pytest.mark.parametrize('probability, sparsity, error, match', [
+    (torch.rand(2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\] .*\(2, 3\)"),
+    (torch.rand(1, 2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\]"),
+    (torch.ones(1, 2, 2).long(), 0.5, TypeError, "'probability' must be a floating point"),
+    (torch.full((1, 2, 2), torch.nan), 0.5, ValueError, "'probability' must be numbers .got nan"),
+    (torch.rand(1, 2, 2), 1.1, ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.1\)"),
+    (torch.rand(1, 2, 2), -0.1, ValueError, r"'sparsity' must be in \[0, 1\]"),
+    (torch.rand(1, 2, 2), torch.nan, ValueError, r"'sparsity' must be in \[0, 1\] \(got nan\)"),
+    (torch.rand(1, 2, 2), '0.5', TypeError, "'sparsity' must be a number .got str"),
+])
+def test_bad_arguments(probability, sparsity, error, match):
+    with pytest.raises(error, match=match):
+        prune(probability, sparsity)

@@ -1,0 +1,343 @@
+"""The law of the masks that are drawn, what their gradient estimates, and how they settle."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import integrate, special, stats
+
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention, pair_attention
+from graphattn.layers import fold_heads, unfold_heads
+from graphattn.pair_mask import DiagonalLayout, PairMask
+from graphattn.sources import LearnedMaskSource, PatternSource
+
+PTR = torch.tensor([0, 8, 11, 11, 12, 17])
+LENGTHS = PTR.diff().tolist()
+ALPHA = [-3., -0.5, 0., 1.2]
+TEMPERATURES = [0.1, 1., 5.]
+
+
+def no_tokens(heads: int) -> torch.Tensor:
+    return torch.empty(0, heads, 1)
+
+
+def draw(source, generator=None) -> PairMask:
+    tokens = no_tokens(source.heads)
+    return source(tokens, tokens, torch.tensor([0]), generator=generator)
+
+
+def replicas(heads: int, **options) -> LearnedMaskSource:
+    """A source whose heads are independent draws of one mask of four values."""
+    source = LearnedMaskSource(heads, 2, mode='dam_unstructured', **options).double()
+    with torch.no_grad():
+        source.logit.copy_(torch.tensor(ALPHA).expand(heads, 4))
+    return source
+
+
+@pytest.mark.parametrize('temperature', TEMPERATURES)
+def test_a_value_is_on_with_its_probability_at_every_temperature(temperature):
+    source = replicas(20_000, temperature=temperature)
+    values = draw(source, torch.Generator().manual_seed(0)).values
+    assert set(values.unique().tolist()) == {0., 1.}
+    for alpha, num_on in zip(ALPHA, values.sum(0).tolist()):
+        assert stats.binomtest(int(num_on), 20_000, special.expit(alpha)).pvalue > 1e-4
+
+
+def test_values_of_a_draw_are_independent():
+    values = draw(replicas(20_000), torch.Generator().manual_seed(0)).values.detach()
+    correlation = torch.corrcoef(values.t())
+    assert float((correlation - torch.eye(4)).abs().max()) < 5 / 20_000**0.5
+
+
+def test_two_gumbel_noises_are_one_logistic_noise():
+    """Soft draws follow sigmoid((alpha + G1 - G2) / tau) of Sec. 4.1."""
+    values = draw(replicas(5000, hard=False, temperature=0.7),
+                  torch.Generator().manual_seed(0)).values.detach()
+    gumbel = stats.gumbel_r.rvs(size=(2, 4, 5000), random_state=0)
+    for alpha, ours, noise in zip(ALPHA, values.t().numpy(), (gumbel[0] - gumbel[1])):
+        theirs = special.expit((alpha + noise) / 0.7)
+        assert stats.ks_2samp(ours, theirs).pvalue > 1e-4
+
+
+# Any function of four bits is a polynomial that is linear in each of them.
+SUBSETS = [subset for size in range(5) for subset in itertools.combinations(range(4), size)]
+WEIGHTS = torch.linspace(-1, 2, len(SUBSETS), dtype=torch.double).roll(5)
+
+
+def polynomial(values: torch.Tensor) -> torch.Tensor:
+    """One loss for each row of four values."""
+    terms = [values[:, list(subset)].prod(dim=1) for subset in SUBSETS]
+    return torch.stack(terms, dim=1) @ WEIGHTS
+
+
+def exact_mean(alpha: torch.Tensor) -> torch.Tensor:
+    masks = torch.tensor(list(itertools.product([0., 1.], repeat=4)), dtype=torch.double)
+    prob = alpha.sigmoid()
+    return torch.where(masks == 1, prob, 1 - prob).prod(dim=1) @ polynomial(masks)
+
+
+def slope_of_the_draws(alpha: float, temperature: float) -> float:
+    """The mean derivative of sigmoid((alpha + noise) / temperature), by quadrature."""
+    def integrand(noise):
+        soft = special.expit((alpha + noise) / temperature)
+        on = special.expit(noise)
+        return soft * (1 - soft) / temperature * on * (1 - on)
+    return integrate.quad(integrand, -40, 40, points=[-alpha], limit=200)[0]
+
+
+@pytest.mark.parametrize('temperature', TEMPERATURES)
+def test_what_the_straight_through_gradient_estimates(temperature):
+    """The true gradient, but for the density of the noise that the docstring names."""
+    source = replicas(100_000, temperature=temperature)
+    loss = polynomial(draw(source, torch.Generator().manual_seed(0)).values)
+    per_draw, = torch.autograd.grad(loss.sum(), source.logit)
+    alpha = torch.tensor(ALPHA, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(exact_mean, alpha)  # against finite differences
+    exact, = torch.autograd.grad(exact_mean(alpha), alpha)
+    prob = alpha.detach().sigmoid()
+    ratio = torch.tensor([slope_of_the_draws(a, temperature) for a in ALPHA]) / (prob * (1 - prob))
+    error = per_draw.std(dim=0) / 100_000**0.5
+    assert float(((per_draw.mean(0) - exact * ratio) / error).abs().max()) < 5
+    if temperature == 0.1:
+        torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=0.02, rtol=0)
+    else:  # the bias would not pass for noise
+        assert float(((per_draw.mean(0) - exact) / error).abs().max()) > 20
+
+
+def test_slope_that_the_docstring_names():
+    assert slope_of_the_draws(0., 1.) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
+                                     dict(mode='dam_unstructured', hard=False),
+                                     dict(mode='soft', symmetric=True, border=True)], ids=str)
+def test_gradient_of_soft_masks_is_that_of_the_attention(options):
+    torch.manual_seed(0)
+    source = LearnedMaskSource(2, 8, init_std=1., logit_drop=4., **options).double()
+    query, key, value = torch.randn(3, 17, 2, 3, dtype=torch.double)
+
+    def attend(logit, query):
+        mask = torch.func.functional_call(source, {'logit': logit}, (query, key, PTR),
+                                          {'generator': torch.Generator().manual_seed(1)})
+        return pair_attention(query, key, value, PTR, mask), mask.norm()
+
+    logit = source.logit.detach().requires_grad_()
+    assert torch.autograd.gradcheck(attend, (logit, query.requires_grad_()), fast_mode=True)
+
+
+def test_gradient_of_hard_masks_reaches_pairs_that_are_on_and_grows_with_logit_drop():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 4, 1, 3, dtype=torch.double)
+    values = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1]]).double()
+    score = (query[:, 0] @ key[:, 0].t() / 3**0.5).requires_grad_()
+    weight = score.masked_fill(values.view(4, 4) == 0, -torch.inf).softmax(-1)
+    of_score, = torch.autograd.grad((weight @ value[:, 0]).sin().sum(), score)
+    for logit_drop in (1., 10., 1e4):
+        source = LearnedMaskSource(1, 4, mode='dam_unstructured').double()
+        mask = PairMask(values.clone().requires_grad_(), source.layout, logit_drop=logit_drop,
+                        is_hard=True)
+        out = pair_attention(query, key, value, torch.tensor([0, 4]), mask)
+        torch.testing.assert_close(out[:, 0], (weight @ value[:, 0]).detach())
+        out.sin().sum().backward()
+        torch.testing.assert_close(mask.values.grad.view(4, 4), logit_drop * of_score)
+        assert not mask.values.grad[values == 0].any()
+
+
+@pytest.mark.parametrize('mode', ['soft', 'dam_unstructured'])
+def test_symmetric_masks_share_value_and_noise(mode):
+    source = LearnedMaskSource(3, 9, mode=mode, symmetric=True, init_std=2.)
+    dense = draw(source).dense(9).detach()
+    assert torch.equal(dense, dense.transpose(1, 2))
+    assert not torch.equal(dense, dense[:, :1].expand_as(dense))
+    assert source.logit.shape == (3, 45)
+
+
+@pytest.mark.parametrize('hard', [True, False])
+def test_structured_masks_share_value_and_noise_along_diagonals(hard):
+    source = LearnedMaskSource(3, 9, init_std=2., hard=hard)
+    dense = draw(source).dense(9).detach()
+    inside = dense[:, 1:-1, 1:-1]
+    assert torch.equal(inside[:, 1:, 1:], inside[:, :-1, :-1])
+    assert torch.equal(dense, dense.transpose(1, 2))
+    for border in (dense[:, 0], dense[:, -1], dense[:, :, 0], dense[:, :, -1]):
+        assert bool((border == 1).all())
+    assert len(inside[0].unique()) == (2 if hard else 7)
+
+
+@pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured', border=True),
+                                     dict(mode='soft', border=True, symmetric=True)], ids=str)
+def test_the_border_is_that_of_each_sequence(options):
+    source = LearnedMaskSource(2, 9, **options)
+    with torch.no_grad():
+        source.logit.fill_(-100.)
+    for length in (1, 2, 5, 9):
+        dense = draw(source).dense(length)
+        edge = torch.zeros(length, length, dtype=torch.bool)
+        edge[[0, -1]] = edge[:, [0, -1]] = True
+        assert torch.equal(dense > 1e-9, edge.expand(2, -1, -1))
+
+
+def test_only_structured_masks_have_a_border_unless_told():
+    for mode, border in (('dam_structured', True), ('dam_unstructured', False), ('soft', False)):
+        assert LearnedMaskSource(1, 4, mode=mode).layout.border == border
+        assert LearnedMaskSource(1, 4, mode=mode, border=not border).layout.border != border
+
+
+def test_each_pass_draws_in_training_only():
+    source = LearnedMaskSource(4, 64)
+    assert not torch.equal(draw(source).values, draw(source).values)
+    tokens = torch.randn(17, 4, 1)
+    graph = source.eval()(tokens, tokens, PTR)
+    assert isinstance(graph, BipartiteGraph) and graph == source(tokens, tokens, PTR)
+    soft = LearnedMaskSource(4, 64, mode='soft')
+    for mask in (draw(soft), draw(soft.eval())):
+        assert torch.equal(mask.values, soft.logit.sigmoid()) and not mask.is_hard
+
+
+@pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
+def test_evaluation_thresholds_the_logits_of_now(mode):
+    source = LearnedMaskSource(2, 8, mode=mode).eval()
+    tokens = torch.randn(17, 2, 1)
+    for _ in range(2):  # the second time after an update
+        with torch.no_grad():
+            source.logit.normal_()
+        values = (source.logit > 0).double()
+        expected = PairMask(values, source.layout, is_hard=True).to_graph(PTR)
+        assert source(tokens, tokens, PTR) == expected
+        assert PatternSource(source.freeze())(tokens, tokens, PTR) == expected
+
+
+def test_source_is_as_before_after_evaluation():
+    source = LearnedMaskSource(2, 8)
+    names = set(source.state_dict())
+    draw(source.eval())
+    assert set(source.state_dict()) == names == {'logit'}
+
+
+def test_probability_is_the_relative_frequency_of_samples():
+    source = LearnedMaskSource(1, 5, init_std=1.)
+    generator = torch.Generator().manual_seed(0)
+    masks = [source.freeze('sample', generator=generator)[0] for _ in range(2000)]
+    frequency = torch.stack([mask.build(5).to_mask() for mask in masks]).double().mean(0)
+    probability = source.probability().detach()[0]
+    assert float((frequency - probability).abs().max()) < 5 * 0.5 / 2000**0.5
+    assert bool((probability[0] == 1).all()) and source.probability().shape == (1, 5, 5)
+
+
+@pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured'),
+                                     dict(mode='soft', symmetric=True)], ids=str)
+@pytest.mark.parametrize('sparsity', [0., 0.3, 0.5, 0.6])
+def test_top_k_keeps_the_most_probable_pairs_and_as_many_as_fit(options, sparsity):
+    torch.manual_seed(0)
+    source = LearnedMaskSource(3, 10, init_std=1., **options)
+    for mask, probability in zip(source.freeze('top-k', sparsity), source.probability().detach()):
+        kept = mask.build(10).to_mask()
+        most = round((1 - sparsity) * 100)
+        assert int(kept.sum()) <= most
+        if not bool(kept.all()):
+            assert probability[kept].min() >= probability[~kept].max()
+            next_best = probability == probability[~kept].max()
+            assert int((kept | next_best).sum()) > most
+
+
+def test_top_k_goes_as_far_as_the_border_allows():
+    source = LearnedMaskSource(2, 128)
+    reach = 1 - 508 / 128**2  # 96.9 %
+    assert all(mask.build(128).num_edges == 508 for mask in source.freeze('top-k', reach))
+    with pytest.raises(ValueError, match=r"'sparsity' must be at most 0.9690, .* \(got 0.97\)"):
+        source.freeze('top-k', 0.97)
+    assert LearnedMaskSource(1, 8, mode='soft').freeze('top-k', 1.)[0].build(8).num_edges == 0
+
+
+def dense_reference(query, key, value, masks):
+    """Boolean-masked attention in float64, sequence by sequence, with the definition of a mask."""
+    out = torch.zeros_like(value)
+    for start, length in zip(PTR.tolist(), LENGTHS):
+        for head, mask in enumerate(masks):
+            if length == 0:
+                continue
+            tokens = slice(start, start + length)
+            position = [*range(length - 1), 7]
+            pairs = torch.tensor([[mask[i, j] for j in position] for i in position])
+            score = query[tokens, head] @ key[tokens, head].t() / query.size(-1)**0.5
+            weight = score.masked_fill(~pairs, -torch.inf).softmax(-1).nan_to_num(0.)
+            out[tokens, head] = weight @ value[tokens, head]
+    return out
+
+
+@pytest.mark.parametrize('backend', ['auto', 'gather', 'sdpa'])
+def test_settled_masks_run_sparse_as_dense_masks_would(backend):
+    torch.manual_seed(0)
+    source = LearnedMaskSource(2, 8, mode='dam_unstructured', init_std=1.)
+    masks = source.freeze('top-k', 0.7)
+    query, key, value = torch.randn(3, 17, 2, 4)
+    graph = PatternSource(masks)(query, key, PTR)
+    out = edge_attention(*map(fold_heads, (query, key, value)), graph, backend=backend)
+    expected = dense_reference(query.double(), key.double(), value.double(),
+                               [mask.build(8).to_mask() for mask in masks])
+    torch.testing.assert_close(unfold_heads(out, 2).double(), expected, atol=1e-5, rtol=0)
+    assert bool((expected == 0).all(-1).any())  # some rows are empty
+
+
+def test_heads_share_nothing_but_the_layout():
+    source = LearnedMaskSource(2, 6)
+    with torch.no_grad():
+        source.logit[0], source.logit[1] = 100., -100.
+    full, empty = draw(source).dense(6)
+    assert bool(full.all()) and not empty[1:-1, 1:-1].any()
+
+
+def test_start_is_undecided():
+    torch.manual_seed(0)
+    source = LearnedMaskSource(12, 128, mode='soft')
+    assert float(source.logit.detach().std()) == pytest.approx(1e-3, rel=0.05)
+    assert draw(source).density() == pytest.approx(0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(heads=0), "'heads' must be positive .got 0"),
+    (dict(mode='dam'), "'mode' must be one of .*'dam'"),
+    (dict(temperature=0.), "'temperature' must be positive and finite .got 0.0"),
+    (dict(temperature=math.nan), "'temperature' must be positive and finite"),
+    (dict(logit_drop=-1.), "'logit_drop' must be positive and finite .got -1.0"),
+    (dict(init_std=-1.), "'init_std' must not be negative"),
+    (dict(size=2), "'size' must be at least 3 with a border"),
+    (dict(size=0, mode='soft'), "'size' must be at least 1"),
+])
+def test_bad_options(options, match):
+    with pytest.raises(ValueError, match=match):
+        LearnedMaskSource(**{'heads': 2, 'size': 8, **options})
+
+
+@pytest.mark.parametrize('arguments, error, match', [
+    (('best',), ValueError, "'how' must be 'threshold', 'sample' or 'top-k' .got 'best'"),
+    (('top-k',), ValueError, "'sparsity' belongs to how='top-k', which needs it .got None"),
+    (('threshold', 0.5), ValueError, "'sparsity' belongs to how='top-k'.*got 0.5"),
+    (('top-k', 1.5), ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.5\)"),
+    (('top-k', '1'), TypeError, "'sparsity' must be a number"),
+])
+def test_bad_ways_to_settle(arguments, error, match):
+    with pytest.raises(error, match=match):
+        LearnedMaskSource(2, 8).freeze(*arguments)
+
+
+def test_a_structured_mask_of_many_tokens_settles_in_its_edges():
+    mask, = LearnedMaskSource(1, 20_000, init_std=1.).freeze('top-k', 1 - 6e-4)
+    assert mask.layout == DiagonalLayout(20_000)
+    assert 20_000**2 * 5e-4 < mask.build(20_000).num_edges <= 20_000**2 * 6e-4
+
+
+def test_soft_masks_that_are_on_are_plain_attention():
+    source = LearnedMaskSource(2, 8, mode='soft').double()
+    with torch.no_grad():
+        source.logit.fill_(100.)
+    query, key, value = torch.randn(3, 8, 2, 4, dtype=torch.double)
+    ptr = torch.tensor([0, 8])
+    out = pair_attention(query, key, value, ptr, source(query, key, ptr))
+    expected = F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (query, key, value)))
+    torch.testing.assert_close(out, expected.transpose(0, 1))

@@ -1,0 +1,178 @@
+"""Which pairs share a value, and what a mask of such values says of a sequence."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask, SymmetricLayout
+
+LAYOUTS = [layout(size, border) for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)
+           for border in (False, True) for size in (3, 6)]
+every_layout = pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
+
+
+def shares(layout, i: int, j: int, length: int):
+    """What all pairs have in common that share a value with pair (i, j), by the definition."""
+    if layout.border and {i, j} & {0, length - 1}:
+        return 'on'
+    if isinstance(layout, DiagonalLayout):
+        inner_size = layout.size - 2 if layout.border else layout.size
+        return abs(i - j) if abs(i - j) < inner_size else 'off'
+    position = [*range(length - 1), layout.size - 1]
+    pair = position[i], position[j]
+    return tuple(sorted(pair)) if isinstance(layout, SymmetricLayout) else pair
+
+
+def full_length_numbers(layout) -> dict:
+    index = layout.index(layout.size).tolist()
+    tokens = range(layout.size)
+    return {shares(layout, i, j, layout.size): index[i][j] for i in tokens for j in tokens}
+
+
+@every_layout
+def test_values_are_numbered_without_gaps(layout):
+    number_of = full_length_numbers(layout)
+    number_of.pop('on', None)
+    assert sorted(number_of.values()) == list(range(layout.num_values))
+
+
+@every_layout
+def test_pairs_share_values_by_the_rule_at_every_length(layout):
+    constants = {'on': layout.num_values, 'off': layout.num_values + 1}
+    number_of = full_length_numbers(layout) | constants
+    for length in range(layout.size + 1 if layout.max_length else layout.size + 4):
+        index = layout.index(length).tolist()
+        assert index == [[number_of[shares(layout, i, j, length)] for j in range(length)]
+                         for i in range(length)]
+
+
+@every_layout
+def test_multiplicity_counts_the_pairs(layout):
+    index = layout.index(layout.size).flatten().tolist()
+    numbers = range(layout.num_values + 2)
+    assert layout.multiplicity().tolist() == [index.count(number) for number in numbers]
+
+
+def test_as_many_values_as_the_paper_counts():
+    assert DiagonalLayout(128).num_values == 126
+    assert FreeLayout(128).num_values == 128**2
+    assert int(DiagonalLayout(128).multiplicity()[126]) == 4 * 128 - 4
+
+
+def test_longer_sequences():
+    for layout in (FreeLayout(4), SymmetricLayout(4, border=True)):
+        with pytest.raises(ValueError, match=r"'length' must not exceed the 4 tokens .* \(got 5\)"):
+            layout.index(5)
+    assert DiagonalLayout(4).max_length is None
+
+
+@pytest.mark.parametrize('make, error, match', [
+    (lambda: DiagonalLayout(2), ValueError, r"'size' must be at least 3 with a border.* \(got 2\)"),
+    (lambda: FreeLayout(0), ValueError, r"'size' must be at least 1 \(got 0\)"),
+    (lambda: FreeLayout(2.), TypeError, r"'size' must be an int \(got float\)"),
+    (lambda: FreeLayout(2, 1), TypeError, r"'border' must be a bool \(got int\)"),
+    (lambda: make(torch.zeros(2, 3)), ValueError, r"'values' must be \[heads, 4\] .*\(2, 3\)"),
+    (lambda: make(torch.zeros(4)), ValueError, r"'values' must be \[heads, 4\] .*\(4,\)"),
+    (lambda: make(torch.zeros(2, 4).long()), TypeError, "'values' must be a floating point"),
+    (lambda: make(torch.full((2, 4), 1.5)), ValueError, r"'values' must be in \[0, 1\] \(got 1.5"),
+    (lambda: make(torch.full((2, 4), math.nan)), ValueError, r"'values' must .* \(got nan\)"),
+    (lambda: make(torch.full((2, 4), .5), is_hard=True), ValueError, r"must be 0 or 1 \(got 0.5"),
+    (lambda: make(torch.ones(2, 4), logit_drop=0), ValueError, r"'logit_drop' must be positive"),
+    (lambda: make(torch.ones(2, 4), logit_drop=math.inf), ValueError, r"'logit_drop' must be pos"),
+    (lambda: make(torch.ones(2, 4), logit_drop='c'), TypeError, r"'logit_drop' must be a number"),
+    (lambda: PairMask(torch.ones(2, 4), 2, is_hard=True), TypeError, "'layout' must be a PairLay"),
+])
+def test_bad_arguments(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+def make(values, **options):
+    return PairMask(values, FreeLayout(2), **{'is_hard': False, **options})
+
+
+def random_mask(layout, is_hard: bool, heads: int = 2, seed: int = 0, **options) -> PairMask:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(heads, layout.num_values, dtype=torch.double, generator=generator)
+    return PairMask(values.round() if is_hard else values, layout, is_hard=is_hard, **options)
+
+
+@every_layout
+def test_bias_of_a_soft_mask_is_equation_6(layout):
+    mask = random_mask(layout, is_hard=False, logit_drop=3.)
+    for length in range(layout.size + 1):
+        torch.testing.assert_close(mask.bias(length), -3 * (1 - mask.dense(length)))
+
+
+@every_layout
+def test_bias_of_a_hard_mask_is_infinite_where_it_is_off_and_exactly_zero_elsewhere(layout):
+    mask = random_mask(layout, is_hard=True, logit_drop=3.)
+    for length in range(layout.size + 1):
+        expected = torch.where(mask.dense(length) == 1, 0., -torch.inf).double()
+        assert torch.equal(mask.bias(length), expected)
+
+
+def test_pairs_beyond_the_diagonals_are_off_in_soft_masks_too():
+    mask = random_mask(DiagonalLayout(5), is_hard=False)
+    bias = mask.bias(9)
+    assert torch.equal(bias[:, 1, 4:8], torch.full((2, 4), -torch.inf).double())
+    assert torch.equal(bias[:, 1, 8], torch.zeros(2).double())
+
+
+@every_layout
+@pytest.mark.parametrize('is_hard', [False, True])
+def test_norm_is_the_sum_over_heads_and_all_pairs(layout, is_hard):
+    mask = random_mask(layout, is_hard, heads=3)
+    mask.values.requires_grad_()
+    dense = mask.dense(layout.size)
+    torch.testing.assert_close(mask.norm(), dense.sum())
+    assert mask.density() == pytest.approx(float(dense.detach().mean()))
+    mask.norm().backward()
+    multiplicity = layout.multiplicity()[:-2].double()
+    assert torch.equal(mask.values.grad, multiplicity.expand(3, -1))
+
+
+def test_norm_of_the_published_size():
+    mask = PairMask(torch.full((12, 126), 0.5), DiagonalLayout(128), is_hard=False)
+    assert float(mask.norm()) == 12 * (508 + 0.5 * (128**2 - 508))
+
+
+@pytest.mark.parametrize('is_hard', [False, True])
+def test_graph_holds_every_head_of_every_sequence(is_hard):
+    mask = random_mask(FreeLayout(5), is_hard, heads=3)
+    ptr = torch.tensor([0, 2, 2, 7, 10])
+    graph = mask.to_graph(ptr).validate()
+    expected = BipartiteGraph.batch([BipartiteGraph.from_mask(mask.dense(length)[head] > 0)
+                                     for head in range(3) for length in (2, 0, 5, 3)])
+    assert graph.with_edge_prob(None) == expected
+    if is_hard:
+        assert graph.edge_prob is None
+    else:
+        dense = torch.cat([mask.dense(length)[head].flatten() for head in range(3)
+                           for length in (2, 0, 5, 3)])
+        torch.testing.assert_close(graph.edge_prob, dense[dense > 0])
+    assert mask.to_graph(torch.tensor([0])).num_blocks == 0
+
+
+def test_layers_share_the_bias_but_not_across_gradient_modes():
+    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask.values.requires_grad_()
+    with torch.no_grad():
+        assert not mask.bias(3).requires_grad
+    assert mask.bias(3).requires_grad
+    assert mask.bias(3) is mask.bias(3)
+
+
+def test_a_layout_first_used_in_inference_mode_still_trains():
+    layout = SymmetricLayout(11)
+    with torch.inference_mode():
+        random_mask(layout, is_hard=False).bias(7)
+        layout.multiplicity()
+    mask = random_mask(layout, is_hard=False)
+    mask.values.requires_grad_()
+    (mask.bias(7).sum() + mask.norm()).backward()
+    assert mask.values.grad.abs().sum() > 0
