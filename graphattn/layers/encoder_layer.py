@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
+from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 
@@ -20,30 +21,34 @@ class EncoderLayer(nn.Module):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource): Where the edges come from.
+        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
+            a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
-        dropout (float): Dropout after the attention and in the feed-forward network.
+        dropout (float): Dropout after the attention and after the feed-forward network; pre-norm
+            also inside of it.
         attention_dropout (float): Dropout on the attention weights.
         norm_first (bool): Pre-norm, or post-norm as BERT.
-        backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
+        norm_eps (float): Added to the variance in layer norms.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource, *,
+    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
                  head_channels: int | None = None, hidden_channels: int | None = None,
                  dropout: float = 0., attention_dropout: float = 0., norm_first: bool = True,
-                 backend: str = 'auto'):
+                 norm_eps: float = 1e-5, backend: str = 'auto'):
         super().__init__()
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         self.norm_first = norm_first
         self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
                                         dropout=attention_dropout, backend=backend)
+        hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
-            nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(dropout),
+            nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),
             nn.Linear(hidden_channels, channels), nn.Dropout(dropout))
-        self.attention_norm = nn.LayerNorm(channels)
-        self.feed_forward_norm = nn.LayerNorm(channels)
+        self.attention_norm = nn.LayerNorm(channels, eps=norm_eps)
+        self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -51,12 +56,15 @@ class EncoderLayer(nn.Module):
         x: Tensor,
         ptr: Tensor,
         *,
+        source: GraphSource | None = None,
+        graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,
-    ) -> Tensor | tuple[Tensor, BipartiteGraph]:
+    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Arguments and results are those of :meth:`GraphAttention.forward`."""
         attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
-                                         generator=generator, return_graph=True)
+                                         source=source, graph=graph, generator=generator,
+                                         return_graph=True)
         x = x + self.dropout(attended)
         if self.norm_first:
             x = x + self.feed_forward(self.feed_forward_norm(x))

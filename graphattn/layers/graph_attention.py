@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from graphattn import functional
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
+from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 
@@ -18,17 +20,22 @@ class GraphAttention(nn.Module):
         \mathrm{Attn}(X) = \big\Vert_h \mathrm{EdgeAttention}(X W_h^Q, X W_h^K, X W_h^V, G_h) \,
         W^O, \qquad G = \mathrm{source}(X W^Q, X W^K)
 
+    A source that is learning a mask gives a :class:`graphattn.pair_mask.PairMask` instead of a
+    graph, and :func:`graphattn.functional.pair_attention` takes the place of the edges.
+
     Args:
         channels (int): Size of each token, in and out.
         heads (int): Number of attention heads.
-        source (GraphSource): Where the edges come from.
+        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
+            a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have one.
-        backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Raises:
-        ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted.
+        ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted, or
+            ``source`` is for another number of heads.
 
     Example:
         >>> import torch
@@ -40,13 +47,15 @@ class GraphAttention(nn.Module):
         torch.Size([50, 32])
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource, *,
+    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
                  head_channels: int | None = None, dropout: float = 0., bias: bool = True,
                  backend: str = 'auto'):
         super().__init__()
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
+        if source is not None:
+            check_heads(source, heads)
         self.channels = channels
         self.heads = heads
         self.head_channels = channels // heads if head_channels is None else head_channels
@@ -62,40 +71,80 @@ class GraphAttention(nn.Module):
         """Draws all parameters anew."""
         for linear in (self.lin_query, self.lin_key, self.lin_value, self.lin_out):
             linear.reset_parameters()
-        self.source.reset_parameters()
+        if self.source is not None:
+            self.source.reset_parameters()
 
     def forward(
         self,
         x: Tensor,
         ptr: Tensor,
         *,
+        source: GraphSource | None = None,
+        graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,
-    ) -> Tensor | tuple[Tensor, BipartiteGraph]:
+    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Lets the tokens of each sequence attend to one another.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``, as in a PyG
                 ``Batch``.
+            source (GraphSource, optional): Instead of the layer's own.
+            graph (BipartiteGraph or PairMask, optional): What to attend along. The source is then
+                not asked for one, only how the graph's probabilities enter the logits.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
-            return_graph (bool): Also return the graph that was attended along. If heads own a
-                graph each, its blocks are the sequences of head 0, then those of head 1, ...
+            return_graph (bool): Also return the graph, or pair mask, that was attended along. If
+                heads own a graph each, its blocks are the sequences of head 0, then those of
+                head 1, ...
 
         Returns:
             Tensor ``[num_tokens, channels]``, or a pair with the graph.
+
+        Raises:
+            ValueError: There is neither a source nor a graph, or one of them does not fit the
+                heads or the tokens.
         """
+        source = self.source if source is None else source
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
-        graph = self.source(query, key, ptr, generator=generator)
-        if self.source.per_head:
-            query, key, value = fold_heads(query), fold_heads(key), fold_heads(value)
-        out = self.attention(query, key, value, graph, **self.source.logit_terms(graph))
-        if self.source.per_head:
-            out = unfold_heads(out, self.heads)
+        if graph is None:
+            if source is None:
+                raise ValueError("'source' or 'graph' must be given to a layer that was built "
+                                 "without a source")
+            check_heads(source, self.heads)
+            graph = source(query, key, ptr, generator=generator)
+        if isinstance(graph, PairMask):
+            out = self._along_pairs(query, key, value, ptr, graph)
+        else:
+            terms = {} if source is None else source.logit_terms(graph)
+            out = self._along_edges(query, key, value, graph, terms)
         out = self.lin_out(out.flatten(1))
         return (out, graph) if return_graph else out
 
+    def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
+                     mask: PairMask) -> Tensor:
+        return functional.pair_attention(
+            query, key, value, ptr, mask, scale=self.attention.scale,
+            dropout_p=self.attention.dropout if self.attention.training else 0.)
+
+    def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                     terms: dict[str, Tensor]) -> Tensor:
+        num_tokens = query.size(0)
+        if graph.num_queries == num_tokens == graph.num_keys:
+            return self.attention(query, key, value, graph, **terms)
+        if graph.num_queries != self.heads * num_tokens or graph.num_keys != graph.num_queries:
+            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
+                             f"{self.heads * num_tokens} if every head owns a graph (got "
+                             f"{graph.num_queries} and {graph.num_keys})")
+        folded = (fold_heads(tensor) for tensor in (query, key, value))
+        return unfold_heads(self.attention(*folded, graph, **terms), self.heads)
+
     def extra_repr(self) -> str:
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
+
+
+def check_heads(source: GraphSource, heads: int) -> None:
+    if source.heads not in (None, heads):
+        raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")

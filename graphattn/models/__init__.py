@@ -1,6 +1,10 @@
-"""Encoders and the heads that tasks need."""
+"""Encoders, the heads that tasks need, and weights from Hugging Face."""
 
 from graphattn.models.classifiers import SequenceClassifier, TokenClassifier
 from graphattn.models.encoder import Encoder
+from graphattn.models.hugging_face import load_bert
+from graphattn.models.masked_language_model import MaskedLanguageModel
+from graphattn.models.pooler import Pooler
 
-__all__ = ['Encoder', 'SequenceClassifier', 'TokenClassifier']
+__all__ = ['Encoder', 'MaskedLanguageModel', 'Pooler', 'SequenceClassifier', 'TokenClassifier',
+           'load_bert']

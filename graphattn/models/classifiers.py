@@ -10,6 +10,8 @@ from torch_geometric.nn import MeanAggregation
 
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder
+from graphattn.models.pooler import Pooler, check_not_empty
+from graphattn.pair_mask import PairMask
 
 
 class SequenceClassifier(nn.Module):
@@ -18,20 +20,22 @@ class SequenceClassifier(nn.Module):
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        pooling (str): ``'mean'`` over the sequence's own tokens, or its ``'first'`` token.
+        pooling (str): ``'mean'`` over the sequence's own tokens, its ``'first'`` token, or BERT's
+            ``'pooler'``, see :class:`Pooler`.
         hidden_channels (int, optional): Puts a hidden ReLU layer of that size before the logits.
         dropout (float): Dropout on the pooled features.
     """
 
     def __init__(self, encoder: Encoder, num_classes: int, *,
-                 pooling: Literal['mean', 'first'] = 'mean', hidden_channels: int | None = None,
-                 dropout: float = 0.):
+                 pooling: Literal['mean', 'first', 'pooler'] = 'mean',
+                 hidden_channels: int | None = None, dropout: float = 0.):
         super().__init__()
-        if pooling not in ('mean', 'first'):
-            raise ValueError(f"'pooling' must be 'mean' or 'first' (got {pooling!r})")
+        if pooling not in ('mean', 'first', 'pooler'):
+            raise ValueError(f"'pooling' must be 'mean', 'first' or 'pooler' (got {pooling!r})")
         self.encoder = encoder
         self.pooling = pooling
         self.mean = MeanAggregation()
+        self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
     def forward(
@@ -39,21 +43,25 @@ class SequenceClassifier(nn.Module):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        segments: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
-    ) -> Tensor | tuple[Tensor, list[BipartiteGraph]]:
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Logits ``[num_sequences, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
             ValueError: As :meth:`Encoder.forward`, or a sequence is empty.
         """
-        if bool((ptr.diff() == 0).any()):
-            raise ValueError(f"'ptr' marks an empty sequence, which has no class (got "
-                             f"{ptr.tolist()})")
-        x, graphs = self.encoder(tokens, ptr, generator=generator, return_graphs=True)
-        pooled = self.mean(x, ptr=ptr) if self.pooling == 'mean' else x[ptr[:-1]]
-        logits = self.head(pooled)
+        check_not_empty(ptr)
+        x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
+                                 return_graphs=True)
+        logits = self.head(self._pool(x, ptr))
         return (logits, graphs) if return_graphs else logits
+
+    def _pool(self, x: Tensor, ptr: Tensor) -> Tensor:
+        if self.pooling == 'mean':
+            return self.mean(x, ptr=ptr)
+        return x[ptr[:-1]] if self.pooling == 'first' else self.pooler(x, ptr)
 
 
 class TokenClassifier(nn.Module):
@@ -77,11 +85,13 @@ class TokenClassifier(nn.Module):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        segments: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
-    ) -> Tensor | tuple[Tensor, list[BipartiteGraph]]:
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Logits ``[num_tokens, num_classes]``; arguments as :meth:`Encoder.forward`."""
-        x, graphs = self.encoder(tokens, ptr, generator=generator, return_graphs=True)
+        x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
+                                 return_graphs=True)
         logits = self.head(x)
         return (logits, graphs) if return_graphs else logits
 

@@ -9,15 +9,17 @@ from torch import Tensor, nn
 
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
+from graphattn.layers.graph_attention import check_heads
+from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 
 class Encoder(nn.Module):
-    """Token and position embeddings and a stack of :class:`EncoderLayer`.
+    """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
 
     Args:
         source (GraphSource): Where the edges come from. Every layer gets a copy of its own, with
-            parameters drawn anew.
+            parameters drawn anew, unless ``share_source`` says otherwise.
         num_tokens (int): Size of the vocabulary.
         max_length (int): Length of the longest sequence.
         channels (int): Size of each token.
@@ -26,10 +28,19 @@ class Encoder(nn.Module):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
+        num_segments (int): Number of segments that a sequence may consist of, 0 for a model that
+            does not tell them apart. BERT has 2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
-        norm_first (bool): Pre-norm with a final norm, or post-norm as BERT.
-        backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
+        norm_first (bool): Pre-norm with a final norm, or as BERT: post-norm, the embeddings
+            included.
+        norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
+        share_source (bool): The encoder keeps ``source`` itself, as it is. The first layer asks
+            it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+
+    Raises:
+        ValueError: ``source`` is for another number of heads or for shorter sequences.
 
     Example:
         >>> import torch
@@ -56,72 +67,98 @@ num_blocks=2, density=32.4%))
         num_layers: int,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
+        num_segments: int = 0,
         dropout: float = 0.,
         attention_dropout: float = 0.,
         norm_first: bool = True,
+        norm_eps: float = 1e-5,
+        share_source: bool = False,
         backend: str = 'auto',
     ):
         super().__init__()
+        check_heads(source, heads)
+        if source.max_length is not None and source.max_length < max_length:
+            raise ValueError(f"'max_length' must be at most {source.max_length}, the longest "
+                             f"sequence that 'source' is for (got {max_length})")
         self.channels, self.heads = channels, heads
+        self.norm_first = norm_first
         self.token_embedding = nn.Embedding(num_tokens, channels)
         self.position_embedding = nn.Embedding(max_length, channels)
+        self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
+        # A shared source is the encoder's, so that a checkpoint holds its parameters once.
+        self.source = source if share_source else None
         self.layers = nn.ModuleList(
-            EncoderLayer(channels, heads, copy.deepcopy(source), head_channels=head_channels,
-                         hidden_channels=hidden_channels, dropout=dropout,
-                         attention_dropout=attention_dropout, norm_first=norm_first,
-                         backend=backend)
+            EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
+                         head_channels=head_channels, hidden_channels=hidden_channels,
+                         dropout=dropout, attention_dropout=attention_dropout,
+                         norm_first=norm_first, norm_eps=norm_eps, backend=backend)
             for _ in range(num_layers))
-        self.norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
-        for layer in self.layers:
-            layer.attention.source.reset_parameters()
-        for embedding in (self.token_embedding, self.position_embedding):
-            nn.init.normal_(embedding.weight, std=0.02)
+        self.norm = nn.LayerNorm(channels, eps=norm_eps)
+        if not share_source:
+            for layer in self.layers:
+                layer.attention.source.reset_parameters()
+        for embedding in (self.token_embedding, self.position_embedding, self.segment_embedding):
+            if embedding is not None:
+                nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(
         self,
         tokens: Tensor,
         ptr: Tensor,
         *,
+        segments: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
-    ) -> Tensor | tuple[Tensor, list[BipartiteGraph]]:
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Encodes every token in the light of its sequence.
 
         Args:
             tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
+                omitted, all are in segment 0, as in BERT.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
-            return_graphs (bool): Also return the graph of each layer.
+            return_graphs (bool): Also return the graph, or pair mask, of each layer.
 
         Returns:
             Tensor ``[num_tokens, channels]``, or a pair with the list of graphs.
 
         Raises:
-            ValueError: An id is outside the vocabulary, a sequence is longer than
+            ValueError: An id is outside the vocabulary or the segments, a sequence is longer than
                 ``max_length``, or ``ptr`` does not mark the sequences of ``tokens``.
         """
-        x = self.dropout(self.token_embedding(self._check_tokens(tokens))
-                         + self.position_embedding(self._positions(tokens, ptr)))
-        graphs = []
+        x = self._embed(tokens, ptr, segments)
+        graphs, shared = [], None
         for layer in self.layers:
-            x, graph = layer(x, ptr, generator=generator, return_graph=True)
+            x, graph = layer(x, ptr, source=self.source, graph=shared, generator=generator,
+                             return_graph=True)
             graphs.append(graph)
-        x = self.norm(x)
+            shared = None if self.source is None else graph
+        x = self.norm(x) if self.norm_first else x
         return (x, graphs) if return_graphs else x
 
-    def _check_tokens(self, tokens: Tensor) -> Tensor:
-        if tokens.dtype != torch.long or tokens.dim() != 1:
-            raise ValueError(f"'tokens' must be int64 [num_tokens], all sequences one after the "
-                             f"other (got {tokens.dtype} of shape {tuple(tokens.shape)})")
-        num_ids = self.token_embedding.num_embeddings
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < num_ids:
-            raise ValueError(f"'tokens' must be ids from 0 to {num_ids - 1} (got "
-                             f"{int(tokens.min())} to {int(tokens.max())})")
-        return tokens
+    def _embed(self, tokens: Tensor, ptr: Tensor, segments: Tensor | None) -> Tensor:
+        check_ids('tokens', tokens, self.token_embedding.num_embeddings)
+        x = (self.token_embedding(tokens)
+             + self.position_embedding(self._positions(tokens, ptr)))
+        if self.segment_embedding is not None:
+            segments = torch.zeros_like(tokens) if segments is None else segments
+            check_ids('segments', segments, self.segment_embedding.num_embeddings)
+            if segments.shape != tokens.shape:
+                raise ValueError(f"'segments' must have an entry for each of the "
+                                 f"{tokens.numel()} tokens (got {segments.numel()})")
+            x = x + self.segment_embedding(segments)
+        elif segments is not None:
+            raise ValueError("'segments' must be None for a model without segments; build it with "
+                             "'num_segments'")
+        return self.dropout(x if self.norm_first else self.norm(x))
 
     def _positions(self, tokens: Tensor, ptr: Tensor) -> Tensor:
+        if ptr.dtype != torch.long or ptr.dim() != 1 or ptr.numel() == 0:
+            raise ValueError(f"'ptr' must be int64 [num_sequences + 1] (got {ptr.dtype} of shape "
+                             f"{tuple(ptr.shape)})")
         length = ptr.diff()
         if int(ptr[0]) != 0 or int(ptr[-1]) != tokens.numel() or bool((length < 0).any()):
             raise ValueError(f"'ptr' must rise from 0 to the {tokens.numel()} tokens (got "
@@ -132,3 +169,12 @@ num_blocks=2, density=32.4%))
                              f"was built for max_length={max_length}")
         start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
         return torch.arange(tokens.numel(), device=tokens.device) - start
+
+
+def check_ids(name: str, ids: Tensor, num_ids: int) -> None:
+    if ids.dtype != torch.long or ids.dim() != 1:
+        raise ValueError(f"'{name}' must be int64 of one dimension, all sequences one after the "
+                         f"other (got {ids.dtype} of shape {tuple(ids.shape)})")
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
+        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
+                         f"{int(ids.max())})")

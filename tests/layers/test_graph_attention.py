@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
+from graphattn.pair_mask import FreeLayout, PairMask
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
+from tests.counted_source import CountedSource
 from tests.graphs import random_graph
 
 PTR = torch.tensor([0, 5, 6, 14])
@@ -85,9 +87,13 @@ def test_channels_must_divide_into_heads():
 
 
 def test_source_of_another_size_is_refused():
-    attention = GraphAttention(8, 2, BlockModelSource(heads=4, head_channels=2))
-    with pytest.raises(ValueError, match="'query' must have the source's 4 heads of 2 channels"):
+    with pytest.raises(ValueError, match="'source' must be for 2 heads .got one for 4"):
+        GraphAttention(8, 2, BlockModelSource(heads=4, head_channels=2))
+    attention = GraphAttention(8, 2, BlockModelSource(heads=2, head_channels=2))
+    with pytest.raises(ValueError, match="'query' must have the source's 2 heads of 2 channels"):
         attention(torch.randn(14, 8), PTR)
+    with pytest.raises(ValueError, match="'source' must be for 2 heads"):
+        attention(torch.randn(14, 8), PTR, source=BlockModelSource(heads=4, head_channels=4))
 
 
 def test_same_generator_state_gives_the_same_output():
@@ -96,3 +102,92 @@ def test_same_generator_state_gives_the_same_output():
     first, again, other = (attention(x, PTR, generator=torch.Generator().manual_seed(seed))
                            for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_graph_that_is_given_is_taken_without_asking_the_source():
+    source = CountedSource(2, 4, 8)
+    attention = GraphAttention(8, 2, source)
+    x = torch.randn(14, 8)
+    out, graph = attention(x, PTR, return_graph=True)
+    again, same = attention(x, PTR, graph=graph, return_graph=True)
+    assert same is graph and (source.num_graphs, source.num_terms) == (1, 2)
+    torch.testing.assert_close(again, out)
+    gradients = [torch.autograd.grad(y.sin().sum(), source.centroid, retain_graph=True)[0]
+                 for y in (out, again)]
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_source_of_the_call_takes_the_place_of_the_layers():
+    with_source = GraphAttention(8, 2, PatternSource(Full()))
+    without = GraphAttention(8, 2)
+    without.load_state_dict(with_source.state_dict())
+    x, window = torch.randn(14, 8), PatternSource(SlidingWindow(1))
+    expected, graph = without(x, PTR, source=window, return_graph=True)
+    assert graph == window(x, x, PTR)
+    torch.testing.assert_close(with_source(x, PTR, source=window), expected)
+    torch.testing.assert_close(without(x, PTR, graph=graph), expected)
+    with pytest.raises(ValueError, match="'source' or 'graph' must be given"):
+        without(x, PTR)
+
+
+def test_a_graph_of_other_sizes_is_refused():
+    attention = GraphAttention(8, 2)
+    for graph in (random_graph(13, 13), random_graph(42, 42), random_graph(14, 28)):
+        with pytest.raises(ValueError, match="'graph' must have 14 queries and keys, or 28"):
+            attention(torch.randn(14, 8), PTR, graph=graph)
+
+
+class OneMask(PatternSource):
+    """Says that all sequences have one mask, which is being learned."""
+
+    def __init__(self, mask):
+        super().__init__(Full())
+        self.mask = mask
+
+    def forward(self, query, key, ptr, *, generator=None):
+        return self.mask
+
+
+def hard_mask(heads=2, size=9):
+    layout = FreeLayout(size)
+    values = torch.rand(heads, layout.num_values,
+                        generator=torch.Generator().manual_seed(0)).round()
+    values[0, :size] = 0.  # a query without keys
+    return PairMask(values.double().requires_grad_(), layout, is_hard=True)
+
+
+def test_a_hard_mask_is_the_graph_of_its_pairs():
+    mask = hard_mask()
+    attention = GraphAttention(8, 2, OneMask(mask), dropout=0.5).double().eval()
+    x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
+    out, returned = attention(x, PTR, return_graph=True)
+    expected = attention(x, PTR, graph=mask.to_graph(PTR))
+    assert returned is mask
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x, retain_graph=True)[0]
+                                 for y in (out, expected)))
+    out.sin().sum().backward()
+    assert mask.values.grad.any()
+    assert not torch.equal(attention.train()(x, PTR), out)  # dropout
+
+
+def test_a_mask_for_other_heads_is_refused():
+    with pytest.raises(ValueError, match="the mask's 3 heads"):
+        GraphAttention(8, 2, OneMask(hard_mask(heads=3))).double()(
+            torch.randn(14, 8, dtype=torch.double), PTR)
+
+
+@pytest.mark.parametrize('norm_first', [True, False])
+def test_only_pre_norm_drops_inside_the_feed_forward_network(norm_first):
+    layer = EncoderLayer(8, 2, PatternSource(Full()), norm_first=norm_first, dropout=0.5)
+    hidden = []
+    layer.feed_forward[3].register_forward_pre_hook(lambda _, args: hidden.extend(args))
+    out = layer(torch.randn(14, 8), PTR)
+    assert bool((hidden[0] == 0).any()) == norm_first
+    assert not torch.equal(out, layer.eval()(torch.randn(14, 8), PTR))
+
+
+def test_norm_eps_reaches_the_norms():
+    layer = EncoderLayer(8, 2, PatternSource(Full()), norm_eps=1e-3)
+    assert layer.attention_norm.eps == layer.feed_forward_norm.eps == 1e-3

@@ -1,9 +1,15 @@
+import copy
+import functools
+
 import pytest
 import torch
+from torch.nn import LayerNorm
 
-from graphattn.models import Encoder, SequenceClassifier, TokenClassifier
+from graphattn.models import Encoder, Pooler, SequenceClassifier, TokenClassifier
+from graphattn.pair_mask import DiagonalLayout, PairMask
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
+from tests.counted_source import CountedSource
 
 PTR = torch.tensor([0, 4, 5, 12])
 TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
@@ -36,18 +42,136 @@ def test_positions_start_over_in_every_sequence():
     assert torch.equal(out[:2], out[2:]) and not torch.equal(out[0], out[1])
 
 
-@pytest.mark.parametrize('pooling', ['mean', 'first'])
+def test_a_shared_source_is_asked_once_for_all_layers():
+    source = CountedSource(2, 8, 4)
+    centroid = source.centroid.clone()
+    model = encoder(source, share_source=True, num_layers=3)
+    assert model.source is source and torch.equal(source.centroid, centroid)
+    x, graphs = model(TOKENS, PTR, return_graphs=True)
+    assert len(graphs) == 3 and all(graph is graphs[0] for graph in graphs)
+    assert (source.num_graphs, source.num_terms) == (1, 3)
+    x.sin().sum().backward()
+    assert source.centroid.grad.any()
+    assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
+
+
+def test_a_checkpoint_holds_a_shared_source_once():
+    model = encoder(CountedSource(2, 8, 4), share_source=True)
+    names = [name for name in model.state_dict() if 'centroid' in name]
+    assert names == ['source.centroid']
+    parameters = list(model.parameters())
+    assert sum(parameter is model.source.centroid for parameter in parameters) == 1
+    assert copy.deepcopy(model).source is not model.source
+
+
+def test_sharing_a_fixed_pattern_changes_nothing():
+    alone, shared = encoder(), encoder(share_source=True)
+    shared.load_state_dict(alone.state_dict())
+    torch.testing.assert_close(shared(TOKENS, PTR), alone(TOKENS, PTR))
+
+
+def test_all_layers_teach_a_shared_mask():
+    class LearnedValues(PatternSource):
+        def __init__(self):
+            super().__init__(Full())
+            self.values = torch.nn.Parameter(torch.rand(2, DiagonalLayout(8).num_values))
+
+        def forward(self, query, key, ptr, *, generator=None):
+            return PairMask(self.values, DiagonalLayout(8), is_hard=False)
+
+    model = encoder(LearnedValues(), share_source=True).double()
+    x, masks = model(TOKENS, PTR, return_graphs=True)
+    assert masks[0] is masks[1]
+    gradient, = torch.autograd.grad(x.sin().sum(), model.source.values)
+
+    values = [model.source.values.detach().clone().requires_grad_() for _ in model.layers]
+    for layer, own in zip(model.layers, values):  # each layer has values of its own
+        layer.forward = functools.partial(
+            layer.forward, graph=PairMask(own, DiagonalLayout(8), is_hard=False))
+    x = model._embed(TOKENS, PTR, None)
+    for layer in model.layers:
+        x = layer(x, PTR)
+    of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
+    assert all(part.any() for part in of_layer)
+    torch.testing.assert_close(gradient, sum(of_layer))
+
+
+@pytest.mark.parametrize('sizes, match', [
+    (dict(heads=4), "'source' must be for 4 heads .got one for 2"),
+    (dict(max_length=9), "'max_length' must be at most 8, .* 'source' is for .got 9"),
+])
+@pytest.mark.parametrize('share_source', [True, False])
+def test_a_source_for_other_sizes_is_refused(sizes, match, share_source):
+    source = BlockModelSource(heads=2, head_channels=8, clusters=4)
+    source.max_length = 8
+    with pytest.raises(ValueError, match=match):
+        encoder(source, share_source=share_source, **sizes)
+
+
+def test_segments_are_told_apart():
+    model = encoder(PatternSource(SlidingWindow(0)), num_segments=2)
+    same = torch.full((4,), 3), torch.tensor([0, 1, 2, 3, 4])
+    out = model(*same, segments=torch.tensor([0, 1, 1, 0]))
+    assert torch.equal(out[0], out[3]) and torch.equal(out[1], out[2])
+    assert not torch.equal(out[0], out[1])
+    assert torch.equal(model(*same)[0], out[0])  # segment 0 if omitted
+
+
+@pytest.mark.parametrize('segments, match', [
+    (torch.zeros(11, dtype=torch.long), "'segments' must have an entry for each of the 12 tokens"),
+    (torch.zeros(12), "'segments' must be int64"),
+    (torch.zeros(3, 4, dtype=torch.long), "'segments' must be int64"),
+    (torch.full((12,), 2), "'segments' must be ids from 0 to 1 .got 2 to 2"),
+    (torch.full((12,), -1), "'segments' must be ids from 0 to 1 .got -1"),
+])
+def test_bad_segments(segments, match):
+    with pytest.raises(ValueError, match=match):
+        encoder(num_segments=2)(TOKENS, PTR, segments=segments)
+    with pytest.raises(ValueError, match="'segments' must be None"):
+        encoder()(TOKENS, PTR, segments=segments)
+
+
+def test_post_norm_stands_after_the_embeddings_and_pre_norm_at_the_end():
+    post, pre = (encoder(norm_first=norm_first, norm_eps=1e-9) for norm_first in (False, True))
+    for model, place in ((post, post.dropout), (pre, pre)):
+        outputs = []
+        place.register_forward_hook(lambda _, __, out, outputs=outputs: outputs.append(out))
+        model(TOKENS, PTR)
+        torch.testing.assert_close(outputs[0].var(dim=1, correction=0), torch.ones(12))
+    assert {module.eps for module in post.modules() if isinstance(module, LayerNorm)} == {1e-9}
+
+
+def test_parameters_keep_their_names():
+    layer = ['attention.lin_query', 'attention.lin_key', 'attention.lin_value',
+             'attention.lin_out', 'feed_forward.0', 'feed_forward.3', 'attention_norm',
+             'feed_forward_norm']
+    modules = [*(f'layers.{i}.{name}' for i in range(2) for name in layer), 'norm']
+    assert set(encoder().state_dict()) == {
+        'token_embedding.weight', 'position_embedding.weight',
+        *(f'{name}.{kind}' for name in modules for kind in ('weight', 'bias'))}
+
+
+@pytest.mark.parametrize('pooling', ['mean', 'first', 'pooler'])
 def test_sequence_classifier_pools_each_sequence(pooling):
     model = SequenceClassifier(encoder(), 3, pooling=pooling, hidden_channels=5).eval()
     features = model.encoder(TOKENS, PTR)
     parts = features.split(PTR.diff().tolist())
-    pooled = [part.mean(0) if pooling == 'mean' else part[0] for part in parts]
+    pooled = [{'mean': part.mean(0), 'first': part[0],
+               'pooler': model.pooler and model.pooler.linear(part[0]).tanh()}[pooling]
+              for part in parts]
     torch.testing.assert_close(model(TOKENS, PTR), model.head(torch.stack(pooled)))
 
 
 def test_token_classifier_has_logits_for_every_token():
     logits, graphs = TokenClassifier(encoder(), 3)(TOKENS, PTR, return_graphs=True)
     assert logits.shape == (12, 3) and len(graphs) == 2
+
+
+@pytest.mark.parametrize('model', [SequenceClassifier, TokenClassifier])
+def test_classifiers_hand_segments_on(model):
+    model = model(encoder(num_segments=2), 3)
+    logits = [model(TOKENS, PTR, segments=torch.full((12,), segment)) for segment in (0, 1)]
+    assert torch.equal(model(TOKENS, PTR), logits[0]) and not torch.equal(*logits)
 
 
 def test_a_small_model_learns_eight_sequences_by_heart():
@@ -71,6 +195,9 @@ def test_a_small_model_learns_eight_sequences_by_heart():
     (TOKENS - 20, PTR, "'tokens' must be ids from 0 to 19"),
     (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to the 12 tokens"),
     (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
+    (TOKENS, PTR.int(), "'ptr' must be int64"),
+    (TOKENS, PTR.view(2, 2), "'ptr' must be int64"),
+    (TOKENS, PTR[:0], "'ptr' must be int64"),
     (TOKENS, torch.tensor([0, 12]), "sequence of 12 tokens, but .* max_length=8"),
 ])
 def test_bad_batches(tokens, ptr, match):
@@ -78,12 +205,15 @@ def test_bad_batches(tokens, ptr, match):
         encoder()(tokens, ptr)
 
 
-def test_an_empty_sequence_has_no_class():
+@pytest.mark.parametrize('pooling', ['mean', 'first', 'pooler'])
+def test_an_empty_sequence_has_no_class(pooling):
     with pytest.raises(ValueError, match='empty sequence'):
-        SequenceClassifier(encoder(), 3)(TOKENS, torch.tensor([0, 4, 4, 12]))
+        SequenceClassifier(encoder(), 3, pooling=pooling)(TOKENS, torch.tensor([0, 4, 4, 12]))
+    with pytest.raises(ValueError, match='empty sequence'):
+        Pooler(4)(torch.randn(3, 4), torch.tensor([0, 3, 3]))
     assert encoder(PatternSource(Full()))(TOKENS, torch.tensor([0, 4, 4, 12])).shape == (12, 16)
 
 
 def test_unknown_pooling():
-    with pytest.raises(ValueError, match="'pooling' must be 'mean' or 'first'"):
+    with pytest.raises(ValueError, match="'pooling' must be 'mean', 'first' or 'pooler'"):
         SequenceClassifier(encoder(), 3, pooling='max')

@@ -1,0 +1,108 @@
+"""BERT's two pre-training tasks on an encoder."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphattn.graph import BipartiteGraph
+from graphattn.models.encoder import Encoder, check_ids
+from graphattn.models.pooler import Pooler
+from graphattn.pair_mask import PairMask
+from graphattn.sources import GraphSource
+
+
+class MaskedLanguageModel(nn.Module):
+    r"""Predicts tokens, and whether the second segment follows the first, as BERT does.
+
+    .. math::
+        \mathrm{token\ logits} = \mathrm{norm}(\mathrm{gelu}(W x + b)) \, E^\top + c, \qquad
+        \mathrm{sequence\ logits} = W' \, \mathrm{Pooler}(x) + b'
+
+    where :math:`E` are the encoder's token embeddings. Weights of linear layers and embeddings
+    are drawn with standard deviation 0.02, those of the encoder included, and biases are 0.
+    Sources keep their parameters.
+
+    Args:
+        encoder (Encoder): Encodes the tokens.
+        next_sentence (bool): Whether there are sequence logits.
+
+    Source:
+        Devlin et al., BERT (2019), Sec. 3.1. SparseBERT (Sec. 4.2) pre-trains its masks with it.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import Encoder, MaskedLanguageModel
+        >>> from graphattn.patterns import Full
+        >>> from graphattn.sources import PatternSource
+        >>> encoder = Encoder(PatternSource(Full()), num_tokens=100, max_length=16, channels=32,
+        ...                   heads=4, num_layers=2, num_segments=2, norm_first=False)
+        >>> model = MaskedLanguageModel(encoder)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 4, 20])  # two sequences
+        >>> token_logits, sequence_logits = model(tokens, ptr, selected=torch.tensor([2, 7, 9]))
+        >>> token_logits.shape, sequence_logits.shape
+        (torch.Size([3, 100]), torch.Size([2, 2]))
+    """
+
+    def __init__(self, encoder: Encoder, next_sentence: bool = True):
+        super().__init__()
+        self.encoder = encoder
+        channels = encoder.channels
+        self.transform = nn.Sequential(nn.Linear(channels, channels), nn.GELU(),
+                                       nn.LayerNorm(channels, eps=encoder.norm.eps))
+        self.token_bias = nn.Parameter(torch.zeros(encoder.token_embedding.num_embeddings))
+        self.pooler = Pooler(channels) if next_sentence else None
+        self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
+        _initialise(self)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        ptr: Tensor,
+        *,
+        segments: Tensor | None = None,
+        selected: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        return_graphs: bool = False,
+    ) -> (tuple[Tensor, Tensor | None]
+          | tuple[Tensor, Tensor | None, list[BipartiteGraph | PairMask]]):
+        """Logits of tokens and sequences; other arguments as :meth:`Encoder.forward`.
+
+        Args:
+            tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``.
+            selected (Tensor, optional): Which tokens' logits are wanted, int64
+                ``[num_selected]``; those of all if omitted.
+            generator (torch.Generator, optional): For sources that draw edges.
+            return_graphs (bool): Also return the graph, or pair mask, of each layer.
+
+        Returns:
+            Token logits ``[num_selected, vocabulary]``, sequence logits ``[num_sequences, 2]``
+            (class 0: the second segment follows the first) or ``None``, and, if wanted, the list
+            of graphs.
+
+        Raises:
+            ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or a
+                sequence is empty although there are sequence logits.
+        """
+        if selected is not None:
+            check_ids('selected', selected, tokens.numel())
+        x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
+                                 return_graphs=True)
+        token_logits = F.linear(self.transform(x if selected is None else x[selected]),
+                                self.encoder.token_embedding.weight, self.token_bias)
+        sequence_logits = None if self.pooler is None else self.next_sentence(self.pooler(x, ptr))
+        logits = token_logits, sequence_logits
+        return (*logits, graphs) if return_graphs else logits
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    for child in module.children():
+        if not isinstance(child, GraphSource):
+            _initialise(child)

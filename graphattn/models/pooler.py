@@ -1,0 +1,41 @@
+"""One vector for each sequence, as BERT makes it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Pooler(nn.Module):
+    r"""BERT's pooler: a layer on the first token of each sequence, ``[CLS]``.
+
+    .. math:: \tanh(W x_{\mathrm{first}} + b)
+
+    Args:
+        channels (int): Size of each token, in and out.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.linear = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
+        """Pools each sequence.
+
+        Args:
+            x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+
+        Returns:
+            Tensor ``[num_sequences, channels]``.
+
+        Raises:
+            ValueError: A sequence is empty.
+        """
+        check_not_empty(ptr)
+        return self.linear(x[ptr[:-1]]).tanh()
+
+
+def check_not_empty(ptr: Tensor) -> None:
+    if bool((ptr.diff() == 0).any()):
+        raise ValueError(f"'ptr' must not mark an empty sequence, for it has no tokens to pool "
+                         f"(got {ptr.tolist()})")

@@ -1,0 +1,193 @@
+"""Our models give what Hugging Face's BERT gives with the same weights."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphattn.models import (
+    Encoder,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    TokenClassifier,
+    load_bert,
+)
+from graphattn.patterns import Full
+from graphattn.sources import BlockModelSource, PatternSource
+
+transformers = pytest.importorskip('transformers')
+
+LENGTHS = [12, 5, 1, 8]
+PTR = torch.tensor([0, 12, 17, 18, 26])
+IS_TOKEN = torch.arange(12) < torch.tensor(LENGTHS)[:, None]
+GENERATOR = torch.Generator().manual_seed(0)
+TOKENS = torch.randint(1, 50, (26,), generator=GENERATOR)  # 0 is [PAD]
+SEGMENTS = torch.randint(2, (26,), generator=GENERATOR)
+SELECTED = torch.tensor([1, 7, 13, 17, 25])
+TARGET = torch.tensor([4, 8, 15, 16, 23])
+FOLLOWS = torch.tensor([0, 1, 1, 0])
+
+
+def hugging_face(kind, **options):
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=24, num_attention_heads=3, num_hidden_layers=3,
+        intermediate_size=40, max_position_embeddings=12, attn_implementation='eager',
+        hidden_dropout_prob=0., attention_probs_dropout_prob=0., **options)
+    bert = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():  # fresh biases are all 0, and fresh norms all 1
+        for parameter in bert.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=0.3)
+    return bert
+
+
+def encoder(source=None, **options):
+    sizes = dict(num_tokens=50, max_length=12, channels=24, heads=3, num_layers=3,
+                 hidden_channels=40, num_segments=2, norm_first=False, norm_eps=1e-12)
+    return Encoder(source or PatternSource(Full()), **{**sizes, **options})
+
+
+def classifier(**options):
+    return SequenceClassifier(encoder(), 4, **{'pooling': 'pooler', **options})
+
+
+def padded(values):
+    return torch.zeros(IS_TOKEN.shape, dtype=torch.long).masked_scatter(IS_TOKEN, values)
+
+
+INPUTS = dict(input_ids=padded(TOKENS), token_type_ids=padded(SEGMENTS),
+              attention_mask=IS_TOKEN.long())
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5), (torch.double, 1e-10)])
+def test_equals_bert_for_pre_training(dtype, tolerance):
+    bert = hugging_face('BertForPreTraining').to(dtype)
+    model = MaskedLanguageModel(encoder()).to(dtype).eval()
+    assert load_bert(model, bert.state_dict()) == []
+    hidden = []
+    model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
+    for layer in model.encoder.layers:
+        layer.register_forward_hook(lambda _, __, out: hidden.append(out[0]))
+    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS)
+    expected = bert(**INPUTS, output_hidden_states=True)
+
+    def close(ours, theirs):
+        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+    assert len(hidden) == len(expected.hidden_states) == 4
+    for ours, theirs in zip(hidden, expected.hidden_states):
+        close(ours, theirs[IS_TOKEN])
+    close(token_logits, expected.prediction_logits[IS_TOKEN])
+    close(sequence_logits, expected.seq_relationship_logits)
+
+
+def test_gradients_equal_those_of_bert_for_pre_training():
+    bert = hugging_face('BertForPreTraining').double().train()
+    model = MaskedLanguageModel(encoder()).double().train()
+    load_bert(model, bert.state_dict())
+    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS, selected=SELECTED)
+    (F.cross_entropy(token_logits, TARGET)
+     + F.cross_entropy(sequence_logits, FOLLOWS)).backward()
+    labels = torch.full((26,), -100).index_copy(0, SELECTED, TARGET)
+    labels = torch.full(IS_TOKEN.shape, -100).masked_scatter(IS_TOKEN, labels)
+    bert(**INPUTS, labels=labels, next_sentence_label=FOLLOWS).loss.backward()
+
+    expected = MaskedLanguageModel(encoder()).double()
+    gradients = {name: parameter.grad for name, parameter in bert.named_parameters()}
+    assert load_bert(expected, gradients) == []
+    expected = dict(expected.named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
+
+
+def test_equals_bert_for_sequence_classification():
+    bert = hugging_face('BertForSequenceClassification', num_labels=4)
+    model = classifier().eval()
+    assert load_bert(model, bert.state_dict()) == []
+    torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS), bert(**INPUTS).logits,
+                               atol=1e-5, rtol=1e-5)
+    ids = padded(TOKENS)
+    torch.testing.assert_close(  # no segments are segment 0
+        model(TOKENS, PTR), bert(ids, attention_mask=IS_TOKEN.long()).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_heads_that_are_not_there_stay_as_drawn():
+    heads = {'transform.0.weight', 'transform.0.bias', 'transform.2.weight', 'transform.2.bias',
+             'token_bias'}
+    next_sentence = {'next_sentence.weight', 'next_sentence.bias'}
+    pooler, head = ({f'{name}.weight', f'{name}.bias'} for name in ('pooler.linear', 'head.1'))
+    for kind, model, rest in [
+        ('BertModel', MaskedLanguageModel(encoder()), heads | next_sentence),
+        ('BertForMaskedLM', MaskedLanguageModel(encoder()), pooler | next_sentence),
+        ('BertForMaskedLM', classifier(), pooler | head),
+        ('BertForPreTraining', classifier(), head),
+        ('BertForSequenceClassification', classifier(pooling='first'), head),
+        ('BertForSequenceClassification', classifier(hidden_channels=4), head
+         | {'head.3.weight', 'head.3.bias'}),
+    ]:
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        assert set(load_bert(model, hugging_face(kind, num_labels=4).state_dict())) == rest
+        after = model.state_dict()
+        assert {name for name in after if torch.equal(after[name], before[name])} == rest
+
+
+@pytest.mark.parametrize('share_source', [True, False])
+def test_sources_are_left_alone(share_source):
+    source = BlockModelSource(heads=3, head_channels=8, clusters=4)
+    model = MaskedLanguageModel(encoder(source, share_source=share_source))
+    rest = load_bert(model, hugging_face('BertForPreTraining').state_dict())
+    assert rest and rest == [name for name in model.state_dict() if 'source' in name]
+
+
+def test_a_file_of_the_first_checkpoints(tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    bert = hugging_face('BertForPreTraining')
+    bert.save_pretrained(tmp_path)
+    state_dict = {name.replace('LayerNorm.weight', 'LayerNorm.gamma')
+                  .replace('LayerNorm.bias', 'LayerNorm.beta'): tensor for name, tensor
+                  in safetensors.load_file(tmp_path / 'model.safetensors').items()}
+    assert 'bert.embeddings.LayerNorm.gamma' in state_dict
+    state_dict['bert.embeddings.position_ids'] = torch.arange(12)[None]
+    model = MaskedLanguageModel(encoder()).eval()
+    assert load_bert(model, state_dict) == []
+    torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS)[0],
+                               bert(**INPUTS).prediction_logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_for_shorter_sequences_takes_the_first_positions():
+    bert = hugging_face('BertModel')
+    model = SequenceClassifier(encoder(max_length=5), 2, pooling='pooler').eval()
+    load_bert(model, bert.state_dict())
+    out = model.encoder(TOKENS[12:17], torch.tensor([0, 5]))
+    torch.testing.assert_close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0], atol=1e-5,
+                               rtol=1e-5)
+
+
+@pytest.mark.parametrize('sizes, match', [
+    (dict(num_tokens=51), r"of shape \(50,.* 'model' needs \(51,"),
+    (dict(max_length=13), r"position_embeddings.weight' of shape \(12, 24\), .* \(13, 24\)"),
+    (dict(hidden_channels=41), r"intermediate.dense.weight' of shape \(40, 24\)"),
+    (dict(num_segments=3), r"token_type_embeddings.weight' of shape \(2, 24\)"),
+    (dict(num_layers=4), "lacks 'encoder.layer.3.* and 15 more of the 69"),
+    (dict(num_layers=2), "holds 'encoder.layer.2.* and 15 more .* no place for"),
+    (dict(num_segments=0), "holds 'embeddings.token_type_embeddings.weight' .* num_segments=2"),
+    (dict(norm_first=True), "'model' must be post-norm"),
+])
+def test_other_sizes_are_refused_and_change_nothing(sizes, match):
+    model = MaskedLanguageModel(encoder(**sizes))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=match):
+        load_bert(model, hugging_face('BertForPreTraining').state_dict())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_other_state_dicts_are_refused():
+    bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
+    with pytest.raises(ValueError, match='a decoder that is not tied'):
+        load_bert(MaskedLanguageModel(encoder()), bert.state_dict())
+    load_bert(classifier(), bert.state_dict())  # which has no use for the decoder
+    with pytest.raises(ValueError, match="lacks 'embeddings.word_embeddings.weight' and 52 more"):
+        load_bert(classifier(), {})
+    with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got str.; read"):
+        load_bert(classifier(), 'model.safetensors')
+    with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
+        load_bert(TokenClassifier(encoder(), 2), bert.state_dict())

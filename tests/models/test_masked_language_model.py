@@ -1,0 +1,121 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphattn.models import Encoder, MaskedLanguageModel
+from graphattn.patterns import Full, SlidingWindow
+from graphattn.sources import BlockModelSource, PatternSource
+
+PTR = torch.tensor([0, 4, 5, 12])
+TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
+SEGMENTS = torch.tensor([0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1])
+SELECTED = torch.tensor([7, 0, 11, 7])
+
+
+def model(source=None, next_sentence=True, **options):
+    sizes = dict(num_tokens=20, max_length=8, channels=16, heads=2, num_layers=2, num_segments=2)
+    encoder = Encoder(source or PatternSource(SlidingWindow(1)), **{**sizes, **options})
+    return MaskedLanguageModel(encoder, next_sentence)
+
+
+@pytest.mark.parametrize('norm_first', [True, False])
+def test_logits_of_tokens_and_sequences(norm_first):
+    bert = model(norm_first=norm_first)
+    token_logits, sequence_logits = bert(TOKENS, PTR, segments=SEGMENTS)
+    x = bert.encoder(TOKENS, PTR, segments=SEGMENTS)
+    linear, _, norm = bert.transform
+    hidden = norm(F.gelu(x @ linear.weight.T + linear.bias))
+    torch.testing.assert_close(token_logits,
+                               hidden @ bert.encoder.token_embedding.weight.T + bert.token_bias)
+    pooled = bert.pooler.linear(x[[0, 4, 5]]).tanh()
+    torch.testing.assert_close(sequence_logits, bert.next_sentence(pooled))
+
+
+def test_only_selected_tokens_go_through_the_decoder():
+    bert = model()
+    sizes = []
+    bert.transform.register_forward_hook(lambda _, args, out: sizes.append(len(out)))
+    selected, every = (bert(TOKENS, PTR, selected=which)[0] for which in (SELECTED, None))
+    assert sizes == [4, 12]
+    torch.testing.assert_close(selected, every[SELECTED])
+    assert bert(TOKENS, PTR, selected=SELECTED[:0])[0].shape == (0, 20)
+
+
+def test_the_decoder_is_the_embedding():
+    bert = model()
+    assert [name for name, value in bert.named_parameters() if value.shape == (20, 16)] == [
+        'encoder.token_embedding.weight']
+    weight = bert.encoder.token_embedding.weight
+    unseen = next(i for i in range(20) if i not in TOKENS)
+    bert(TOKENS, PTR)[0].square().sum().backward()
+    assert weight.grad[unseen].any()  # through the decoder alone
+
+
+def test_without_next_sentence():
+    bert = model(next_sentence=False)
+    assert not any('pooler' in name or 'next' in name for name in bert.state_dict())
+    token_logits, sequence_logits, graphs = bert(TOKENS, torch.tensor([0, 4, 4, 12]),
+                                                 return_graphs=True)
+    assert token_logits.shape == (12, 20) and sequence_logits is None and len(graphs) == 2
+
+
+def test_drawn_as_bert():
+    source = BlockModelSource(heads=2, head_channels=32, clusters=4)
+    source.linear = torch.nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in source.state_dict().items()}
+    bert = model(source, share_source=True, channels=64)
+    weights = {f'{name}.weight': module.weight for name, module in bert.named_modules()
+               if isinstance(module, torch.nn.Linear | torch.nn.Embedding)
+               and not name.startswith('encoder.source')}
+    assert len(weights) == 3 + 2 * 6 + 3
+    for name, weight in weights.items():
+        assert float(weight.detach().std()) == pytest.approx(0.02, rel=0.25), name
+    biases = [value for name, value in bert.named_parameters()
+              if name.endswith('bias') and not name.startswith('encoder.source')]
+    assert biases and not any(bias.any() for bias in biases)
+    for name, value in before.items():
+        assert torch.equal(source.state_dict()[name], value)
+
+
+def test_the_generator_decides_what_is_sampled():
+    bert = model(BlockModelSource(heads=2, head_channels=8, clusters=4))
+    first, again, other = (bert(TOKENS, PTR, generator=torch.Generator().manual_seed(seed))[0]
+                           for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
+    torch.manual_seed(0)
+    bert = model(PatternSource(Full()), norm_first=False)
+    tokens, ptr, segments = torch.randint(1, 20, (64,)), torch.arange(9) * 8, torch.arange(64) % 8
+    segments = (segments > 3).long()
+    selected, target = torch.arange(2, 64, 4), tokens[2::4]
+    masked, label = tokens.index_fill(0, selected, 0), torch.randint(2, (8,))
+    optimizer = torch.optim.Adam(bert.parameters(), lr=1e-2)
+    for _ in range(120):
+        optimizer.zero_grad()
+        token_logits, sequence_logits = bert(masked, ptr, segments=segments, selected=selected)
+        loss = F.cross_entropy(token_logits, target) + F.cross_entropy(sequence_logits, label)
+        loss.backward()
+        optimizer.step()
+    token_logits, sequence_logits = bert(masked, ptr, segments=segments, selected=selected)
+    assert torch.equal(token_logits.argmax(1), target)
+    assert torch.equal(sequence_logits.argmax(1), label)
+
+
+@pytest.mark.parametrize('selected, match', [
+    (torch.tensor([0, 12]), "'selected' must be ids from 0 to 11 .got 0 to 12"),
+    (torch.tensor([-1]), "'selected' must be ids from 0 to 11 .got -1"),
+    (torch.ones(12, dtype=torch.bool), "'selected' must be int64"),
+    (torch.tensor(3), "'selected' must be int64"),
+])
+def test_bad_selections(selected, match):
+    with pytest.raises(ValueError, match=match):
+        model()(TOKENS, PTR, selected=selected)
+
+
+def test_no_sequences_and_empty_ones():
+    token_logits, sequence_logits = model()(TOKENS[:0], PTR[:1])
+    assert token_logits.shape == (0, 20) and sequence_logits.shape == (0, 2)
+    with pytest.raises(ValueError, match="'ptr' must not mark an empty sequence"):
+        model()(TOKENS, torch.tensor([0, 4, 4, 12]))
