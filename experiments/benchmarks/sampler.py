@@ -54,19 +54,23 @@ def main(
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
     """One row for each sampler, for p_ij on its edges, and for the product over all pairs."""
     model = block_model(n, density, clusters)
+    factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
 
+    # Each case has a model of its own, as each step of training has: models keep products.
     def fastrg_with_prob() -> None:
         with torch.no_grad():
+            model = FactorModel(*factors)
             edge_probability(model, sample_fastrg(model))
 
     def gates() -> None:
-        edge_prob = edge_probability(model, edges['bernoulli'])
-        torch.autograd.grad(edge_prob.sum(), [model.query_factor, model.key_factor, model.mixing])
+        edge_prob = edge_probability(FactorModel(*factors), edges['bernoulli'])
+        torch.autograd.grad(edge_prob.sum(), factors)
 
     dense = (model.mixed_query().detach(), model.key_factor.detach())
     cases = {
-        **{name: lambda sample=sample: sample(model) for name, sample in SAMPLERS.items()},
+        **{name: lambda sample=sample: sample(FactorModel(*factors))
+           for name, sample in SAMPLERS.items()},
         'fastrg and p_ij': fastrg_with_prob,
         'p_ij, forward and backward': gates,
         'dense product': lambda: dense[0] @ dense[1].t(),

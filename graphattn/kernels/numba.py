@@ -262,32 +262,10 @@ class _Graph(NamedTuple):
         Blocks and heads stand in a row and are cut into pieces of equally many edges, so that at
         most the first span of a thread shares its keys with another thread.
         """
-        edge_ptr = self.indptr[self.query_ptr]
-        num_blocks = len(edge_ptr) - 1
-        item = np.arange(num_blocks * self.heads)
-        block, head = np.divmod(item, max(self.heads, 1))
-        done = np.concatenate([[0], np.cumsum(edge_ptr[block + 1] - edge_ptr[block])])
-        num_parts = min(torch.get_num_threads(), 1 + int(done[-1]) * channels // _GRAIN)
-        target = done[-1] * np.arange(1, num_parts) // num_parts
-        cut_item = np.searchsorted(done, target, side='right') - 1
-        cut_query = np.searchsorted(self.indptr, edge_ptr[block[cut_item]] + target
-                                    - done[cut_item])
-        begin, end = self.query_ptr[block], self.query_ptr[block + 1]
-        cut_query = np.clip(cut_query, begin[cut_item], end[cut_item])
-
-        item = np.concatenate([item, cut_item])
-        first = np.concatenate([begin, cut_query])
-        order = np.lexsort((first, item))
-        item, first = item[order], first[order]
-        last = end[item]
-        is_cut_off = np.zeros(len(item), bool)
-        is_cut_off[:-1] = item[1:] == item[:-1]
-        last[is_cut_off] = np.roll(first, -1)[is_cut_off]
-        is_shared = first > begin[item]
-        spans = np.stack([head[item], first, last, block[item], is_shared], axis=1)
-        stays = ~(is_cut_off & (first == last))
-        starts_part = (np.cumsum(stays) - stays)[order >= len(block)]
-        return np.split(spans[stays], starts_part)
+        num_products = int(self.indptr[-1]) * self.heads * channels
+        num_parts = min(torch.get_num_threads(), 1 + num_products // _GRAIN)
+        spans, part_ptr = _spans(self.indptr, self.query_ptr, self.heads, num_parts)
+        return np.split(spans, part_ptr[1:-1])
 
     def run(self, kernel, parts: list[np.ndarray], *arguments) -> None:
         """``kernel`` on every part, each in a thread."""
@@ -323,6 +301,31 @@ _GRAIN = 1 << 17  # multiplications that are worth a thread
 # Kernels #############################################################################
 
 
+@_jit
+def _spans(indptr, query_ptr, heads, num_parts):
+    """All spans, and where those of each part begin."""
+    num_blocks = len(query_ptr) - 1
+    spans = np.empty((num_blocks * heads + num_parts - 1, 5), np.int64)
+    num_edges, end_span, done, part = indptr[-1] * heads, 0, 0, 1
+    part_ptr = np.zeros(num_parts + 1, np.int64)
+    for block in range(num_blocks):
+        begin, end = query_ptr[block], query_ptr[block + 1]
+        size = indptr[end] - indptr[begin]
+        for head in range(heads):
+            first = begin
+            while part < num_parts and num_edges * part // num_parts < done + size:
+                rest = num_edges * part // num_parts - done
+                cut = begin + np.searchsorted(indptr[begin:end + 1], indptr[begin] + rest)
+                if cut > first:
+                    spans[end_span] = head, first, cut, block, int(first > begin)
+                    end_span += 1
+                first, part_ptr[part], part = cut, end_span, part + 1
+            spans[end_span] = head, first, end, block, int(first > begin)
+            end_span, done = end_span + 1, done + size
+    part_ptr[num_parts] = end_span
+    return spans[:end_span], part_ptr
+
+
 # Keys are taken in chunks whose rows stay in the cache, for a query's keys may lie anywhere.
 
 
@@ -334,9 +337,8 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
     position, high = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     total = np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
-    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
-    own_key = np.empty((room, key.shape[1]), key.dtype)
-    own_value = np.empty((room, value.shape[1]), key.dtype)
+    room = _largest_chunk(spans, channels, indptr, key_ptr)
+    own, to_value = _aligned(room, channels, key), key.shape[1]
     for span in range(len(spans)):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
@@ -346,8 +348,9 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
         high[:end - begin], total[:end - begin] = -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            keys = _rows_of_head(key, own_key, low, up, head, heads)
-            values = _rows_of_head(value, own_value, low, up, head, heads)
+            rows = own[:up - low]
+            _gather(rows, 0, key, low, head, heads)
+            _gather(rows, to_value, value, low, head, heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
@@ -357,8 +360,8 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
                 position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, key.shape[1])
-                    _dots(weight, query, row, keys, offset, n)
+                    _locate(offset, edge_key, first, n, low, channels)
+                    _dots(weight, query, row, rows, 0, offset, n)
                     _modify(weight, bias, gate, scale, first, n, head)
                     higher, added = _exponentials(weight, n, high[r])
                     if low > first_key and higher > high[r]:
@@ -371,9 +374,7 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
                         for e in range(n):
                             weight[e] *= _keep(seed, threshold, keep_scale,
                                                (first + e) * heads + head)
-                    if value.shape[1] != key.shape[1]:
-                        _locate(offset, edge_key, first, n, low, value.shape[1])
-                    _add_weighted(out, row, weight, values, offset, n)
+                    _add_weighted(out, row, weight, rows, to_value, offset, n)
                 if up == last_key:
                     lse[row] = high[r]
                     if indptr[i] < indptr[i + 1]:
@@ -388,14 +389,11 @@ def _attention_backward_kernel(
         shared_grad_value, indptr, edge_key, key_ptr, heads):
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    key_at, value_at = np.empty(_TILE + LANES, np.int64), np.empty(_TILE + LANES, np.int64)
-    num_rows = _most_rows(spans)
+    offset, num_rows = np.empty(_TILE + LANES, np.int64), _most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
-    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
-    own_key = np.empty((room, key.shape[1]), key.dtype)
-    own_value = np.empty((room, value.shape[1]), key.dtype)
-    own_grad_key, own_grad_value = np.empty_like(own_key), np.empty_like(own_value)
+    room = _largest_chunk(spans, channels, indptr, key_ptr)
+    own, to_value, to_grad = _aligned(room, channels, key), key.shape[1], channels // 2
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
@@ -405,15 +403,10 @@ def _attention_backward_kernel(
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            keys = _rows_of_head(key, own_key, low, up, head, heads)
-            values = _rows_of_head(value, own_value, low, up, head, heads)
-            if is_shared:
-                grad_keys = shared_grad_key[low - first_key:up - first_key]
-                grad_values = shared_grad_value[low - first_key:up - first_key]
-            else:
-                grad_keys = _target_of_head(grad_key, own_grad_key, low, up, heads)
-                grad_values = _target_of_head(grad_value, own_grad_value, low, up, heads)
-            grad_keys[:], grad_values[:] = 0, 0
+            rows = own[:up - low]
+            _gather(rows, 0, key, low, head, heads)
+            _gather(rows, to_value, value, low, head, heads)
+            rows[:, to_grad:] = 0
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_out, grad_query):
@@ -426,11 +419,10 @@ def _attention_backward_kernel(
                 delta = deltas[r]
                 for first in range(begin_edge, position[r], _TILE):
                     n = min(_TILE, position[r] - first)
-                    _locate(key_at, edge_key, first, n, low, key.shape[1])
-                    _locate(value_at, edge_key, first, n, low, value.shape[1])
-                    _dots(dot, query, row, keys, key_at, n)
-                    _dots(grad_weight, grad_out, row, values, value_at, n)
-                    for e in range(_TILE):
+                    _locate(offset, edge_key, first, n, low, channels)
+                    _dots(dot, query, row, rows, 0, offset, n)
+                    _dots(grad_weight, grad_out, row, rows, to_value, offset, n)
+                    for e in range(_whole(n)):
                         weight[e] = dot[e]
                     _modify(weight, bias, gate, scale, first, n, head)
                     if threshold > 0:
@@ -454,12 +446,14 @@ def _attention_backward_kernel(
                         column = min(head, gate.shape[1] - 1)
                         for e in range(n):
                             grad_weight[e] *= gate[first + e, column]
-                    _add_weighted(grad_query, row, grad_weight, keys, key_at, n)
-                    _scatter(grad_keys, grad_weight, query, row, key_at, n)
-                    _scatter(grad_values, weight, grad_out, row, value_at, n)
-            if not is_shared and heads > 1:
-                _put(grad_key, grad_keys, low, head, heads)
-                _put(grad_value, grad_values, low, head, heads)
+                    _add_products(grad_query, query, row, grad_weight, rows, to_grad, offset, n)
+                    _scatter(rows, to_grad + to_value, weight, grad_out, row, offset, n)
+            if is_shared:
+                _put(shared_grad_key, rows, to_grad, low - first_key, 0, 1)
+                _put(shared_grad_value, rows, to_grad + to_value, low - first_key, 0, 1)
+            else:
+                _put(grad_key, rows, to_grad, low, head, heads)
+                _put(grad_value, rows, to_grad + to_value, low, head, heads)
 
 
 _TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache
@@ -470,8 +464,8 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
     longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
     row_dot, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     channels = key.shape[1]
-    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
-    own_key = np.empty((room, channels), key.dtype)
+    room = _largest_chunk(spans, channels, indptr, key_ptr)
+    own = _aligned(room, channels, key)
     for span in range(len(spans)):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
@@ -480,15 +474,16 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, last_key, chunk):
             up = min(low + chunk, last_key)
-            keys = _rows_of_head(key, own_key, low, up, head, heads)
+            rows = own[:up - low]
+            _gather(rows, 0, key, low, head, heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 _fetch_row(query, row + _AHEAD * heads)
                 position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, key.shape[1])
-                    _dots(row_dot, query, row, keys, offset, n)
+                    _locate(offset, edge_key, first, n, low, channels)
+                    _dots(row_dot, query, row, rows, 0, offset, n)
                     for e in range(n):
                         dot[first + e, head] = row_dot[e]
 
@@ -499,9 +494,8 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
     longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
     weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     channels = 2 * key.shape[1]
-    room = _largest_chunk(spans, channels, indptr, key_ptr, heads)
-    own_key = np.empty((room, key.shape[1]), key.dtype)
-    own_grad_key = np.empty_like(own_key)
+    room = _largest_chunk(spans, channels, indptr, key_ptr)
+    own, to_grad = _aligned(room, channels, key), key.shape[1]
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, is_shared = spans[span, 3], spans[span, 4] == 1
@@ -511,12 +505,9 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            keys = _rows_of_head(key, own_key, low, up, head, heads)
-            if is_shared:
-                grad_keys = shared_grad_key[low - first_key:up - first_key]
-            else:
-                grad_keys = _target_of_head(grad_key, own_grad_key, low, up, heads)
-            grad_keys[:] = 0
+            rows = own[:up - low]
+            _gather(rows, 0, key, low, head, heads)
+            rows[:, to_grad:] = 0
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_query):
@@ -526,44 +517,45 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
                 position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, key.shape[1])
+                    _locate(offset, edge_key, first, n, low, channels)
                     for e in range(n):
                         weight[e] = grad_dot[first + e, head]
-                    _add_weighted(grad_query, row, weight, keys, offset, n)
-                    _scatter(grad_keys, weight, query, row, offset, n)
-            if not is_shared and heads > 1:
-                _put(grad_key, grad_keys, low, head, heads)
+                    _add_products(grad_query, query, row, weight, rows, to_grad, offset, n)
+            if is_shared:
+                _put(shared_grad_key, rows, to_grad, low - first_key, 0, 1)
+            else:
+                _put(grad_key, rows, to_grad, low, head, heads)
 
 
-# The keys of a head are read again and again. With those of other heads between them they would
-# fall on a few sets of the cache, which then holds fewer of them: they are copied out.
+# The keys of a head are read again and again, and an edge reads and writes all that belongs to its
+# key: key, value and their gradients are put side by side, on one page of memory. Where they come
+# from, other heads stand between them, and they would fall on a few sets of the cache.
+
+
+@_jit_inline
+def _aligned(num_rows, width, like):
+    """Room that begins at a line of the cache: vectors that lie on two lines take twice as long."""
+    room = np.empty(num_rows * width + 64, like.dtype)
+    skip = -room.ctypes.data % 64 // room.itemsize
+    return room[skip:skip + num_rows * width].reshape(num_rows, width)
 
 
 @_jit
-def _rows_of_head(x, buffer, low, up, head, heads):
-    """One head's rows from ``low`` to ``up``: in place where they lie together, else copied."""
-    if heads == 1:
-        return x[low:up]
-    rows = buffer[:up - low]
+def _gather(rows, shift, x, low, head, heads):
+    """Copies one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         _fetch_row(x, row + 4 * _AHEAD * heads)
-        _copy(rows, j, x, row)
-    return rows
+        _copy(rows, j, shift, x, row, 0, x.shape[1])
 
 
 @_jit
-def _target_of_head(grad, buffer, low, up, heads):
-    """Where the gradients of one head's keys are added up."""
-    return grad[low:up] if heads == 1 else buffer[:up - low]
-
-
-@_jit
-def _put(grad, rows, low, head, heads):
+def _put(x, rows, shift, low, head, heads):
+    """The reverse of ``_gather``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
-        _fetch_row(grad, row + 4 * _AHEAD * heads)
-        _copy(grad, row, rows, j)
+        _fetch_row(x, row + 4 * _AHEAD * heads)
+        _copy(x, row, 0, rows, j, shift, x.shape[1])
 
 
 _AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
@@ -595,13 +587,13 @@ def _dot_of_rows(x, y, row):
 
 
 @_jit_inline
-def _copy(target, row, x, j):
-    width = x.shape[1]
+def _copy(target, row, shift, x, x_row, x_shift, width):
+    at, x_at = row * target.shape[1] + shift, x_row * x.shape[1] + x_shift
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
-        store(target, row * width + c, load(x, j * width + c))
+        store(target, at + c, load(x, x_at + c))
     for c in range(whole, width):
-        target[row, c] = x[j, c]
+        target[row, shift + c] = x[x_row, x_shift + c]
 
 
 @_jit_inline
@@ -645,10 +637,9 @@ _EDGES_PER_VISIT = 16
 
 
 @_jit
-def _largest_chunk(spans, channels, indptr, key_ptr, heads):
-    """Of all spans; 0 if there is but one head, whose keys are read in place."""
+def _largest_chunk(spans, channels, indptr, key_ptr):
     largest = 0
-    for span in range(len(spans) if heads > 1 else 0):
+    for span in range(len(spans)):
         begin, end, block = spans[span, 1], spans[span, 2], spans[span, 3]
         largest = max(largest, _keys_per_chunk(channels, key_ptr[block + 1] - key_ptr[block],
                                                end - begin, indptr[end] - indptr[begin]))
@@ -681,8 +672,8 @@ def _whole(n):
 
 
 @_jit_inline
-def _dots(dot, x, row, y, offset, n):
-    """``dot[e] = <x[row], y.flat[offset[e]:]>``, four at once to read ``x`` once.
+def _dots(dot, x, row, y, shift, offset, n):
+    """``dot[e] = <x[row], y.flat[offset[e] + shift:]>``, four at once to read ``x`` once.
 
     Writes up to three numbers more than the ``n`` that are asked for.
     """
@@ -692,57 +683,77 @@ def _dots(dot, x, row, y, offset, n):
         y0, y1, y2, y3 = offset[e], offset[e + 1], offset[e + 2], offset[e + 3]
         sum0 = sum1 = sum2 = sum3 = splat(zero)
         for c in range(0, whole, LANES):
-            x_c = load(x, x_row + c)
-            sum0 = multiply_add(x_c, load(y, y0 + c), sum0)
-            sum1 = multiply_add(x_c, load(y, y1 + c), sum1)
-            sum2 = multiply_add(x_c, load(y, y2 + c), sum2)
-            sum3 = multiply_add(x_c, load(y, y3 + c), sum3)
+            x_c, at = load(x, x_row + c), shift + c
+            sum0 = multiply_add(x_c, load(y, y0 + at), sum0)
+            sum1 = multiply_add(x_c, load(y, y1 + at), sum1)
+            sum2 = multiply_add(x_c, load(y, y2 + at), sum2)
+            sum3 = multiply_add(x_c, load(y, y3 + at), sum3)
         store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
     if whole < width:
         for e in range(n):
-            j = offset[e] // width
+            j = offset[e] // y.shape[1]
             for c in range(whole, width):
-                dot[e] += x[row, c] * y[j, c]
+                dot[e] += x[row, c] * y[j, shift + c]
 
 
 @_jit_inline
-def _add_weighted(total, row, weight, y, offset, n):
-    """``total[row] += sum_e weight[e] * y.flat[offset[e]:]``."""
-    width = y.shape[1]
+def _add_weighted(total, row, weight, y, shift, offset, n):
+    """``total[row] += sum_e weight[e] * y.flat[offset[e] + shift:]``."""
+    width = total.shape[1]
     whole, zero, total_row = width // LANES * LANES, y.dtype.type(0), row * width
     for c in range(0, whole, LANES):
-        sum0 = load(total, total_row + c)
+        sum0, at = load(total, total_row + c), shift + c
         sum1 = sum2 = sum3 = splat(zero)
         for e in range(0, n - 3, 4):
-            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + c), sum0)
-            sum1 = multiply_add(splat(weight[e + 1]), load(y, offset[e + 1] + c), sum1)
-            sum2 = multiply_add(splat(weight[e + 2]), load(y, offset[e + 2] + c), sum2)
-            sum3 = multiply_add(splat(weight[e + 3]), load(y, offset[e + 3] + c), sum3)
+            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + at), sum0)
+            sum1 = multiply_add(splat(weight[e + 1]), load(y, offset[e + 1] + at), sum1)
+            sum2 = multiply_add(splat(weight[e + 2]), load(y, offset[e + 2] + at), sum2)
+            sum3 = multiply_add(splat(weight[e + 3]), load(y, offset[e + 3] + at), sum3)
         for e in range(n // 4 * 4, n):
-            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + c), sum0)
+            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + at), sum0)
         store(total, total_row + c, add(add(sum0, sum1), add(sum2, sum3)))
     if whole < width:
         for e in range(n):
-            j = offset[e] // width
+            j = offset[e] // y.shape[1]
             for c in range(whole, width):
-                total[row, c] += weight[e] * y[j, c]
+                total[row, c] += weight[e] * y[j, shift + c]
 
 
 @_jit_inline
-def _scatter(total, weight, x, row, offset, n):
-    """``total.flat[offset[e]:] += weight[e] * x[row]``."""
+def _scatter(y, shift, weight, x, row, offset, n):
+    """``y.flat[offset[e] + shift:] += weight[e] * x[row]``."""
     width = x.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
         x_c = load(x, row * width + c)
         for e in range(n):
-            at = offset[e] + c
-            store(total, at, multiply_add(splat(weight[e]), x_c, load(total, at)))
+            at = offset[e] + shift + c
+            store(y, at, multiply_add(splat(weight[e]), x_c, load(y, at)))
     if whole < width:
         for e in range(n):
-            j = offset[e] // width
+            j = offset[e] // y.shape[1]
             for c in range(whole, width):
-                total[j, c] += weight[e] * x[row, c]
+                y[j, shift + c] += weight[e] * x[row, c]
+
+
+@_jit_inline
+def _add_products(total, x, row, weight, y, shift, offset, n):
+    """``_add_weighted`` of the first columns of ``y`` and ``_scatter`` in one pass."""
+    width = x.shape[1]
+    whole, begin = width // LANES * LANES, row * width
+    for c in range(0, whole, LANES):
+        sum_c, x_c = load(total, begin + c), load(x, begin + c)
+        for e in range(n):
+            at, many = offset[e] + c, splat(weight[e])
+            sum_c = multiply_add(many, load(y, at), sum_c)
+            store(y, at + shift, multiply_add(many, x_c, load(y, at + shift)))
+        store(total, begin + c, sum_c)
+    if whole < width:
+        for e in range(n):
+            j = offset[e] // y.shape[1]
+            for c in range(whole, width):
+                total[row, c] += weight[e] * y[j, c]
+                y[j, shift + c] += weight[e] * x[row, c]
 
 
 @_jit_inline

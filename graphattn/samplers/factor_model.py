@@ -76,6 +76,7 @@ class FactorModel:
         _check_exploration(exploration)
         self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
         self.exploration = float(exploration)
+        self._product, self._versions = None, None
         self._check_head_sizes()
         if query_ptr is None:
             query_ptr = self._one_block_per_head(self.num_queries)
@@ -127,8 +128,9 @@ class FactorModel:
         dtype = torch.promote_types(self.query_factor.dtype, torch.float32)
         per_head = (self.num_heads, self.num_queries // self.num_heads, self.num_clusters)
         with torch.autocast(self.device.type, enabled=False):
+            query = self.query_factor.to(dtype).reshape(per_head)
             mixing = self.mixing.to(dtype).reshape(-1, self.num_clusters, self.num_clusters)
-            mixed = self.query_factor.to(dtype).reshape(per_head) @ mixing
+            mixed = _Product.apply(query, mixing, self._product_of(query, mixing))
         return mixed.reshape(self.query_factor.shape)
 
     def expectation(self) -> Tensor:
@@ -169,6 +171,20 @@ class FactorModel:
 
     # Internals #######################################################################
 
+    @torch.no_grad()
+    def _product_of(self, query: Tensor, mixing: Tensor) -> Tensor:
+        """Their product, kept: whoever draws edges and then asks for p_ij needs it twice."""
+        if self._versions is None or self._versions != self._current_versions():
+            self._product = query @ mixing
+            self._versions = self._current_versions()
+        return self._product
+
+    def _current_versions(self) -> list[int] | None:
+        parts = self.query_factor, self.mixing, self._product
+        if any(part.is_inference() for part in parts):  # changes of these leave no trace
+            return None
+        return [part._version for part in parts]
+
     def _one_block_per_head(self, num_nodes: int) -> Tensor:
         return torch.arange(self.num_heads + 1, device=self.device) * (num_nodes // self.num_heads)
 
@@ -201,6 +217,21 @@ class FactorModel:
                 raise ValueError(f"'{name}' must give each head of 'mixing' {size} / "
                                  f"{self.num_heads} nodes, head after head (got heads that begin "
                                  f"at {head_start.tolist()})")
+
+
+class _Product(torch.autograd.Function):
+    """The gradient of a product that is known already."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, y: Tensor, product: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return product.view_as(product)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, y = ctx.saved_tensors
+        needs_x, needs_y, _ = ctx.needs_input_grad
+        return grad @ y.mT if needs_x else None, x.mT @ grad if needs_y else None, None
 
 
 def _block_of(ptr: Tensor) -> Tensor:

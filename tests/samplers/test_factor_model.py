@@ -66,6 +66,31 @@ def test_mixed_query_times_key_is_the_probability(model):
     torch.testing.assert_close(prob, brute_force(model))
 
 
+@pytest.mark.parametrize('part', ['query_factor', 'mixing', 'mixed'])
+@pytest.mark.parametrize('mode', [torch.no_grad, torch.inference_mode])
+def test_the_kept_product_follows_changes_in_place(part, mode):
+    with mode():
+        model = random_model(7, 5)
+        tensor = model.mixed_query() if part == 'mixed' else getattr(model, part)
+        model.mixed_query()
+        tensor.mul_(2)
+        torch.testing.assert_close(model.mixed_query(), model.query_factor @ model.mixing)
+
+
+def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
+    model = random_model(7, 5)
+    with torch.inference_mode():
+        model.mixed_query()
+    factors = [factor.requires_grad_() for factor in (model.query_factor, model.mixing)]
+    expected = torch.autograd.grad((factors[0] @ factors[1]).square().sum(), factors)
+    for _ in range(2):
+        grads = torch.autograd.grad(model.mixed_query().square().sum(), factors)
+        for grad, other in zip(grads, expected):
+            torch.testing.assert_close(grad, other)
+    assert torch.autograd.gradgradcheck(
+        lambda *factors: FactorModel(*factors, model.key_factor).mixed_query(), factors)
+
+
 @pytest.mark.parametrize('method', ['mixed_query', 'expectation', 'expected_edges'])
 def test_gradients(method):
     model = MODELS['blocks and heads']
