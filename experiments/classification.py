@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from experiments.training import Training
 from graphattn import BipartiteGraph
+from graphattn.pair_mask import PairMask
 from graphattn.samplers import density_penalty
 
 NO_LABEL = -100  # what torch's cross-entropy leaves out
@@ -39,12 +40,11 @@ class Classification(Training):
     Args:
         model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
         density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
-        lr, weight_decay, warmup, decay: As :class:`experiments.training.Training`.
+        **kwargs: Those of :class:`experiments.training.Training`.
     """
 
     def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
-        super().__init__(**kwargs)
-        self.model = model
+        super().__init__(model, **kwargs)
         self.density_weight = density_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -52,7 +52,7 @@ class Classification(Training):
         if self.density_weight > 0.:
             penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
             loss = loss + self.density_weight * penalty
-        return loss
+        return loss + self.mask_penalty(graphs)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch, 'val')
@@ -60,7 +60,7 @@ class Classification(Training):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch, 'test')
 
-    def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph]]:
+    def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         loss = F.cross_entropy(logits, batch.label)
         has_label = batch.label != NO_LABEL
@@ -75,8 +75,11 @@ class Classification(Training):
         return loss, graphs
 
 
-def density_of_heads(graph: BipartiteGraph, num_sequences: int) -> dict[str, Tensor]:
+def density_of_heads(graph: BipartiteGraph | PairMask, num_sequences: int) -> dict[str, Tensor]:
     """The mean density of each head, or the one value of a graph that all heads share."""
+    if isinstance(graph, PairMask):
+        density = graph.dense(graph.layout.size).detach().mean(dim=(1, 2))
+        return {f'head{h}': value for h, value in enumerate(density)}
     per_head = graph.density(per_block=True).view(-1, num_sequences).mean(dim=1).float()
     names = ['all_heads'] if len(per_head) == 1 else [f'head{h}' for h in range(len(per_head))]
     return dict(zip(names, per_head))

@@ -118,6 +118,8 @@ def main(args: ArgsType = None) -> None:
     logging.getLogger('lightning.pytorch').setLevel(logging.WARNING)
     # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
+    # Studies and tests give their own arguments, and mean it.
+    warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     TrainCLI(args)
 
 

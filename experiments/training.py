@@ -1,43 +1,90 @@
-"""What every training shares: the optimiser, its schedule, and checkpoints that fit."""
+"""What every training shares: the optimiser, learned masks, and checkpoints that fit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from graphattn import BipartiteGraph
+from graphattn.pair_mask import PairMask
+from graphattn.patterns import save_masks
+from graphattn.sources import LearnedMaskSource
+
+FreezeHow = Literal['threshold', 'sample', 'top-k']
 
 
 class Training(L.LightningModule):
-    r"""AdamW whose rate rises linearly to ``lr`` and falls to zero.
+    r"""AdamW whose rate rises linearly to ``lr`` and falls to zero, and the penalty of masks.
+
+    .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
+
+    (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs, and a mask that several layers
+    share counts once. Biases, norms and the logits of masks have no weight decay. A training with
+    learned masks leaves them settled in its folder, in ``masks.npz``: one file for each source if
+    the layers do not share theirs.
 
     Args:
+        model (nn.Module): What is trained.
         lr (float): Peak learning rate.
         weight_decay (float): Decoupled weight decay.
         warmup (float): Share of the steps in which the rate rises.
         decay (str): How it falls: as a ``'cosine'``, or ``'linear'`` as BERT's.
+        mask_weight (float): :math:`\lambda`; needs a :class:`LearnedMaskSource`.
+        mask_lr (float, optional): Peak learning rate of the masks' logits, ``lr`` if omitted.
+        freeze (str): How masks are settled, see :meth:`LearnedMaskSource.freeze`.
+        sparsity (float, optional): Their sparsity, for ``freeze='top-k'``.
 
     Raises:
-        ValueError: A value is out of range.
+        ValueError: A value is out of range, or about masks where none is learned.
     """
 
-    def __init__(self, lr: float = 1e-3, weight_decay: float = 0., warmup: float = 0.1,
-                 decay: Literal['cosine', 'linear'] = 'cosine'):
+    def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
+                 warmup: float = 0.1, decay: Literal['cosine', 'linear'] = 'cosine',
+                 mask_weight: float = 0., mask_lr: float | None = None,
+                 freeze: FreezeHow = 'threshold', sparsity: float | None = None):
         super().__init__()
-        if lr <= 0.:
+        if not 0. < lr < math.inf:
             raise ValueError(f"'lr' must be positive (got {lr})")
-        if weight_decay < 0.:
-            raise ValueError(f"'weight_decay' must not be negative (got {weight_decay})")
+        for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
+            if not 0. <= weight < math.inf:
+                raise ValueError(f"'{name}' must not be negative (got {weight})")
         if not 0. <= warmup <= 1.:
             raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
+        if mask_lr is not None and not 0. < mask_lr < math.inf:
+            raise ValueError(f"'mask_lr' must be positive (got {mask_lr})")
+        self.mask_sources = [module for module in model.modules()
+                             if isinstance(module, LearnedMaskSource)]
+        if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
+            name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
+            raise ValueError(f"'{name}' needs a model whose source is a LearnedMaskSource")
+        for source in self.mask_sources:
+            source.freeze(freeze, sparsity)  # raises now what would come after the training
+        self.model = model
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
+        self.mask_weight, self.mask_lr = mask_weight, mask_lr
+        self.freeze_masks_by, self.sparsity = freeze, sparsity
 
-    def parameter_groups(self) -> Iterable[Tensor] | list[dict]:
+    def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
+        """What the masks of a pass add to its loss."""
+        masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask)}
+        if self.mask_weight == 0.:
+            return 0.
+        return self.mask_weight * sum(mask.norm() for mask in masks.values())
+
+    def parameter_groups(self) -> list[dict]:
         """What AdamW optimises; a group may set its own ``lr`` and ``weight_decay``."""
-        return self.parameters()
+        masks = [source.logit for source in self.mask_sources]
+        others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
+        groups = [
+            {'params': [p for p in others if p.dim() > 1]},
+            {'params': [p for p in others if p.dim() <= 1], 'weight_decay': 0.},
+            {'params': masks, 'weight_decay': 0., 'lr': self.mask_lr or self.lr}]
+        return [group for group in groups if group['params']]
 
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.AdamW(self.parameter_groups(), lr=self.lr,
@@ -54,6 +101,17 @@ class Training(L.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
         return {'optimizer': optimizer,
                 'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
+
+    def on_train_end(self) -> None:
+        if not self.trainer.is_global_zero:
+            return
+        for number, source in enumerate(self.mask_sources):
+            name = 'masks' if len(self.mask_sources) == 1 else f'masks{number}'
+            generator = None
+            if self.freeze_masks_by == 'sample':
+                generator = torch.Generator(source.logit.device).manual_seed(number)
+            save_masks(Path(self.trainer.default_root_dir) / f'{name}.npz',
+                       source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         """Refuses the checkpoint of another model before anything is changed."""

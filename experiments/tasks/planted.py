@@ -17,7 +17,7 @@ class Planted(Synthetic):
         tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
         label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0
 
-    where v gives every symbol a number, drawn once from a normal law. Neighbours beyond the ends
+    where v gives every symbol a number, drawn once from a normal law, their mean being 0. Neighbours beyond the ends
     count as 0. A head that attends to just those distances, with equal weights, can compute the
     label, and every other key that it attends to is noise. [CLS] and [SEP] have no label.
 
@@ -39,6 +39,7 @@ class Planted(Synthetic):
             raise ValueError(f"'num_symbols' must be at least 2 (got {num_symbols})")
         self.distances, self.num_symbols = distances, num_symbols
         value = np.random.default_rng((self.seed, 3)).normal(size=num_symbols)
+        value -= value.mean()  # so that half of the labels are 1
         self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] weigh nothing
 
     def draw(self, rng: np.random.Generator) -> Batch:

@@ -1,0 +1,134 @@
+r"""Does a structured mask find the neighbours that labels hang on?
+
+    python -m experiments.studies.planted --scale small
+
+A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`), and
+one layer whose heads learn their masks by diagonals (DAM_s) is trained on it. The study asks which
+distances are on in the settled masks, and compares the accuracy with models that have random
+diagonals at the same sparsity, and with full attention.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+from jsonargparse import auto_cli
+from matplotlib.figure import Figure
+
+from experiments.studies.study import ScaleName, Study, summary
+from graphattn.patterns import Mask, load_masks, save_masks
+
+CONFIG = str(Path(__file__).parent / 'configs' / 'planted.yaml')
+DISTANCES = {2, 5}  # those of the config
+SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'
+SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
+SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
+                   '--data.init_args.batch_size', '4'],
+         'small': [], 'paper': []}
+LEARNED, SETTLED, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diagonals', 'full'
+
+
+def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
+    """Trains the models of each seed and reports what their masks hold.
+
+    Args:
+        scale: How large; the paper has no such experiment, so its scale is the small one.
+        out: Folder of all studies.
+    """
+    study = Study('planted', scale, out)
+    rows, masks_of_seed = [], {}
+    for seed in SEEDS[scale]:
+        runs = train_seed(study, seed)
+        masks = load_masks(runs[LEARNED] / 'masks.npz')
+        on = distances_on(masks)
+        masks_of_seed[seed] = on
+        for name, run in runs.items():
+            density = summary(run)['density'].values()
+            rows.append({'seed': seed, 'masks': name, 'accuracy': summary(run)['accuracy'],
+                         'sparsity': 1 - statistics.mean(density)})
+        rows[-len(runs)] |= {'found': sorted(DISTANCES & set.union(*on)),
+                             'left over': sorted(set.union(*on) - DISTANCES)}
+    study.report(rows + mean_rows(rows), draw(rows, masks_of_seed))
+
+
+def train_seed(study: Study, seed: int) -> dict[str, Path]:
+    """The run of each kind of mask: learned, the learned ones from the start, random, full."""
+    options = [CONFIG, *SIZES[study.scale], '--seed_everything', str(seed),
+               '--data.init_args.seed', str(seed)]
+    learned = study.trained(f'planted-learned-{seed}', '--config', *options)
+    random_file = study.folder / f'random-{seed}.npz'
+    save_masks(random_file, random_diagonals(load_masks(learned / 'masks.npz'), seed))
+    fixed = {SETTLED: learned / 'masks.npz', RANDOM: random_file, FULL: 'Full()'}
+    return {LEARNED: learned, **{
+        name: study.trained(
+            f'planted-{name.split()[0]}-{seed}', '--config', *options,
+            SOURCE, 'graphattn.sources.PatternSource', f'{SOURCE}.pattern', str(pattern),
+            '--model.init_args.mask_weight', '0', '--model.init_args.mask_lr', 'null')
+        for name, pattern in fixed.items()}}
+
+
+def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
+    """The distances that each head attends to."""
+    return [{d for d, digit in enumerate(mask.values) if digit == '1'} for mask in masks]
+
+
+def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
+    """For each mask one with other diagonals, as near to its number of pairs as they come."""
+    rng = np.random.default_rng(seed)
+    return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
+
+
+def _random_diagonals(mask: Mask, rng: np.random.Generator) -> torch.Tensor:
+    num_pairs = mask.layout.multiplicity()[:mask.layout.num_values].numpy()
+    left = sum(size for size, digit in zip(num_pairs, mask.values) if digit == '1')
+    is_on = torch.zeros(len(num_pairs), dtype=torch.bool)
+    for distance in rng.permutation(len(num_pairs)):
+        if num_pairs[distance] <= left:
+            is_on[distance] = True
+            left -= num_pairs[distance]
+    return is_on
+
+
+def mean_rows(rows: list[dict]) -> list[dict]:
+    """Mean and standard deviation over seeds, of each kind of mask."""
+    means = []
+    for name in dict.fromkeys(row['masks'] for row in rows):
+        accuracy = [row['accuracy'] for row in rows if row['masks'] == name]
+        means.append({'seed': 'mean', 'masks': name, 'accuracy': statistics.mean(accuracy),
+                      'std': statistics.stdev(accuracy) if len(accuracy) > 1 else 0.,
+                      'sparsity': statistics.mean(row['sparsity'] for row in rows
+                                                  if row['masks'] == name)})
+    return means
+
+
+def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figure:
+    """Which distances each head keeps, and the accuracies."""
+    figure = Figure(figsize=(11, 4), layout='constrained')
+    masks, bars = figure.subplots(1, 2, width_ratios=[3, 2])
+    names = [f'seed {seed}, head {head}' for seed, heads in distances_of_seed.items()
+             for head in range(len(heads))]
+    heads = [head for heads in distances_of_seed.values() for head in heads]
+    for distance in DISTANCES:
+        masks.axvspan(distance - 0.5, distance + 0.5, color='tab:green', alpha=0.2)
+    for y, on in enumerate(heads):
+        masks.scatter(sorted(on), [y] * len(on), color='tab:blue')
+    masks.set(title='distances that the learned masks keep (green: planted)', xlim=(-1, 30),
+              xlabel='distance of query and key', yticks=range(len(names)), yticklabels=names,
+              ylim=(len(names) - 0.5, -0.5))
+    masks.grid(alpha=0.3)
+    kinds = list(dict.fromkeys(row['masks'] for row in rows))
+    for y, kind in enumerate(kinds):
+        accuracy = [row['accuracy'] for row in rows if row['masks'] == kind]
+        bars.barh(y, statistics.mean(accuracy), color='tab:blue', alpha=0.4)
+        bars.scatter(accuracy, [y] * len(accuracy), color='tab:blue', zorder=3)
+    bars.set(title='test accuracy of each seed, and mean', xlim=(0.5, 1.01), xlabel='accuracy',
+             yticks=range(len(kinds)), yticklabels=kinds)
+    bars.invert_yaxis()
+    return figure
+
+
+if __name__ == '__main__':
+    auto_cli(main)
