@@ -65,6 +65,9 @@ class RunFolder(Callback):
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / 'summary.json').unlink(missing_ok=True)
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
+
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch_start = time.perf_counter()
 

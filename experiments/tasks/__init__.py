@@ -2,6 +2,7 @@
 
 from experiments.tasks.digits import Digits
 from experiments.tasks.duplicates import Duplicates
+from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
 
-__all__ = ['Digits', 'Duplicates', 'Planted']
+__all__ = ['Digits', 'Duplicates', 'MaskedLanguage', 'Planted']

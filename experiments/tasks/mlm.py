@@ -1,0 +1,378 @@
+"""Masked tokens and next sentences: BERT's pre-training, on any text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lightning as L
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from experiments.text.batch import TextBatch
+from experiments.text.corpus import build_docs, read_documents
+from experiments.text.encoding import EncodedCorpus, corpus_key, encode_corpus
+from experiments.text.figures import mask_probabilities
+from experiments.text.tokenizer import (
+    SpecialTokens,
+    load_tokenizer,
+    special_tokens,
+    train_tokenizer,
+)
+from graphattn._files import write_whole
+from graphattn.sources import LearnedMaskSource
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+STAGES = ('train', 'val', 'test')
+SHORTEST = 8
+MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the others stay as they are
+
+
+class MaskedLanguage(L.LightningDataModule):
+    """Sequences of a corpus in which the hidden tokens are to be found::
+
+        tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
+        segments    0    0   0     0     0   0   0    1  1   1     1    1   1
+        selected                   3                         9
+        target                     is                        a
+        label     0: the second segment follows the first; 1: it is from another document
+
+    (Devlin et al., BERT, Sec. 3.1 and Appendix A.2.) Of the tokens 15 % are selected anew in each
+    epoch: 80 % of them become [MASK], 10 % a random word, 10 % stay. A sequence is whole sentences
+    of a document, cut once; the second segment, in half of the sequences, is instead as long a
+    piece of another document. What it displaces is not put back as in BERT's own code, but comes
+    in another epoch. What a sequence looks like depends on (``seed``, epoch, its number) alone,
+    not on processes, workers or where a run resumed.
+
+    One document in twenty is for development. They are for testing too, with other masks.
+
+    Args:
+        corpus (str): A text file, a folder, or a saved data set, see
+            :func:`experiments.text.corpus.read_documents`; or ``'docs'``, the documentation of
+            this Python, which is collected first.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            ``vocab_size`` tokens is trained on the corpus.
+        vocab_size (int): For a tokenizer that is trained here.
+        max_length (int): The most tokens in a sequence, the special ones included.
+        batch_size (int): Sequences per step and process.
+        next_sentence (bool): Two segments and a label; otherwise one segment.
+        short_share (float): Share of the sequences that are to be shorter.
+        masked_share (float): Share of the tokens that are to be predicted.
+        seed (int): Which masks, which pairs, which order.
+        num_workers (int): Processes that prepare batches, for each training process.
+        cache (str): A folder for what is derived from corpora: tokenizers and token ids.
+
+    Raises:
+        ValueError: A value is out of range; the corpus or the tokenizer cannot be used; or the
+            model is too small for the sequences or the vocabulary.
+    """
+
+    def __init__(
+        self,
+        corpus: str = 'docs',
+        tokenizer: str | None = None,
+        vocab_size: int = 8192,
+        max_length: int = 128,
+        batch_size: int = 32,
+        next_sentence: bool = True,
+        short_share: float = 0.1,
+        masked_share: float = 0.15,
+        seed: int = 0,
+        num_workers: int = 0,
+        cache: str = 'data/cache',
+    ):
+        super().__init__()
+        for name, size, least in (('vocab_size', vocab_size, 100), ('batch_size', batch_size, 1),
+                                  ('max_length', max_length, SHORTEST), ('seed', seed, 0),
+                                  ('num_workers', num_workers, 0)):
+            if size < least:
+                raise ValueError(f"'{name}' must be at least {least} (got {size})")
+        if not 0. <= short_share <= 1.:
+            raise ValueError(f"'short_share' must be in [0, 1] (got {short_share})")
+        if not 0. < masked_share <= 1.:
+            raise ValueError(f"'masked_share' must be in (0, 1] (got {masked_share})")
+        self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
+        self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers
+        self.next_sentence, self.short_share = next_sentence, short_share
+        self.masked_share, self.seed, self.cache = masked_share, seed, Path(cache)
+
+    def prepare_data(self) -> None:
+        model = self.trainer.lightning_module.model
+        self._check_length(model)
+        if self.tokenizer_path is not None:
+            self._check_vocabulary(model, load_tokenizer(self.tokenizer_path))
+        if self.corpus == 'docs' and not self._corpus_path.exists():
+            build_docs(self._corpus_path)
+        tokenizer = self._make_tokenizer()
+        self._check_vocabulary(model, tokenizer)
+        folder = self._encoded_folder(tokenizer)
+        if not folder.exists():
+            encode_corpus(self._corpus_path, tokenizer, folder)
+        for part in ('train', 'val'):
+            encoded = EncodedCorpus(folder / part)
+            if self.next_sentence and encoded.num_documents < 2:
+                raise ValueError(f"'corpus' must have two documents for each of training and "
+                                 f"development if 'next_sentence' is true (there is one for "
+                                 f"{part})")
+            self._cut(encoded)
+        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
+                    lambda path: tokenizer.save(str(path)))
+
+    def setup(self, stage: str | None = None) -> None:
+        # Every process reads what the first one made in prepare_data.
+        tokenizer = load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+        special = special_tokens(tokenizer)
+        folder = self._encoded_folder(tokenizer)
+        parts = {'train': 'train', 'val': 'val', 'test': 'val'}
+        self.unigram_entropy = EncodedCorpus(folder / 'train').unigram_entropy(special)
+        self.examples = {name: self._examples(EncodedCorpus(folder / part), special, name)
+                         for name, part in parts.items()}
+
+    def train_dataloader(self) -> DataLoader:
+        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        return self._loader('train', lambda: progress.processed, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader('val', lambda: 0, shuffle=False)
+
+    def test_dataloader(self) -> DataLoader:
+        return self._loader('test', lambda: 0, shuffle=False)
+
+    def figures(self, model: nn.Module) -> dict[str, Figure]:
+        """The learned masks, if there are any (SparseBERT, Fig. 5 and 6)."""
+        sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
+        names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
+        return {name: mask_probabilities(source.probability())
+                for name, source in zip(names, sources)}
+
+    @property
+    def _corpus_path(self) -> Path:
+        return self.cache / 'docs' if self.corpus == 'docs' else Path(self.corpus)
+
+    @property
+    def _trained_tokenizer(self) -> Path:
+        key = corpus_key(self._corpus_path, f'trained, {self.vocab_size} tokens')
+        return self.cache / f'tokenizer-{key}.json'
+
+    def _make_tokenizer(self) -> Tokenizer:
+        path = self.tokenizer_path or self._trained_tokenizer
+        if self.tokenizer_path is None and not path.exists():
+            tokenizer = train_tokenizer(self._texts, self.vocab_size)
+            write_whole(path, lambda temporary: tokenizer.save(str(temporary)))
+        return load_tokenizer(path)
+
+    def _texts(self) -> Iterator[str]:
+        return (' '.join(document) for document in read_documents(self._corpus_path))
+
+    def _encoded_folder(self, tokenizer: Tokenizer) -> Path:
+        digest = blake2b(tokenizer.to_str().encode()).hexdigest()
+        return self.cache / f'encoded-{corpus_key(self._corpus_path, digest)}'
+
+    def _cut(self, encoded: EncodedCorpus) -> np.ndarray:
+        num_special = 3 if self.next_sentence else 2
+        return encoded.cut(self.max_length - num_special, self.short_share, self.seed)
+
+    def _examples(self, encoded: EncodedCorpus, special: SpecialTokens, stage: str) -> _Examples:
+        return _Examples(encoded, self._cut(encoded), special, max_length=self.max_length,
+                         next_sentence=self.next_sentence, masked_share=self.masked_share,
+                         seed=(self.seed, STAGES.index(stage)))
+
+    def _loader(self, stage: str, batches_done: Callable[[], int], shuffle: bool) -> DataLoader:
+        examples = self.examples[stage]
+        sampler = BatchStream(len(examples), self.batch_size, self.trainer.world_size,
+                              self.trainer.global_rank, seed=self.seed, shuffle=shuffle,
+                              batches_done=batches_done)
+        return _ResumableLoader(examples, batch_size=None, sampler=sampler,
+                                num_workers=self.num_workers,
+                                pin_memory=self.trainer.strategy.root_device.type == 'cuda')
+
+    def _check_length(self, model: nn.Module) -> None:
+        positions = model.encoder.position_embedding.num_embeddings
+        if self.max_length > positions:
+            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
+                             f"model (got {self.max_length})")
+
+    @staticmethod
+    def _check_vocabulary(model: nn.Module, tokenizer: Tokenizer) -> None:
+        num_tokens = model.encoder.token_embedding.num_embeddings
+        vocab_size = tokenizer.get_vocab_size()
+        if vocab_size > num_tokens:
+            raise ValueError(f"'num_tokens' of the encoder must be at least {vocab_size}, the "
+                             f"vocabulary of the tokenizer (got {num_tokens})")
+
+
+class _ResumableLoader(DataLoader):
+    """Resumes within an epoch: :class:`BatchStream` asks the trainer how far it is.
+
+    Lightning asks for an iterator before it has read the checkpoint, and workers would begin at
+    once; so these begin with the first batch that is wanted. The empty state tells Lightning,
+    which would warn otherwise, that all is in order.
+    """
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        yield from super().__iter__()
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        pass
+
+
+class BatchStream(DistributedSampler):
+    """The batches of a run in one endless row: batch g is number ``g % len`` of epoch ``g // len``.
+
+    An iteration gives one epoch's number of batches from ``batches_done()`` on, so a run that
+    resumes in the middle of an epoch neither repeats nor skips one. Each epoch has another order,
+    and each example comes in it once, over all processes (but for at most ``num_processes - 1`` of
+    them, where the last batch cannot give each process one). It is a DistributedSampler so that
+    Lightning does not split its batches again.
+
+    Args:
+        num_examples (int): Examples of an epoch.
+        batch_size (int): Examples per batch and process.
+        num_processes (int): Processes that train.
+        rank (int): Which of them this is.
+        seed (int): Which orders.
+        shuffle (bool): Otherwise all epochs are in the order of the examples, and alike.
+        batches_done (Callable): How many batches of the run have been worked through.
+
+    Raises:
+        ValueError: There are fewer examples than processes.
+    """
+
+    def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
+                 seed: int, shuffle: bool, batches_done: Callable[[], int]):
+        if num_examples < num_processes:
+            raise ValueError(f"'corpus' must have a sequence for each of {num_processes} "
+                             f"processes (got {num_examples})")
+        self.num_examples, self.batch_size = num_examples, batch_size
+        self.num_processes, self.rank = num_processes, rank
+        self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch follows from ``batches_done``."""
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
+        return whole + (rest >= self.num_processes)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        first = self.batches_done()
+        epoch, order = -1, np.arange(0)
+        for g in range(first, first + len(self)):
+            if g // len(self) != epoch:
+                epoch = g // len(self)
+                order = self._order(epoch)
+            begin = g % len(self) * self.batch_size * self.num_processes
+            batch = order[begin:begin + self.batch_size * self.num_processes]
+            own = batch[self.rank::self.num_processes]
+            yield [(epoch if self.shuffle else 0, int(index)) for index in own]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        order = np.arange(self.num_examples,
+                          dtype=np.int32 if self.num_examples < 2**31 else np.int64)
+        if self.shuffle:
+            np.random.default_rng((self.seed, epoch)).shuffle(order)
+        return order
+
+
+class _Examples(Dataset):
+    """Maps a list of (epoch, number of the sequence) to a batch."""
+
+    def __init__(self, corpus: EncodedCorpus, begin: np.ndarray, special: SpecialTokens, *,
+                 max_length: int, next_sentence: bool, masked_share: float,
+                 seed: tuple[int, int]):
+        self.corpus, self.begin, self.special, self.seed = corpus, begin, special, seed
+        self.next_sentence, self.masked_share = next_sentence, masked_share
+        self.room = max_length - (3 if next_sentence else 2)
+        self.is_special = np.zeros(len(corpus.counts), dtype=bool)
+        self.is_special[list(special)] = True
+        self.words = np.flatnonzero(~self.is_special)
+
+    def __len__(self) -> int:
+        return len(self.begin) - 1
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> TextBatch:
+        tokens, segments, selected, target, label = zip(*(self._example(*key) for key in keys))
+        ptr = np.cumsum([0, *map(len, tokens)])
+        selected = [own + begin for own, begin in zip(selected, ptr)]
+        parts = (np.concatenate(tokens), ptr, np.concatenate(segments), np.concatenate(selected),
+                 np.concatenate(target), label if self.next_sentence else [])
+        return TextBatch(*(torch.from_numpy(np.asarray(part, dtype=np.int64)) for part in parts))
+
+    def _example(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
+        rng = np.random.default_rng((*self.seed, epoch, index))
+        first, last = self.begin[index:index + 2]
+        if self.next_sentence:
+            pieces, label = self._pair(first, last, rng)
+        else:
+            pieces, label = [_shorten(self._tokens(first, last), self.room, rng)], 0
+        cls, sep = self.special.cls, self.special.sep
+        tokens = np.concatenate([[cls], *(part for piece in pieces for part in (piece, [sep]))])
+        segments = np.repeat(np.arange(len(pieces)), [len(piece) + 1 for piece in pieces])
+        selected, target = self._mask(tokens, rng)
+        return tokens, np.concatenate([[0], segments]), selected, target, label
+
+    def _pair(self, first: int, last: int,
+              rng: np.random.Generator) -> tuple[list[np.ndarray], int]:
+        cut = first + (1 if last - first == 1 else rng.integers(1, last - first))
+        a = self._tokens(first, cut)
+        is_random = last - first == 1 or rng.random() < 0.5
+        if is_random:
+            # As long as what it displaces, so that its length tells nothing.
+            displaced = len(self._tokens(cut, last)) or max(1, self.room - len(a))
+            b = self._elsewhere(first, displaced, rng)
+        else:
+            b = self._tokens(cut, last)
+        # The longer one gives way, the first if they are equally long.
+        half = (self.room + 1) // 2
+        keep_a = min(len(a), max(half, self.room - len(b)))
+        keep_b = min(len(b), self.room - keep_a)
+        return [_shorten(a, keep_a, rng), _shorten(b, keep_b, rng)], int(is_random)
+
+    def _elsewhere(self, sentence: int, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Whole sentences from anywhere in another document, until there are ``size`` tokens."""
+        corpus = self.corpus
+        own = np.searchsorted(corpus.document_ptr, sentence, side='right') - 1
+        document = rng.integers(corpus.num_documents - 1)
+        document += document >= own
+        first, end = corpus.document_ptr[document:document + 2]
+        first = rng.integers(first, end)
+        begins = corpus.sentence_ptr[first:end + 1]
+        last = first + np.searchsorted(begins, begins[0] + size)
+        return self._tokens(first, min(last, end))
+
+    def _tokens(self, first: int, last: int) -> np.ndarray:
+        begin, end = self.corpus.sentence_ptr[first], self.corpus.sentence_ptr[last]
+        return self.corpus.tokens[begin:end].astype(np.int64)
+
+    def _mask(self, tokens: np.ndarray,
+              rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Hides some of ``tokens``, in place; gives where they were, and what."""
+        candidates = np.flatnonzero(~self.is_special[tokens])
+        count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
+        selected = np.sort(rng.choice(candidates, count, replace=False))
+        target = tokens[selected]
+        fate = rng.random(count)
+        is_replaced = (fate >= MASKED) & (fate < MASKED + REPLACED)
+        tokens[selected[fate < MASKED]] = self.special.mask
+        tokens[selected[is_replaced]] = rng.choice(self.words, is_replaced.sum())
+        return selected, target
+
+
+def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Drops tokens at both ends at random, as BERT does, until ``size`` are left."""
+    excess = len(tokens) - size
+    if excess <= 0:
+        return tokens
+    front = rng.binomial(excess, 0.5)
+    return tokens[front:front + size]

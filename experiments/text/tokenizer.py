@@ -1,0 +1,149 @@
+"""WordPiece tokenizers: trained on a corpus, or read from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class SpecialTokens(NamedTuple):
+    """The ids of the tokens that are no words."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+
+
+COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
+
+
+def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
+    """A WordPiece tokenizer as bert-base-uncased has it, with a vocabulary learned from texts.
+
+    Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
+    first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. The same texts give the same
+    vocabulary.
+
+    Args:
+        texts (Callable): Gives pieces of text, the same in each of two calls.
+        vocab_size (int): The most tokens that the vocabulary may hold.
+
+    Returns:
+        tokenizers.Tokenizer; ``save(path)`` writes its tokenizer.json.
+
+    Raises:
+        ValueError: 'vocab_size' has no room for the special tokens and the letters.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.trainers import WordPieceTrainer
+
+    learner = Tokenizer(WordPiece(unk_token='[UNK]'))
+    _process_as_bert(learner)
+    letters = _letters(texts(), learner)
+    # The trainer numbers the pieces of one letter in an order of its own, another one each time,
+    # which then settles ties; those that it is given as special tokens keep theirs.
+    given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
+    if len(given) > vocab_size:
+        raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "
+                         f"each letter at the start of a word and within (got {vocab_size})")
+    trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
+                               initial_alphabet=letters, limit_alphabet=len(letters))
+    learner.train_from_iterator(texts(), trainer)
+    tokenizer = Tokenizer(WordPiece(learner.get_vocab(), unk_token='[UNK]'))
+    _process_as_bert(tokenizer)
+    _frame_as_bert(tokenizer)
+    return tokenizer
+
+
+def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
+    """The characters that make up nearly all of the texts, the commonest first."""
+    count: Counter[str] = Counter()
+    for text in texts:
+        count.update(tokenizer.normalizer.normalize_str(text))
+    for character in [character for character in count if character.isspace()]:
+        del count[character]
+    by_frequency = sorted(count, key=lambda character: (-count[character], character))
+    num_needed = COVERAGE * count.total()
+    num_before = accumulate((count[character] for character in by_frequency), initial=0)
+    return [character for character, number in zip(by_frequency, num_before)
+            if number < num_needed]
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, or a lower-casing WordPiece one of a vocab.txt.
+
+    Raises:
+        ValueError: The file cannot be read, or lacks a special token.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+
+    path = Path(path)
+    try:
+        if path.suffix == '.txt':
+            tokenizer = Tokenizer(WordPiece(_read_vocabulary(path), unk_token='[UNK]'))
+            _process_as_bert(tokenizer)
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); it must be a "
+                         f"tokenizer.json or a vocab.txt") from error
+    special_tokens(tokenizer, path)
+    if path.suffix == '.txt':
+        _frame_as_bert(tokenizer)
+    tokenizer.no_truncation()  # lengths are the task's business
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
+    """The ids of the special tokens, looked up by name.
+
+    Raises:
+        ValueError: One is missing.
+    """
+    ids = [tokenizer.token_to_id(name) for name in NAMES]
+    missing = [name for name, number in zip(NAMES, ids) if number is None]
+    if missing:
+        raise ValueError(f"'tokenizer' must know {', '.join(NAMES)} ({source} lacks "
+                         f"{', '.join(missing)})")
+    return SpecialTokens(*ids)
+
+
+def _process_as_bert(tokenizer: Tokenizer) -> None:
+    from tokenizers.decoders import WordPiece
+    from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = WordPiece()
+
+
+def _frame_as_bert(tokenizer: Tokenizer) -> None:
+    """Lets ``encode(a, b)`` give [CLS] a [SEP] b [SEP] with segments 0 and 1."""
+    from tokenizers.processors import BertProcessing
+
+    ids = special_tokens(tokenizer)
+    tokenizer.add_special_tokens(list(NAMES))
+    tokenizer.post_processor = BertProcessing(('[SEP]', ids.sep), ('[CLS]', ids.cls))
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    words = path.read_text(encoding='utf-8').splitlines()
+    if len(set(words)) < len(words):
+        repeated = next(word for word in words if words.count(word) > 1)
+        raise ValueError(f'{repeated!r} is listed twice')
+    return {word: number for number, word in enumerate(words)}
