@@ -2,7 +2,8 @@
 
 from experiments.tasks.digits import Digits
 from experiments.tasks.duplicates import Duplicates
+from experiments.tasks.glue import Glue
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
 
-__all__ = ['Digits', 'Duplicates', 'MaskedLanguage', 'Planted']
+__all__ = ['Digits', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted']

@@ -1,0 +1,267 @@
+"""GLUE's eight tasks of sentences and pairs of sentences, from its own files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from tqdm import tqdm
+
+from experiments.text.batch import TextBatch
+from experiments.text.tokenizer import load_tokenizer, special_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """What the files of a task hold.
+
+    Attributes:
+        text (tuple): Columns of the sentence, or of the two sentences.
+        label (str): Column of the label.
+        classes (tuple): The labels, in the order of their numbers; none where it is a score from
+            0 to 5.
+        metric (str): What the papers report.
+        dev (tuple): The development sets, names of files without ``.tsv``.
+        columns (tuple): Names of the columns of files that have no header.
+        has_broken_rows (bool): Whether rows without both sentences are known, and passed over.
+    """
+
+    text: tuple[str, ...]
+    label: str
+    classes: tuple[str, ...]
+    metric: str
+    dev: tuple[str, ...] = ('dev',)
+    columns: tuple[str, ...] = ()
+    has_broken_rows: bool = False
+
+
+BINARY, SENTENCES = ('0', '1'), ('sentence1', 'sentence2')
+ENTAILMENT = ('entailment', 'not_entailment')
+TASKS = {
+    # In this order classes 0 and 1 are those that SBM-Transformer's Table 4 counts.
+    'MNLI': GlueTask(SENTENCES, 'gold_label', ('contradiction', 'neutral', 'entailment'),
+                     'accuracy', dev=('dev_matched', 'dev_mismatched')),
+    'QQP': GlueTask(('question1', 'question2'), 'is_duplicate', BINARY, 'f1',
+                    has_broken_rows=True),
+    'QNLI': GlueTask(('question', 'sentence'), 'label', ENTAILMENT, 'accuracy'),
+    'SST-2': GlueTask(('sentence',), 'label', BINARY, 'accuracy'),
+    'CoLA': GlueTask(('sentence',), 'label', BINARY, 'matthews',
+                     columns=('source', 'label', 'mark', 'sentence')),
+    'STS-B': GlueTask(SENTENCES, 'score', (), 'spearman'),
+    'MRPC': GlueTask(('#1 String', '#2 String'), 'Quality', BINARY, 'f1'),
+    'RTE': GlueTask(SENTENCES, 'label', ENTAILMENT, 'accuracy'),
+}
+
+
+class Row(NamedTuple):
+    """One line of a file: its one or two sentences, and its class or score."""
+
+    text: tuple[str, ...]
+    label: int | float
+
+
+class Glue(L.LightningDataModule):
+    """A task of GLUE, from the folder of ``.tsv`` files that its makers distribute::
+
+        index  sentence1                sentence2              label
+        0      No weapons were found.   Weapons were found.    not_entailment
+
+        tokens    [CLS] no weapons were found . [SEP] weapons were found . [SEP]
+        segments      0  0       0    0     0 0     0       1    1     1 1     1
+
+    The labels of the test sets are not public, so testing is done on the development sets.
+
+    Args:
+        path (str): The task's folder, with ``train.tsv`` and ``dev.tsv`` (MNLI:
+            ``dev_matched.tsv`` and ``dev_mismatched.tsv``).
+        task (str): One of ``TASKS``: MNLI, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt; if omitted, that in the folder of
+            the pre-trained model.
+        batch_size (int): Examples per step and process.
+        max_length (int): The most tokens of an example; of a pair, the longer sentence is cut
+            first, as BERT does.
+
+    Raises:
+        ValueError: A file is missing or a line of it malformed, the tokenizer cannot be read, or
+            an argument is out of range.
+    """
+
+    def __init__(self, path: str, task: str, tokenizer: str | None = None, batch_size: int = 32,
+                 max_length: int = 128):
+        super().__init__()
+        if task not in TASKS:
+            raise ValueError(f"'task' must be one of {', '.join(TASKS)} (got {task!r})")
+        if batch_size < 1:
+            raise ValueError(f"'batch_size' must be positive (got {batch_size})")
+        num_special = len(TASKS[task].text) + 1
+        if max_length <= num_special:
+            raise ValueError(f"'max_length' must have room for more than the {num_special} special "
+                             f"tokens (got {max_length})")
+        self.path, self.task, self.tokenizer_path = Path(path), task, tokenizer
+        self.batch_size, self.max_length = batch_size, max_length
+        self.sets: dict[str, Examples] = {}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.tokenizer_path or self.trainer.lightning_module.tokenizer_path)
+
+    def setup(self, stage: str | None = None) -> None:
+        task = TASKS[self.task]
+        names = [*(['train'] if stage in (None, 'fit') else []), *task.dev]
+        rows = {name: list(read_rows(self.path / f'{name}.tsv', task))
+                for name in names if name not in self.sets}
+        for name, examples in rows.items():
+            self.sets[name] = Examples(examples, self.tokenizer, self.max_length,
+                                       f'{self.task} {name}')
+
+    def train_dataloader(self) -> DataLoader:
+        # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
+        sampler = DistributedSampler(self.sets['train'], self.trainer.world_size,
+                                     self.trainer.global_rank, shuffle=True,
+                                     seed=int(os.environ.get('PL_GLOBAL_SEED', 0)))
+        return DataLoader(self.sets['train'], self.batch_size, sampler=sampler, collate_fn=collate)
+
+    def val_dataloader(self) -> list[DataLoader]:
+        """One for each development set; over all processes every example comes exactly once."""
+        return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
+                           sampler=UnrepeatedDistributedSampler(
+                               self.sets[name], self.trainer.world_size, self.trainer.global_rank,
+                               shuffle=False))
+                for name in TASKS[self.task].dev]
+
+    def test_dataloader(self) -> list[DataLoader]:
+        return self.val_dataloader()
+
+
+class Examples(Dataset):
+    """Encoded rows; ``examples[i]`` is (tokens, number of them in the first segment, label)."""
+
+    def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
+        ids = special_tokens(tokenizer)
+        tokens, lengths, first = [], [], []
+        for begin in tqdm(range(0, len(rows), 4096), desc=f'encoding {name}', unit=' x 4096',
+                          disable=len(rows) <= 4096):
+            columns = zip(*(row.text for row in rows[begin:begin + 4096]))
+            encoded = [tokenizer.encode_batch_fast(list(column), add_special_tokens=False)
+                       for column in columns]
+            for sentences in zip(*encoded):
+                parts = cut([sentence.ids for sentence in sentences],
+                            max_length - 1 - len(sentences))
+                example = [ids.cls, *(number for part in parts for number in (*part, ids.sep))]
+                tokens.append(np.array(example, dtype=np.int32))
+                lengths.append(len(example))
+                first.append(len(parts[0]) + 2)
+        self.tokens = torch.from_numpy(np.concatenate(tokens))
+        self.ptr = torch.tensor([0, *lengths]).cumsum(0)
+        self.first = torch.tensor(first)
+        self.label = torch.tensor([row.label for row in rows])
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        begin, end = self.ptr[index:index + 2]
+        return self.tokens[begin:end].long(), self.first[index], self.label[index]
+
+
+def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
+    """Examples as a ragged batch; nothing in it is to be predicted but the labels."""
+    tokens, first, label = zip(*examples)
+    segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
+    ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)
+    nothing = ptr.new_empty(0)
+    return TextBatch(torch.cat(tokens), ptr, torch.cat(segments), nothing, nothing,
+                     torch.stack(label))
+
+
+def cut(sentences: list[list[int]], room: int) -> list[list[int]]:
+    """Cuts tokens off the end of the longer sentence, of the second if they are equally long, until
+    ``room`` tokens are left."""
+    if len(sentences) == 1:
+        return [sentences[0][:room]]
+    first, second = (len(sentence) for sentence in sentences)
+    # Whoever is longer gets what the other one leaves, and at least half.
+    keep_first = min(first, max(-(-room // 2), room - second))
+    return [sentences[0][:keep_first], sentences[1][:room - keep_first]]
+
+
+def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
+    """The rows of one of a task's files.
+
+    Raises:
+        ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
+            malformed.
+    """
+    lines = _lines(path)
+    columns = list(task.columns) or next(lines, (1, ['']))[1]
+    for name in (*task.text, task.label):
+        if name not in columns:
+            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+    positions = [columns.index(name) for name in task.text]
+    label = columns.index(task.label)
+    num_rows = num_broken = 0
+    for number, entries in lines:
+        is_broken = len(entries) < len(columns) or not all(entries[i].strip() for i in positions)
+        if is_broken and task.has_broken_rows:
+            num_broken += 1
+            continue
+        where = f'{path}, line {number}'
+        if len(entries) != len(columns):
+            raise ValueError(f'{where}: expected {len(columns)} columns between tabs (got '
+                             f'{len(entries)})')
+        if is_broken:
+            raise ValueError(f'{where}: no text in column '
+                             f'{next(columns[i] for i in positions if not entries[i].strip())!r}')
+        num_rows += 1
+        yield Row(tuple(entries[i] for i in positions),
+                  _parse_label(entries[label], task.classes, where))
+    if num_rows == 0:
+        raise ValueError(f'{path} holds no rows')
+    if num_broken:
+        print(f'{path}: {num_broken} of {num_rows + num_broken} rows lack a sentence and are '
+              f'passed over')
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Numbers and entries of the lines; quotation marks are text like any other."""
+    try:
+        with path.open('rb') as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+                except UnicodeDecodeError as error:
+                    raise ValueError(f'{path}, line {number}: not UTF-8 '
+                                     f'({error.reason})') from error
+                yield number, text.rstrip('\r\n').split('\t')
+    except OSError as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error.strerror}); it must be the "
+                         f"folder of one task, as GLUE distributes it") from error
+
+
+def _parse_label(text: str, classes: tuple[str, ...], where: str) -> int | float:
+    if classes:
+        if text not in classes:
+            raise ValueError(f'{where}: expected the label {" or ".join(classes)} (got '
+                             f'{text[:60]!r})')
+        return classes.index(text)
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not 0. <= score <= 5.:
+        raise ValueError(f'{where}: expected a score from 0 to 5 (got {text[:60]!r})')
+    return score
