@@ -65,9 +65,8 @@ class Classification(Training):
         loss = F.cross_entropy(logits, batch.label)
         has_label = batch.label != NO_LABEL
         accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].float().mean()
-        density = {f'{stage}/density/layer{layer}/{head}': value
-                   for layer, graph in enumerate(graphs)
-                   for head, value in density_of_heads(graph, batch.ptr.numel() - 1).items()}
+        density = {f'{stage}/density/{place}': value
+                   for place, value in densities(graphs, batch.ptr.numel() - 1).items()}
         options = dict(on_step=False, on_epoch=True, sync_dist=True)
         self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
                       batch_size=int(has_label.sum()), **options)
@@ -75,11 +74,26 @@ class Classification(Training):
         return loss, graphs
 
 
-def density_of_heads(graph: BipartiteGraph | PairMask, num_sequences: int) -> dict[str, Tensor]:
-    """The mean density of each head, or the one value of a graph that all heads share."""
+def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
+    """The mean density of each head of each layer.
+
+    Layers that have their graph in common are one place, and so are heads.
+
+    Args:
+        graphs (list): What each layer attended along.
+        num_sequences (int): How many sequences there were.
+    """
+    is_shared = len(graphs) > 1 and all(graph is graphs[0] for graph in graphs)
+    layers = {'all_layers': graphs[0]} if is_shared else {
+        f'layer{layer}': graph for layer, graph in enumerate(graphs)}
+    return {f'{layer}/{head}': value for layer, graph in layers.items()
+            for head, value in _density_of_heads(graph, num_sequences).items()}
+
+
+def _density_of_heads(graph: BipartiteGraph | PairMask, num_sequences: int) -> dict[str, Tensor]:
     if isinstance(graph, PairMask):
-        density = graph.dense(graph.layout.size).detach().mean(dim=(1, 2))
-        return {f'head{h}': value for h, value in enumerate(density)}
-    per_head = graph.density(per_block=True).view(-1, num_sequences).mean(dim=1).float()
+        per_head = graph.dense(graph.layout.size).detach().mean(dim=(1, 2))
+    else:
+        per_head = graph.density(per_block=True).view(-1, num_sequences).mean(dim=1).float()
     names = ['all_heads'] if len(per_head) == 1 else [f'head{h}' for h in range(len(per_head))]
     return dict(zip(names, per_head))

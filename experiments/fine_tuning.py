@@ -20,7 +20,7 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
-from experiments.classification import density_of_heads
+from experiments.classification import densities
 from experiments.pretrained import pretrained_classifier
 from experiments.tasks.glue import TASKS, Glue
 from experiments.text.batch import TextBatch
@@ -51,8 +51,7 @@ class FineTuning(Training):
         sparsity (float, optional): Share of the pairs that ``'top-k'`` drops.
         pooling (str): ``'pooler'`` as BERT, or ``'mean'`` as SBM-Transformer (Table 7).
         dropout (float): Before the classification head.
-        lr, weight_decay, warmup, decay: As :class:`experiments.training.Training`. Biases and
-            norms do not decay.
+        lr, weight_decay, warmup, decay: As :class:`experiments.training.Training`.
 
     Raises:
         ValueError: The checkpoint cannot be read or is of something else, or a value is out of
@@ -73,14 +72,14 @@ class FineTuning(Training):
         warmup: float = 0.1,
         decay: Literal['cosine', 'linear'] = 'linear',
     ):
-        super().__init__(lr, weight_decay, warmup, decay)
         if task not in TASKS:
             raise ValueError(f"'task' must be one of {', '.join(TASKS)} (got {task!r})")
+        model = pretrained_classifier(
+            pretrained, len(TASKS[task].classes) or 1, source=source, freeze_how=freeze_how,
+            sparsity=sparsity, pooling=pooling, dropout=dropout)
+        super().__init__(model, lr, weight_decay, warmup, decay)
         self.task_name, self.task = task, TASKS[task]
         self.tokenizer_path = Path(pretrained).parent.parent / 'tokenizer.json'
-        self.model = pretrained_classifier(
-            pretrained, len(self.task.classes) or 1, source=source, freeze_how=freeze_how,
-            sparsity=sparsity, pooling=pooling, dropout=dropout)
         self.metrics = nn.ModuleDict({name: new_metrics(len(self.task.classes))
                                       for name in self.task.dev})
         self.means: dict[str, MeanMetric] = {}
@@ -101,11 +100,6 @@ class FineTuning(Training):
         if data.tokenizer.get_vocab_size() > num_tokens:
             raise ValueError(f"'tokenizer' must be that of the pre-trained model, which knows "
                              f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
-
-    def parameter_groups(self) -> list[dict]:
-        parameters = [p for p in self.parameters() if p.requires_grad]
-        return [{'params': [p for p in parameters if p.dim() > 1]},
-                {'params': [p for p in parameters if p.dim() <= 1], 'weight_decay': 0.}]
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, _, _ = self._loss(batch)
@@ -164,7 +158,7 @@ class FineTuning(Training):
         num_sequences = batch.label.numel()
         self._add(f'loss/{name}', loss, num_sequences)
         if name == self.task.dev[0]:
-            for place, density in _densities(graphs, num_sequences).items():
+            for place, density in densities(graphs, num_sequences).items():
                 self._add(f'density/{place}', density, num_sequences)
 
     def _add(self, name: str, value: Tensor, weight: int) -> None:
@@ -187,16 +181,6 @@ class FineTuning(Training):
 def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     # A constant score has no correlation, and JSON has no NaN.
     return {name: None if math.isnan(value) else value for name, value in values.items()}
-
-
-def _densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
-    """The mean density of each head of each layer; layers with a graph in common are one place."""
-    is_shared = all(graph is graphs[0] for graph in graphs)
-    layers = {'all_layers': graphs[0]} if is_shared else {
-        f'layer{number}': graph for number, graph in enumerate(graphs)}
-    return {f'{layer}/{head}': density for layer, graph in layers.items()
-            if isinstance(graph, BipartiteGraph)
-            for head, density in density_of_heads(graph, num_sequences).items()}
 
 
 def new_metrics(num_classes: int) -> MetricCollection:

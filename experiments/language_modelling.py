@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.classification import density_of_heads
+from experiments.classification import densities
 from experiments.text.batch import TextBatch
 from experiments.training import Training
 from graphattn import BipartiteGraph
@@ -58,7 +58,7 @@ class LanguageModelling(Training):
             loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
         self.log(f'{stage}/loss', loss, prog_bar=True, batch_size=num_sequences, **_BY_EPOCH)
         self.log_dict({f'{stage}/density/{place}': value
-                       for place, value in self._densities(graphs, num_sequences).items()},
+                       for place, value in densities(graphs, num_sequences).items()},
                       batch_size=num_sequences, **_BY_EPOCH)
         return loss, graphs
 
@@ -75,14 +75,6 @@ class LanguageModelling(Training):
         self.log(f'{stage}/perplexity', loss.exp())
         if stage != 'train':
             self.log(f'{stage}/mlm_loss/unigram_entropy', self.trainer.datamodule.unigram_entropy)
-
-    def _densities(self, graphs: list[BipartiteGraph | PairMask],
-                   num_sequences: int) -> dict[str, Tensor]:
-        is_shared = self.model.encoder.source is not None
-        layers = {'all_layers': graphs[0]} if is_shared else {
-            f'layer{layer}': graph for layer, graph in enumerate(graphs)}
-        return {f'{layer}/{head}': value for layer, graph in layers.items()
-                for head, value in density_of_heads(graph, num_sequences).items()}
 
 
 _BY_EPOCH = {'on_step': False, 'on_epoch': True, 'sync_dist': True}

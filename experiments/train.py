@@ -126,5 +126,5 @@ def main(args: ArgsType = None) -> None:
 if __name__ == '__main__':
     try:
         main()
-    except (TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         sys.exit(f'error: {error}')

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import lightning as L
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from experiments.classification import Batch
 
@@ -66,8 +66,11 @@ class _Batches(Dataset):
         return self.task.draw(np.random.default_rng((*self.seed, index)))
 
 
-class _FreshIndices(Sampler):
-    """Indices that no earlier epoch and no other process has used."""
+class _FreshIndices(DistributedSampler):
+    """Indices that no earlier epoch and no other process has used.
+
+    It is a DistributedSampler so that Lightning does not divide its indices once more.
+    """
 
     def __init__(self, steps: int, num_processes: int, rank: int):
         self.steps, self.num_processes, self.rank, self.epoch = steps, num_processes, rank, 0

@@ -172,7 +172,7 @@ def _write_docs(folder: Path) -> dict:
     packages: Counter[str] = Counter()
     with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
             (folder / 'val.txt').open('w', encoding='utf-8') as val:
-        for package, document in _distinct(_installed_documents()):
+        for package, document in distinct(installed_documents()):
             part, file = ('val', val) if is_held_out(document) else ('train', train)
             words = sum(len(sentence.split()) for sentence in document)
             parts[part].update(documents=1, sentences=len(document), words=words)
@@ -184,7 +184,7 @@ def _write_docs(folder: Path) -> dict:
     return counts
 
 
-def _installed_documents() -> Iterator[tuple[str, Document]]:
+def installed_documents() -> Iterator[tuple[str, Document]]:
     """The package, and the sentences, of every module and licence in a fixed order."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
@@ -236,7 +236,7 @@ def _whole_text(path: Path) -> Iterator[str]:
         return
 
 
-def _distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
     """Leaves out each sentence that an earlier document has, and what is then too short."""
     seen: set[bytes] = set()
     for package, document in documents:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.text.corpus import Document, _distinct, _installed_documents, is_held_out
+from experiments.text.corpus import Document, distinct, installed_documents, is_held_out
 
 Rows = list[tuple[object, ...]]
 HEADERS = {'CoLA': None, 'RTE': ('index', 'sentence1', 'sentence2', 'label'),
@@ -173,7 +173,7 @@ def main() -> None:
             num_dev: Rows for development.
             seed: Which rows.
         """
-        build_local_glue(Path(out), _distinct(_installed_documents()), num_train, num_dev, seed)
+        build_local_glue(Path(out), distinct(installed_documents()), num_train, num_dev, seed)
         print(f'{", ".join(HEADERS)}: {num_train} rows for training and {num_dev} for '
               f'development each, in {out}')
 

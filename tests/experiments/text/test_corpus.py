@@ -173,7 +173,7 @@ def test_documentation_is_written_whole_or_not_at_all(installed, tmp_path, monke
         yield from islice(documents, 1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(corpus, '_distinct', fail)
+    monkeypatch.setattr(corpus, 'distinct', fail)
     with pytest.raises(KeyboardInterrupt):
         build_docs(tmp_path / 'out')
     assert [path.name for path in tmp_path.iterdir()] == ['python']
