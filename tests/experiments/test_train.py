@@ -167,3 +167,15 @@ def test_a_config_key_or_value_that_does_not_exist(option, word, tmp_path, capsy
         fit(tmp_path / 'run', option)
     assert word in capsys.readouterr().err
     assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+def test_two_processes_divide_drawn_batches_once(tmp_path):
+    config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
+    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', str(config),
+               '--trainer.default_root_dir', str(tmp_path), '--trainer.max_epochs', '1',
+               '--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.accelerator',
+               'cpu', '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']
+    subprocess.run(command, cwd=HERE.parents[1], check=True,
+                   env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    assert load(tmp_path)['global_step'] == 3
