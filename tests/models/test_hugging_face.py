@@ -12,7 +12,7 @@ from graphattn.models import (
     load_bert,
 )
 from graphattn.patterns import Full
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 transformers = pytest.importorskip('transformers')
 
@@ -77,6 +77,23 @@ def test_equals_bert_for_pre_training(dtype, tolerance):
         close(ours, theirs[IS_TOKEN])
     close(token_logits, expected.prediction_logits[IS_TOKEN])
     close(sequence_logits, expected.seq_relationship_logits)
+
+
+@pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
+def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
+    masks = LearnedMaskSource(3, 12, mode=mode, border=True, init_std=1.).freeze()
+    bert = hugging_face('BertForPreTraining').double()
+    model = MaskedLanguageModel(encoder(PatternSource(masks))).double().eval()
+    load_bert(model, bert.state_dict())
+    dense = torch.eye(12, dtype=torch.bool).repeat(4, 3, 1, 1)  # padding attends to itself
+    for b, length in enumerate(LENGTHS):
+        for h, mask in enumerate(masks):
+            dense[b, h, :length, :length] = mask.build(length).to_mask()
+    bias = torch.zeros(dense.shape, dtype=torch.double).masked_fill(~dense, -torch.inf)
+    expected = bert(**{**INPUTS, 'attention_mask': bias})
+    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS)
+    torch.testing.assert_close(token_logits, expected.prediction_logits[IS_TOKEN])
+    torch.testing.assert_close(sequence_logits, expected.seq_relationship_logits)
 
 
 def test_gradients_equal_those_of_bert_for_pre_training():

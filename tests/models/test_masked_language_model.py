@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 PTR = torch.tensor([0, 4, 5, 12])
 TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
@@ -75,6 +75,27 @@ def test_drawn_as_bert():
     assert biases and not any(bias.any() for bias in biases)
     for name, value in before.items():
         assert torch.equal(source.state_dict()[name], value)
+
+
+@pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
+def test_a_frozen_mask_gives_the_logits_of_the_dense_path(mode):
+    """Each draw of the dense path, settled, through the edges; with rows that have no pair."""
+    source = LearnedMaskSource(2, 8, mode=mode, border=False, init_std=1.)
+    dense = model(source, share_source=True, norm_first=False).double()
+    num_empty = 0
+    for seed in range(5):
+        masks = source.freeze('sample', generator=torch.Generator().manual_seed(seed))
+        sparse = model(PatternSource(masks), share_source=True, norm_first=False).double()
+        sparse.load_state_dict(dense.state_dict(), strict=False)
+        results = [bert(TOKENS, PTR, segments=SEGMENTS, return_graphs=True,
+                        generator=torch.Generator().manual_seed(seed)) for bert in (dense, sparse)]
+        *dense_logits, (mask, _) = results[0]
+        *sparse_logits, (graph, _) = results[1]
+        assert mask.to_graph(PTR) == graph
+        for ours, theirs in zip(sparse_logits, dense_logits):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+        num_empty += int((graph.in_degree() == 0).sum())
+    assert num_empty > 0
 
 
 def test_the_generator_decides_what_is_sampled():
