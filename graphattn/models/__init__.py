@@ -2,9 +2,9 @@
 
 from graphattn.models.classifiers import SequenceClassifier, TokenClassifier
 from graphattn.models.encoder import Encoder
-from graphattn.models.hugging_face import load_bert
+from graphattn.models.hugging_face import load_bert, load_roberta
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.models.pooler import Pooler
 
 __all__ = ['Encoder', 'MaskedLanguageModel', 'Pooler', 'SequenceClassifier', 'TokenClassifier',
-           'load_bert']
+           'load_bert', 'load_roberta']

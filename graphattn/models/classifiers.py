@@ -24,18 +24,28 @@ class SequenceClassifier(nn.Module):
             ``'pooler'``, see :class:`Pooler`.
         hidden_channels (int, optional): Puts a hidden ReLU layer of that size before the logits.
         dropout (float): Dropout on the pooled features.
+        pooler_dropout (float): Dropout on what enters the pooler. RoBERTa's head has both, BERT's
+            only the other.
+
+    Raises:
+        ValueError: ``pooling`` is unknown, or ``pooler_dropout`` comes without the pooler.
     """
 
     def __init__(self, encoder: Encoder, num_classes: int, *,
                  pooling: Literal['mean', 'first', 'pooler'] = 'mean',
-                 hidden_channels: int | None = None, dropout: float = 0.):
+                 hidden_channels: int | None = None, dropout: float = 0.,
+                 pooler_dropout: float = 0.):
         super().__init__()
         if pooling not in ('mean', 'first', 'pooler'):
             raise ValueError(f"'pooling' must be 'mean', 'first' or 'pooler' (got {pooling!r})")
+        if pooler_dropout and pooling != 'pooler':
+            raise ValueError(f"'pooler_dropout' needs pooling='pooler' (got {pooler_dropout} with "
+                             f"{pooling!r})")
         self.encoder = encoder
         self.pooling = pooling
         self.mean = MeanAggregation()
-        self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
+        has_pooler = pooling == 'pooler'
+        self.pooler = Pooler(encoder.channels, pooler_dropout) if has_pooler else None
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
     def forward(

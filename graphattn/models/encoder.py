@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
@@ -38,6 +41,9 @@ class Encoder(nn.Module):
         share_source (bool): The encoder keeps ``source`` itself, as it is. The first layer asks
             it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+        checkpoint_layers (bool): Of each layer only its input is kept for the backward pass, and
+            the graph if it is shared. The layer then runs a second time, with the same dropout and
+            the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
         ValueError: ``source`` is for another number of heads or for shorter sequences.
@@ -74,6 +80,7 @@ num_blocks=2, density=32.4%))
         norm_eps: float = 1e-5,
         share_source: bool = False,
         backend: str = 'auto',
+        checkpoint_layers: bool = False,
     ):
         super().__init__()
         check_heads(source, heads)
@@ -82,6 +89,7 @@ num_blocks=2, density=32.4%))
                              f"sequence that 'source' is for (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
+        self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels)
         self.position_embedding = nn.Embedding(max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
@@ -132,8 +140,9 @@ num_blocks=2, density=32.4%))
         x = self._embed(tokens, ptr, segments)
         graphs, shared = [], None
         for layer in self.layers:
-            x, graph = layer(x, ptr, source=self.source, graph=shared, generator=generator,
-                             return_graph=True)
+            run = partial(_checkpointed, layer) if self.checkpoint_layers else layer
+            x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
+                           return_graph=True)
             graphs.append(graph)
             shared = None if self.source is None else graph
         x = self.norm(x) if self.norm_first else x
@@ -166,9 +175,33 @@ num_blocks=2, density=32.4%))
         max_length = self.position_embedding.num_embeddings
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
-                             f"was built for max_length={max_length}")
+                             f"was built for max_length={max_length}; cut it off there, or build "
+                             f"a model with more")
         start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
         return torch.arange(tokens.numel(), device=tokens.device) - start
+
+
+def _checkpointed(layer: EncoderLayer, x: Tensor, ptr: Tensor, *,
+                  generator: torch.Generator | None,
+                  **options) -> tuple[Tensor, BipartiteGraph | PairMask]:
+    # torch rewinds its default generator itself, and no other.
+    rewound = nullcontext() if generator is None else _Rewound(generator)
+    return checkpoint(layer, x, ptr, use_reentrant=False, generator=generator, **options,
+                      context_fn=lambda: (nullcontext(), rewound))
+
+
+class _Rewound:
+    """Inside, a generator draws again what it draws from now on; outside, it does not notice."""
+
+    def __init__(self, generator: torch.Generator):
+        self.generator, self.state = generator, generator.get_state()
+
+    def __enter__(self):
+        self.state_before = self.generator.get_state()
+        self.generator.set_state(self.state)
+
+    def __exit__(self, *error):
+        self.generator.set_state(self.state_before)
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int) -> None:

@@ -1,8 +1,9 @@
-"""Weights of Hugging Face's BERT."""
+"""Weights of Hugging Face's BERT and RoBERTa."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from graphattn.models.classifiers import SequenceClassifier
 from graphattn.models.masked_language_model import MaskedLanguageModel
 
 # Names of modules and parameters here, and in Hugging Face's BERT without its prefix 'bert.'.
+# RoBERTa has the same but for the heads.
 EMBEDDING_NAMES = {
     'encoder.token_embedding': 'embeddings.word_embeddings',
     'encoder.position_embedding': 'embeddings.position_embeddings',
@@ -27,14 +29,56 @@ LAYER_NAMES = {
     'feed_forward.3': 'output.dense',
     'feed_forward_norm': 'output.LayerNorm',
 }
-HEAD_NAMES = {
-    'pooler.linear': 'pooler.dense',
-    'transform.0': 'cls.predictions.transform.dense',
-    'transform.2': 'cls.predictions.transform.LayerNorm',
-    'token_bias': 'cls.predictions.bias',
-    'next_sentence': 'cls.seq_relationship',
-    'head.1': 'classifier',
-}
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What tells the checkpoints of one family from those of another.
+
+    Args:
+        name (str): What it is called.
+        prefix (str): Stands before the names of the encoder of a model with a head.
+        language_model (str): Name of the module of the token logits.
+        head_names (Mapping): As ``EMBEDDING_NAMES``, for each of our models.
+        num_segments (int): As a rule.
+        first_position (int): Row of the position table that the first token has.
+    """
+
+    name: str
+    prefix: str
+    language_model: str
+    head_names: Mapping[type, Mapping[str, str]]
+    num_segments: int
+    first_position: int
+
+
+BERT = _Family('BERT', 'bert.', 'cls.predictions', {
+    MaskedLanguageModel: {
+        'pooler.linear': 'pooler.dense',
+        'transform.0': 'cls.predictions.transform.dense',
+        'transform.2': 'cls.predictions.transform.LayerNorm',
+        'token_bias': 'cls.predictions.bias',
+        'next_sentence': 'cls.seq_relationship',
+    },
+    SequenceClassifier: {
+        'pooler.linear': 'pooler.dense',
+        'head.1': 'classifier',
+    },
+}, num_segments=2, first_position=0)
+# Positions are counted from padding_idx + 1, and padding_idx is 1.
+ROBERTA = _Family('RoBERTa', 'roberta.', 'lm_head', {
+    MaskedLanguageModel: {
+        'pooler.linear': 'pooler.dense',
+        'transform.0': 'lm_head.dense',
+        'transform.2': 'lm_head.layer_norm',
+        'token_bias': 'lm_head.bias',
+    },
+    SequenceClassifier: {
+        'pooler.linear': 'classifier.dense',
+        'head.1': 'classifier.out_proj',
+    },
+}, num_segments=1, first_position=2)
+POSITIONS = 'encoder.position_embedding.weight'
 
 
 def load_bert(
@@ -76,16 +120,78 @@ def load_bert(
         >>> load_bert(model, bert.state_dict())
         ['head.1.weight', 'head.1.bias']
     """
-    _check_arguments(model, state_dict)
-    given = {_current_name(name): tensor for name, tensor in state_dict.items()}
-    name_of = _bert_names(model)
-    _check_encoder_names(given, name_of)
+    return _load(BERT, model, state_dict)
+
+
+def load_roberta(
+    model: MaskedLanguageModel | SequenceClassifier, state_dict: Mapping[str, Tensor], *,
+    tile_positions: bool = False,
+) -> list[str]:
+    """Copies the weights of a Hugging Face RoBERTa into a model.
+
+    As :func:`load_bert`, with these differences. There is one segment, whose vector all tokens
+    have. The first two rows of the position table, of padding and of no token, are dropped, so
+    RoBERTa-base knows 512 positions. A classifier takes the classification head (dropout, dense,
+    tanh, dropout, linear, on the first token) as ``pooling='pooler'``, with ``pooler_dropout``
+    and ``dropout`` for the two dropouts. A masked language model has no use for
+    ``next_sentence``.
+
+    A bare BERT has tensors of the same names, so that the number of segments alone tells them
+    apart. ``norm_eps`` is 1e-5 in RoBERTa-base, and ``pad_token_id`` is taken to be 1, as it is
+    there.
+
+    Args:
+        model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
+            ``norm_first=False``, ``num_segments=1`` and the checkpoint's sizes.
+        state_dict (Mapping): Of ``RobertaModel``, ``RobertaForMaskedLM`` or
+            ``RobertaForSequenceClassification``.
+        tile_positions (bool): A model for longer sequences than the checkpoint's repeats the
+            positions until there are enough, as Longformer does: position i starts as i modulo
+            512. Otherwise such a model is refused.
+
+    Returns:
+        The names of the model's parameters that were not loaded.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: Names or shapes do not fit. The model is unchanged then.
+
+    Source: Liu et al., "RoBERTa" (2019); Beltagy et al., "Longformer" (2020), Sec. 5, on the
+    positions. Diffuser (2023) starts from RoBERTa and leaves open how it comes to 4,096 positions.
+
+    Example:
+        >>> from graphattn import patterns
+        >>> from graphattn.models import Encoder, MaskedLanguageModel, load_roberta
+        >>> from graphattn.sources import PatternSource
+        >>> from transformers import RobertaConfig, RobertaForMaskedLM
+        >>> roberta = RobertaForMaskedLM(RobertaConfig(
+        ...     vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        ...     intermediate_size=64, max_position_embeddings=514, type_vocab_size=1))
+        >>> encoder = Encoder(PatternSource(patterns.get('diffuser_repo')), num_tokens=100,
+        ...                   max_length=4096, channels=32, heads=4, num_layers=2,
+        ...                   hidden_channels=64, num_segments=1, norm_first=False)
+        >>> model = MaskedLanguageModel(encoder, next_sentence=False)
+        >>> load_roberta(model, roberta.state_dict(), tile_positions=True)
+        []
+    """
+    if not isinstance(tile_positions, bool):
+        raise TypeError(f"'tile_positions' must be a bool (got {type(tile_positions).__name__})")
+    return _load(ROBERTA, model, state_dict, tile_positions)
+
+
+def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
+          state_dict: Mapping[str, Tensor], tile_positions: bool = False) -> list[str]:
+    _check_arguments(family, model, state_dict)
+    given = {_current_name(family, name): tensor for name, tensor in state_dict.items()}
+    name_of = _their_names(family, model)
+    _check_encoder_names(family, given, name_of)
     if isinstance(model, MaskedLanguageModel):
-        _check_tied_decoder(given)
+        _check_tied_decoder(family, given)
     parameters = model.state_dict()
-    loaded = {name: given[bert_name] for name, bert_name in name_of.items() if bert_name in given}
-    position = 'encoder.position_embedding.weight'
-    loaded[position] = loaded[position][:parameters[position].size(0)]
+    loaded = {name: given[their_name] for name, their_name in name_of.items()
+              if their_name in given}
+    loaded[POSITIONS] = _positions(family, loaded[POSITIONS], parameters[POSITIONS].size(0),
+                                   tile_positions)
     for name, tensor in loaded.items():
         if tensor.shape != parameters[name].shape:
             raise ValueError(f"'state_dict' holds {name_of[name]!r} of shape "
@@ -95,7 +201,19 @@ def load_bert(
     return [name for name in parameters if name not in loaded]
 
 
-def _check_arguments(model: object, state_dict: object) -> None:
+def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> Tensor:
+    table = table[family.first_position:]
+    num_known = table.size(0)
+    if tile and 0 < num_known < max_length:
+        table = table.repeat(-(-max_length // num_known), 1)
+    if table.size(0) < max_length:
+        hint = ', or set tile_positions=True' if family is ROBERTA else ''
+        raise ValueError(f"'state_dict' holds {num_known} positions, but 'model' is for sequences "
+                         f"of {max_length} tokens; build it with a smaller max_length{hint}")
+    return table[:max_length]
+
+
+def _check_arguments(family: _Family, model: object, state_dict: object) -> None:
     if not isinstance(model, MaskedLanguageModel | SequenceClassifier):
         raise TypeError(f"'model' must be a MaskedLanguageModel or a SequenceClassifier (got "
                         f"{type(model).__name__})")
@@ -104,26 +222,32 @@ def _check_arguments(model: object, state_dict: object) -> None:
                         f"{type(state_dict).__name__}); read a file by "
                         f"safetensors.torch.load_file")
     if model.encoder.norm_first:
-        raise ValueError("'model' must be post-norm as BERT; build its encoder with "
-                         "norm_first=False")
+        raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
+                         f"norm_first=False")
+    for other, load in ((BERT, 'load_bert'), (ROBERTA, 'load_roberta')):
+        if other is not family and any(name.startswith(other.prefix) for name in state_dict):
+            raise ValueError(f"'state_dict' must be of a {family.name} (got the names of a "
+                             f"{other.name}); use {load}")
 
 
-def _current_name(name: str) -> str:
+def _current_name(family: _Family, name: str) -> str:
     """The name without prefix, as today's transformers write it."""
-    name = name.removeprefix('bert.')
-    if name == 'cls.predictions.decoder.bias':  # tied to the other
-        return 'cls.predictions.bias'
+    name = name.removeprefix(family.prefix)
+    if name == f'{family.language_model}.decoder.bias':  # tied to the other
+        return f'{family.language_model}.bias'
     # The first checkpoints, bert-base-uncased among them, kept TensorFlow's names.
     return name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta',
                                                                        'LayerNorm.bias')
 
 
-def _bert_names(model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """From the names of the model's parameters to those of BERT's, where there are such."""
-    names = EMBEDDING_NAMES | HEAD_NAMES
+def _their_names(family: _Family,
+                 model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
+    """From the names of the model's parameters to those of the family's, where there are such."""
+    kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
+    names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):
-        names |= {f'encoder.layers.{layer}.{name}': f'encoder.layer.{layer}.{bert_name}'
-                  for name, bert_name in LAYER_NAMES.items()}
+        names |= {f'encoder.layers.{layer}.{name}': f'encoder.layer.{layer}.{their_name}'
+                  for name, their_name in LAYER_NAMES.items()}
     if isinstance(model, SequenceClassifier) and (model.pooler is None or len(model.head) != 2):
         del names['head.1']
     name_of = {}
@@ -136,23 +260,24 @@ def _bert_names(model: MaskedLanguageModel | SequenceClassifier) -> dict[str, st
     return name_of
 
 
-def _check_encoder_names(given: Mapping[str, Tensor], name_of: Mapping[str, str]) -> None:
-    wanted = [bert_name for name, bert_name in name_of.items() if name.startswith('encoder.')]
+def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],
+                         name_of: Mapping[str, str]) -> None:
+    wanted = [their_name for name, their_name in name_of.items() if name.startswith('encoder.')]
     lacking = [name for name in wanted if name not in given]
     if lacking:
         raise ValueError(f"'state_dict' lacks {lacking[0]!r} and {len(lacking) - 1} more of the "
-                         f"{len(wanted)} tensors that the encoder needs; it must be of a BERT "
-                         f"with as many layers")
+                         f"{len(wanted)} tensors that the encoder needs; it must be of a "
+                         f"{family.name} with as many layers")
     surplus = [name for name in given if name.startswith(('embeddings.', 'encoder.'))
                and name not in wanted and name != 'embeddings.position_ids']
     if surplus:
         raise ValueError(f"'state_dict' holds {surplus[0]!r} and {len(surplus) - 1} more tensors "
                          f"that 'model' has no place for; build its encoder with as many layers, "
-                         f"and num_segments=2")
+                         f"and num_segments={family.num_segments}")
 
 
-def _check_tied_decoder(given: Mapping[str, Tensor]) -> None:
-    decoder = given.get('cls.predictions.decoder.weight')
-    if decoder is not None and not torch.equal(decoder, given['embeddings.word_embeddings.weight']):
-        raise ValueError("'state_dict' holds a decoder that is not tied to the token embeddings, "
-                         "as 'cls.predictions.decoder.weight' is in BERT")
+def _check_tied_decoder(family: _Family, given: Mapping[str, Tensor]) -> None:
+    name = f'{family.language_model}.decoder.weight'
+    if name in given and not torch.equal(given[name], given['embeddings.word_embeddings.weight']):
+        raise ValueError(f"'state_dict' holds a decoder that is not tied to the token embeddings, "
+                         f"as {name!r} is in {family.name}")

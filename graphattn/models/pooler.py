@@ -12,10 +12,12 @@ class Pooler(nn.Module):
 
     Args:
         channels (int): Size of each token, in and out.
+        dropout (float): Dropout on :math:`x_{\mathrm{first}}`, which RoBERTa's classifier has.
     """
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, dropout: float = 0.):
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
@@ -32,7 +34,7 @@ class Pooler(nn.Module):
             ValueError: A sequence is empty.
         """
         check_not_empty(ptr)
-        return self.linear(x[ptr[:-1]]).tanh()
+        return self.linear(self.dropout(x[ptr[:-1]])).tanh()
 
 
 def check_not_empty(ptr: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``."""
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union
+from graphattn.patterns.cropped import Cropped
 from graphattn.patterns.expression import parse
 from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.full import Causal, Full
@@ -20,6 +21,7 @@ from graphattn.patterns.strided import Strided
 
 __all__ = [
     'Causal',
+    'Cropped',
     'Difference',
     'Fixed',
     'Full',

@@ -49,7 +49,7 @@ def parse(expression: str) -> Pattern:
 
 
 def _read(node: ast.expr) -> Pattern:
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+    if _is_operation(node):
         return _OPERATORS[type(node.op)](_read(node.left), _read(node.right))
     if isinstance(node, ast.Name):
         return _make(node.id, [], {})
@@ -64,11 +64,13 @@ def _arguments(node: ast.Call) -> tuple[list, dict]:
     return positional, {keyword.arg: _argument(keyword.value) for keyword in node.keywords}
 
 
-def _argument(node: ast.expr) -> PairLayout | object:
+def _argument(node: ast.expr) -> PairLayout | Pattern | object:
     is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     if is_call and node.func.id in LAYOUTS:
         positional, named = _arguments(node)
         return LAYOUTS[node.func.id](*positional, **named)
+    if is_call and node.func.id in _pattern_names() or _is_operation(node):
+        return _read(node)
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -81,12 +83,17 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         if positional:
             raise TypeError(f"the parameters of {name!r} must be named (got {positional})")
         return get(name, **named)
-    kinds = {kind: getattr(patterns, kind) for kind in patterns.__all__
-             if isinstance(getattr(patterns, kind), type)}
-    kinds = {kind: pattern for kind, pattern in kinds.items() if not isabstract(pattern)}
-    if name not in kinds:
-        names = [*PRESETS, *kinds]
-        near = get_close_matches(name, names, cutoff=0.5) or names
+    if name not in (known := _pattern_names()):
+        near = get_close_matches(name, known, cutoff=0.5) or known
         raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
                          f"{' or '.join(map(repr, near))}?")
-    return kinds[name](*positional, **named)
+    return getattr(patterns, name)(*positional, **named)
+
+
+def _is_operation(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS
+
+
+def _pattern_names() -> list[str]:
+    kinds = [name for name in patterns.__all__ if isinstance(getattr(patterns, name), type)]
+    return [*PRESETS, *(name for name in kinds if not isabstract(getattr(patterns, name)))]

@@ -19,13 +19,18 @@ class GlobalTokens(Pattern):
 
     Args:
         tokens (int or tuple of int): The first so many tokens, or the positions of the tokens.
-        random (bool): Instead of the first, so many random ones, distinct and uniform. Diffuser
-            draws them so; a classifier that reads token 0 then wants ``| GlobalTokens(1)`` beside.
+        random (bool): Instead of the first, so many random ones, distinct and uniform, as in
+            Diffuser.
+        first (int): Random tokens are drawn from this position on. A classifier that reads token
+            0 wants ``GlobalTokens(1) | GlobalTokens(63, random=True, first=1)``: 64 in all.
+        block (int): Random tokens come in blocks of so many adjacent ones. Blocks are cut from
+            ``first`` on, and those that would be partial are left out.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A number or position is negative, ``random`` comes with positions, or, when
-            built, there are not so many tokens.
+        ValueError: A number or position is negative, ``random`` comes with positions, ``first``
+            or ``block`` come without it, ``tokens`` are no whole blocks, or, when built, there
+            are not so many tokens.
 
     Source: Beltagy et al., "Longformer" (2020), Sec. 3.1; Zaheer et al., "Big Bird" (2020),
     Sec. 2; Feng et al., "Diffuser" (2023), Sparse Pattern Design.
@@ -41,9 +46,13 @@ class GlobalTokens(Pattern):
 
     tokens: int | tuple[int, ...]
     random: bool = False
+    first: int = 0
+    block: int = 1
 
     def __post_init__(self):
         self._require_bool('random')
+        self._require_int('first', at_least=0)
+        self._require_int('block', at_least=1)
         if isinstance(self.tokens, tuple):
             self._require_positions()
         elif isinstance(self.tokens, Integral):
@@ -51,6 +60,12 @@ class GlobalTokens(Pattern):
         else:
             raise TypeError(f"'tokens' must be an int or a tuple of ints (got "
                             f"{type(self.tokens).__name__})")
+        for name, value, default in (('first', self.first, 0), ('block', self.block, 1)):
+            if value != default and not self.random:
+                raise ValueError(f"'{name}' needs random=True (got {value})")
+        if self.random and self.tokens % self.block:
+            raise ValueError(f"'tokens' must be a multiple of 'block' (got {self.tokens} and "
+                             f"{self.block})")
 
     def _require_positions(self) -> None:
         for token in self.tokens:
@@ -80,9 +95,20 @@ class GlobalTokens(Pattern):
                 raise ValueError(f"'tokens' must hold positions below the {num_tokens} tokens "
                                  f"that are both query and key (got {max(self.tokens)})")
             return torch.tensor(self.tokens, dtype=torch.long)
+        if self.random:
+            return self._draw(num_tokens, generator)
         if self.tokens > num_tokens:
             raise ValueError(f"'tokens' must not exceed the {num_tokens} tokens that are both "
                              f"query and key (got {self.tokens})")
-        if self.random:
-            return torch.randperm(num_tokens, generator=generator)[:self.tokens]
         return torch.arange(self.tokens)
+
+    def _draw(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:
+        num_blocks = max(num_tokens - self.first, 0) // self.block
+        if self.tokens > num_blocks * self.block:
+            in_blocks = f', in blocks of {self.block}' if self.block > 1 else ''
+            after = f' from position {self.first} on' if self.first else ''
+            raise ValueError(f"'tokens' must not exceed the {num_blocks * self.block} tokens that "
+                             f"are both query and key{after}{in_blocks} (got {self.tokens})")
+        block = torch.randperm(num_blocks, generator=generator)[:self.tokens // self.block]
+        start = self.first + self.block * block
+        return (start[:, None] + torch.arange(self.block)).flatten()

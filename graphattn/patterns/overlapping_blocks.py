@@ -21,7 +21,8 @@ class OverlappingBlocks(Pattern):
         |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
 
     which are 1.5 widths: half as many again as the :math:`\pm w/2` of ``SlidingWindow(w // 2)``.
-    It is also the window of three blocks of BigBird, whose blocks are the chunks.
+    It is also the window of three blocks of BigBird, whose blocks are the chunks. In a sequence no
+    longer than ``width`` every token attends to every token.
 
     Args:
         width (int): Width w of a block, an even number.

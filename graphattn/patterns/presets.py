@@ -8,12 +8,14 @@ from inspect import Parameter, signature
 
 from graphattn._checks import check_size
 from graphattn.patterns.base import Pattern
+from graphattn.patterns.cropped import Cropped
 from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.global_tokens import GlobalTokens
 from graphattn.patterns.log_sparse import LogSparse
 from graphattn.patterns.overlapping_blocks import OverlappingBlocks
 from graphattn.patterns.random_blocks import RandomBlocks
 from graphattn.patterns.random_keys import RandomKeys
+from graphattn.patterns.random_pairs import RandomPairs
 from graphattn.patterns.sliding_window import SlidingWindow
 from graphattn.patterns.star import Star
 from graphattn.patterns.strided import Strided
@@ -22,23 +24,37 @@ from graphattn.patterns.strided import Strided
 def get(name: str, **parameters: int | bool) -> Pattern:
     """A published pattern by its name.
 
-    ==============  ==============================  ===============================================
-    name            parameters (default)            pattern
-    ==============  ==============================  ===============================================
-    ``star``                                        ``Star()``
-    ``logsparse``   causal (False)                  ``LogSparse(causal)``
-    ``strided``     stride, causal (False)          ``Strided(stride, causal)``
-    ``fixed``       block, summary (1),             ``Fixed(block, summary, causal)``
-                    causal (False)
-    ``longformer``  radius, num_global              ``SlidingWindow(radius)
-                                                    | GlobalTokens(num_global)``
-    ``bigbird``     block (64), num_global (2),     ``OverlappingBlocks(2 * block)
-                    num_random (3), the last two    | GlobalTokens(num_global * block)
-                    counted in blocks               | RandomBlocks(num_random, block)``
-    ``diffuser``    window (64), num_global (64),   ``OverlappingBlocks(window)
-                    num_random (64)                 | GlobalTokens(num_global, random=True)
-                                                    | RandomKeys(num_random)``
-    ==============  ==============================  ===============================================
+    =================  ==============================  =============================================
+    name               parameters (default)            pattern
+    =================  ==============================  =============================================
+    ``star``                                           ``Star()``
+    ``logsparse``      causal (False)                  ``LogSparse(causal)``
+    ``strided``        stride, causal (False)          ``Strided(stride, causal)``
+    ``fixed``          block, summary (1),             ``Fixed(block, summary, causal)``
+                       causal (False)
+    ``longformer``     radius, num_global              ``SlidingWindow(radius)
+                                                       | GlobalTokens(num_global)``
+    ``bigbird``        block (64), num_global (2),     ``OverlappingBlocks(2 * block)
+                       num_random (3), the last two    | GlobalTokens(num_global * block)
+                       counted in blocks               | RandomBlocks(num_random, block)``
+    ``diffuser``       window (64), num_global (64),   ``OverlappingBlocks(window)
+                       num_random (64); block (1),     | GlobalTokens(num_global, random=True)
+                       uniform (False),                | RandomKeys(num_random)``; see below for
+                       cls_global (False)              the variants
+    ``diffuser_repo``  window (64), num_global (64),   ``OverlappingBlocks(window)
+                       num_random (64), size (4,096)   | Cropped(GlobalTokens(num_global,
+                                                       random=True, first=window)
+                                                       | RandomPairs(size * num_random), size)``
+    =================  ==============================  =============================================
+
+    Variants of ``diffuser``:
+
+    - ``block``: the random keys and the global tokens are so many as before and come in blocks of
+      adjacent ones, as in Fig. S.8: ``RandomBlocks(num_random // block, block)``, drawn for a
+      block of queries at a time. 1 is the selection by tokens that the paper prefers.
+    - ``uniform``: the random keys are evenly spaced instead (Table S.7, #5).
+    - ``cls_global``: token 0, which a classifier reads, is always one of the global tokens, with
+      its block if they come in blocks.
 
     What differs from the sources, and why:
 
@@ -48,8 +64,12 @@ def get(name: str, **parameters: int | bool) -> Pattern:
     - ``bigbird``: its window is three blocks wide. ``block=1, num_random=2`` is the token-wise
       form of SparseBERT.
     - ``diffuser``: ``num_random`` keys of each query and ``num_global`` tokens, at every length, as
-      the paper says. The authors' code draws one graph of 4,096 tokens and crops it, so that
-      shorter inputs keep fewer of both.
+      the paper says; a sequence of fewer tokens is refused.
+    - ``diffuser_repo``: the law of the authors' code. It draws one graph of 4,096 tokens and crops
+      it, so that shorter inputs keep fewer random keys and global tokens; it draws
+      4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
+      the first window, token 0 among them, is ever global. The densities with 64/64/64 are about
+      21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
 
     Args:
         name (str): One of the names above.
@@ -62,8 +82,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
         TypeError: A parameter is unknown, missing or of the wrong type.
         ValueError: The name is unknown, or a value is out of range.
 
-    Source: You et al., "SparseBERT" (2021), Sec. 4.2; Feng et al., "Diffuser" (2023), Table S.10;
-    and the sources of the parts.
+    Source: You et al., "SparseBERT" (2021), Sec. 4.2; Feng et al., "Diffuser" (2023), Table S.10,
+    and its code; and the sources of the parts.
 
     Example:
         >>> from graphattn import patterns
@@ -92,9 +112,38 @@ def _bigbird(block: int = 64, num_global: int = 2, num_random: int = 3) -> Patte
             | RandomBlocks(num_random, block))
 
 
-def _diffuser(window: int = 64, num_global: int = 64, num_random: int = 64) -> Pattern:
-    return (OverlappingBlocks(window) | GlobalTokens(num_global, random=True)
-            | RandomKeys(num_random))
+def _diffuser(window: int = 64, num_global: int = 64, num_random: int = 64, block: int = 1,
+              uniform: bool = False, cls_global: bool = False) -> Pattern:
+    if block < 1:
+        raise ValueError(f"'block' must be at least 1 (got {block})")
+    if block > 1 and uniform:
+        raise ValueError(f"'block' must be 1 with 'uniform', which spaces single tokens (got "
+                         f"{block})")
+    for name, count in (('num_global', num_global), ('num_random', num_random)):
+        if count % block:
+            raise ValueError(f"'{name}' must be a multiple of 'block' (got {count} and {block})")
+    if block > 1:
+        random_keys = RandomBlocks(num_random // block, block)
+    else:
+        random_keys = RandomKeys(num_random, 'uniform' if uniform else 'random')
+    return OverlappingBlocks(window) | _random_global(num_global, block, cls_global) | random_keys
+
+
+def _random_global(num_global: int, block: int, cls_global: bool) -> Pattern:
+    if not cls_global:
+        return GlobalTokens(num_global, random=True, block=block)
+    if num_global == 0:
+        raise ValueError("'num_global' must be positive with 'cls_global', for token 0 is one of "
+                         "them (got 0)")
+    others = GlobalTokens(num_global - block, random=True, first=block, block=block)
+    return GlobalTokens(block) | others
+
+
+def _diffuser_repo(window: int = 64, num_global: int = 64, num_random: int = 64,
+                   size: int = 4096) -> Pattern:
+    drawn_once = (GlobalTokens(num_global, random=True, first=window)
+                  | RandomPairs(size * num_random))
+    return OverlappingBlocks(window) | Cropped(drawn_once, size)
 
 
 PRESETS: dict[str, Callable[..., Pattern]] = {
@@ -105,6 +154,7 @@ PRESETS: dict[str, Callable[..., Pattern]] = {
     'longformer': _longformer,
     'bigbird': _bigbird,
     'diffuser': _diffuser,
+    'diffuser_repo': _diffuser_repo,
 }
 
 
@@ -120,3 +170,6 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
             raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
         if kind.annotation == 'int' and parameter in parameters:
             check_size(parameter, parameters[parameter])  # the parts have other names for it
+        if kind.annotation == 'bool' and not isinstance(parameters.get(parameter, True), bool):
+            raise TypeError(f"'{parameter}' must be a bool (got "
+                            f"{type(parameters[parameter]).__name__})")

@@ -1,4 +1,4 @@
-"""Our models give what Hugging Face's BERT gives with the same weights."""
+"""Our models give what Hugging Face's BERT and RoBERTa give with the same weights."""
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from graphattn.models import (
     SequenceClassifier,
     TokenClassifier,
     load_bert,
+    load_roberta,
 )
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
@@ -28,15 +29,20 @@ FOLLOWS = torch.tensor([0, 1, 1, 0])
 
 
 def hugging_face(kind, **options):
-    config = transformers.BertConfig(
+    sizes = dict(
         vocab_size=50, hidden_size=24, num_attention_heads=3, num_hidden_layers=3,
         intermediate_size=40, max_position_embeddings=12, attn_implementation='eager',
-        hidden_dropout_prob=0., attention_probs_dropout_prob=0., **options)
-    bert = getattr(transformers, kind)(config).eval()
+        hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
+    if kind.startswith('Roberta'):  # two positions are never those of a token
+        config = transformers.RobertaConfig(
+            **{**sizes, 'max_position_embeddings': 14, 'type_vocab_size': 1, **options})
+    else:
+        config = transformers.BertConfig(**{**sizes, **options})
+    model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():  # fresh biases are all 0, and fresh norms all 1
-        for parameter in bert.parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape), alpha=0.3)
-    return bert
+    return model
 
 
 def encoder(source=None, **options):
@@ -57,7 +63,11 @@ INPUTS = dict(input_ids=padded(TOKENS), token_type_ids=padded(SEGMENTS),
               attention_mask=IS_TOKEN.long())
 
 
-@pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5), (torch.double, 1e-10)])
+both_dtypes = pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5),
+                                                           (torch.double, 1e-10)])
+
+
+@both_dtypes
 def test_equals_bert_for_pre_training(dtype, tolerance):
     bert = hugging_face('BertForPreTraining').to(dtype)
     model = MaskedLanguageModel(encoder()).to(dtype).eval()
@@ -180,7 +190,7 @@ def test_a_model_for_shorter_sequences_takes_the_first_positions():
 
 @pytest.mark.parametrize('sizes, match', [
     (dict(num_tokens=51), r"of shape \(50,.* 'model' needs \(51,"),
-    (dict(max_length=13), r"position_embeddings.weight' of shape \(12, 24\), .* \(13, 24\)"),
+    (dict(max_length=13), "holds 12 positions, but 'model' is for .* of 13 .* smaller max_length$"),
     (dict(hidden_channels=41), r"intermediate.dense.weight' of shape \(40, 24\)"),
     (dict(num_segments=3), r"token_type_embeddings.weight' of shape \(2, 24\)"),
     (dict(num_layers=4), "lacks 'encoder.layer.3.* and 15 more of the 69"),
@@ -208,3 +218,169 @@ def test_other_state_dicts_are_refused():
         load_bert(classifier(), 'model.safetensors')
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict())
+
+
+# RoBERTa #############################################################################
+
+
+ROBERTA_TOKENS = TOKENS.clamp(min=2)  # 1 is its <pad>
+ROBERTA_INPUTS = dict(
+    input_ids=torch.ones(IS_TOKEN.shape, dtype=torch.long).masked_scatter(IS_TOKEN, ROBERTA_TOKENS),
+    attention_mask=IS_TOKEN.long())
+
+
+def roberta_encoder(**options):
+    return encoder(**{'num_segments': 1, **options})
+
+
+def masked_language_model(**options):
+    return MaskedLanguageModel(roberta_encoder(**options), next_sentence=False)
+
+
+def roberta_classifier(**options):
+    return SequenceClassifier(roberta_encoder(), 4, **{'pooling': 'pooler', **options})
+
+
+@both_dtypes
+def test_equals_roberta(dtype, tolerance):
+    roberta = hugging_face('RobertaModel').to(dtype)
+    model = MaskedLanguageModel(roberta_encoder()).to(dtype).eval()
+    assert not any('pooler' in name for name in load_roberta(model, roberta.state_dict()))
+    hidden = []
+    model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
+    for layer in model.encoder.layers:
+        layer.register_forward_hook(lambda _, __, out: hidden.append(out[0]))
+    x = model.encoder(ROBERTA_TOKENS, PTR)
+    expected = roberta(**ROBERTA_INPUTS, output_hidden_states=True)
+    assert len(hidden) == len(expected.hidden_states) == 4
+    for ours, theirs in zip(hidden, expected.hidden_states):
+        torch.testing.assert_close(ours, theirs[IS_TOKEN], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(x, expected.last_hidden_state[IS_TOKEN], atol=tolerance,
+                               rtol=tolerance)
+    torch.testing.assert_close(model.pooler(x, PTR), expected.pooler_output, atol=tolerance,
+                               rtol=tolerance)
+
+
+@both_dtypes
+def test_equals_roberta_for_masked_language_modelling(dtype, tolerance):
+    roberta = hugging_face('RobertaForMaskedLM').to(dtype)
+    model = masked_language_model().to(dtype).eval()
+    assert load_roberta(model, roberta.state_dict()) == []
+    torch.testing.assert_close(
+        model(ROBERTA_TOKENS, PTR)[0], roberta(**ROBERTA_INPUTS).logits[IS_TOKEN],
+        atol=tolerance, rtol=tolerance)
+
+
+def test_gradients_equal_those_of_roberta():
+    roberta = hugging_face('RobertaForMaskedLM').double()
+    model = masked_language_model().double()
+    load_roberta(model, roberta.state_dict())
+    F.cross_entropy(model(ROBERTA_TOKENS, PTR, selected=SELECTED)[0], TARGET).backward()
+    labels = torch.full((26,), -100).index_copy(0, SELECTED, TARGET)
+    labels = torch.full(IS_TOKEN.shape, -100).masked_scatter(IS_TOKEN, labels)
+    roberta(**ROBERTA_INPUTS, labels=labels).loss.backward()
+    gradients = {name: parameter.grad for name, parameter in roberta.named_parameters()}
+    expected = masked_language_model().double()
+    assert load_roberta(expected, gradients) == []
+    expected = dict(expected.named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
+
+
+@both_dtypes
+def test_equals_roberta_for_sequence_classification(dtype, tolerance):
+    roberta = hugging_face('RobertaForSequenceClassification', num_labels=4).to(dtype)
+    model = roberta_classifier().to(dtype).eval()
+    assert load_roberta(model, roberta.state_dict()) == []
+    torch.testing.assert_close(model(ROBERTA_TOKENS, PTR), roberta(**ROBERTA_INPUTS).logits,
+                               atol=tolerance, rtol=tolerance)
+
+
+def test_the_two_dropouts_of_the_classification_head():
+    roberta = hugging_face('RobertaForSequenceClassification', num_labels=4,
+                           classifier_dropout=0.4).double().train()
+    model = roberta_classifier(dropout=0.4, pooler_dropout=0.4).double().train()
+    load_roberta(model, roberta.state_dict())
+    logits = []
+    for forward in (lambda: model(ROBERTA_TOKENS, PTR), lambda: roberta(**ROBERTA_INPUTS).logits):
+        torch.manual_seed(3)
+        logits.append(forward())
+    torch.testing.assert_close(*logits)
+    torch.manual_seed(4)
+    assert not torch.allclose(model(ROBERTA_TOKENS, PTR), logits[0])
+
+
+def test_a_checkpoint_in_a_file(tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    roberta = hugging_face('RobertaForMaskedLM')
+    roberta.save_pretrained(tmp_path)
+    state_dict = safetensors.load_file(tmp_path / 'model.safetensors')
+    assert 'lm_head.decoder.weight' not in state_dict
+    state_dict['roberta.embeddings.position_ids'] = torch.arange(14)[None]
+    model = masked_language_model().eval()
+    assert load_roberta(model, state_dict) == []
+    torch.testing.assert_close(model(ROBERTA_TOKENS, PTR)[0],
+                               roberta(**ROBERTA_INPUTS).logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('max_length', [5, 12, 13, 24, 31])
+def test_tiled_positions_equal_a_roberta_with_tiled_positions(max_length):
+    roberta = hugging_face('RobertaModel').double()
+    state_dict = roberta.state_dict()
+    model = masked_language_model(max_length=max_length).double().eval()
+    load_roberta(model, state_dict, tile_positions=True)
+    table = state_dict['embeddings.position_embeddings.weight']
+    repeated = torch.stack([table[2 + i % 12] for i in range(max_length)])
+    assert torch.equal(model.encoder.position_embedding.weight, repeated)
+
+    longer = hugging_face('RobertaModel', max_position_embeddings=max_length + 2).double()
+    longer.load_state_dict({**state_dict, 'embeddings.position_embeddings.weight':
+                            torch.cat([table[:2], repeated])})
+    tokens = torch.randint(2, 50, (max_length,))
+    torch.testing.assert_close(model.encoder(tokens, torch.tensor([0, max_length])),
+                               longer(tokens[None]).last_hidden_state[0], atol=1e-10, rtol=1e-10)
+
+
+def test_heads_of_roberta_that_are_not_there_stay_as_drawn():
+    head = {'head.1.weight', 'head.1.bias'}
+    pooler = {'pooler.linear.weight', 'pooler.linear.bias'}
+    for kind, model, rest in [
+        ('RobertaForMaskedLM', roberta_classifier(), head | pooler),
+        ('RobertaModel', roberta_classifier(), head | pooler),  # no task trained that pooler
+        ('RobertaForSequenceClassification', roberta_classifier(pooling='mean'), head),
+        ('RobertaForSequenceClassification', roberta_classifier(hidden_channels=4), head
+         | {'head.3.weight', 'head.3.bias'}),
+    ]:
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        assert set(load_roberta(model, hugging_face(kind, num_labels=4).state_dict())) == rest
+        after = model.state_dict()
+        assert {name for name in after if torch.equal(after[name], before[name])} == rest
+
+
+@pytest.mark.parametrize('sizes, match', [
+    (dict(max_length=13), "holds 12 positions, but 'model' is for .* of 13 tokens; .*, or set "
+                          "tile_positions=True"),
+    (dict(num_segments=0), "holds 'embeddings.token_type_embeddings.weight' .* num_segments=1"),
+    (dict(num_segments=2), r"token_type_embeddings.weight' of shape \(1, 24\)"),
+    (dict(num_layers=4), 'must be of a RoBERTa with as many layers'),
+    (dict(norm_first=True), "'model' must be post-norm as RoBERTa"),
+])
+def test_other_sizes_than_roberta_are_refused_and_change_nothing(sizes, match):
+    model = masked_language_model(**sizes)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=match):
+        load_roberta(model, hugging_face('RobertaForMaskedLM').state_dict())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_each_family_has_its_own_function():
+    with pytest.raises(ValueError, match="of a RoBERTa .got the names of a BERT.; use load_bert"):
+        load_roberta(masked_language_model(), hugging_face('BertForMaskedLM').state_dict())
+    with pytest.raises(ValueError, match="of a BERT .got the names of a RoBERTa.; use load_rob"):
+        load_bert(masked_language_model(), hugging_face('RobertaForMaskedLM').state_dict())
+    roberta = hugging_face('RobertaForMaskedLM', tie_word_embeddings=False)
+    with pytest.raises(ValueError, match="not tied .* as 'lm_head.decoder.weight' is in RoBERTa"):
+        load_roberta(masked_language_model(), roberta.state_dict())
+    with pytest.raises(TypeError, match="'tile_positions' must be a bool .got int"):
+        load_roberta(masked_language_model(), roberta.state_dict(), tile_positions=4096)

@@ -3,12 +3,13 @@ import functools
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
 from graphattn.models import Encoder, Pooler, SequenceClassifier, TokenClassifier
 from graphattn.pair_mask import DiagonalLayout, PairMask
-from graphattn.patterns import Full, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.patterns import Full, RandomKeys, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -94,6 +95,84 @@ def test_all_layers_teach_a_shared_mask():
     of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
     assert all(part.any() for part in of_layer)
     torch.testing.assert_close(gradient, sum(of_layer))
+
+
+SOURCES = {
+    'fixed': lambda: PatternSource(SlidingWindow(1)),
+    'drawn': lambda: PatternSource(RandomKeys(1) | SlidingWindow(0), seed=None),
+    'block model': lambda: BlockModelSource(heads=2, head_channels=8, clusters=4),
+    'soft mask': lambda: LearnedMaskSource(heads=2, size=8, mode='soft'),
+    'drawn mask': lambda: LearnedMaskSource(heads=2, size=8),
+}
+
+
+@pytest.mark.parametrize('share_source', [True, False])
+@pytest.mark.parametrize('seed', [None, 5], ids=['default generator', 'own generator'])
+@pytest.mark.parametrize('source', SOURCES)
+def test_checkpointed_layers_have_the_same_gradients_bit_for_bit(source, seed, share_source):
+    model = encoder(SOURCES[source](), share_source=share_source, num_layers=3, dropout=0.2,
+                    attention_dropout=0.2)
+    kept = training_step(model, seed)
+    model.checkpoint_layers = True
+    assert_same_step(training_step(model, seed), kept)
+    assert_same_step(training_step(model, seed, num_backwards=2), kept)
+    other = training_step(model, 6 if seed else None, default_seed=1)
+    assert not torch.equal(other['x'], kept['x'])
+
+
+def training_step(model, seed, default_seed=0, num_backwards=1):
+    """All that a step leaves behind, the state of the generators included."""
+    model.zero_grad()
+    torch.manual_seed(default_seed)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    x, graphs = model(TOKENS, PTR, generator=generator, return_graphs=True)
+    penalties = [graph.norm() if isinstance(graph, PairMask) else graph.edge_prob
+                 for graph in graphs]
+    loss = x.sin().sum() + sum(part.sum() for part in penalties if part is not None)
+    torch.rand(3)  # between the passes others draw
+    for i in range(num_backwards):
+        model.zero_grad()
+        loss.backward(retain_graph=i + 1 < num_backwards)
+    return {'x': x.detach(), 'default': torch.get_rng_state(),
+            'own': torch.tensor(0) if seed is None else generator.get_state(),
+            **{name: parameter.grad for name, parameter in model.named_parameters()}}
+
+
+def assert_same_step(step, expected):
+    assert step.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(step[name], value), name
+
+
+@pytest.mark.parametrize('source', SOURCES)
+def test_of_a_checkpointed_layer_only_the_input_is_kept(source):
+    def num_bytes(num_layers, checkpoint_layers):
+        model = encoder(SOURCES[source](), num_layers=num_layers, dropout=0.2,
+                        checkpoint_layers=checkpoint_layers)
+        kept = {value.data_ptr() for value in [*model.parameters(), TOKENS, PTR]}
+        sizes = []
+
+        def pack(tensor):
+            if tensor.data_ptr() not in kept:
+                sizes.append(tensor.numel() * tensor.element_size())
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(TOKENS, PTR)
+        return sum(sizes)
+
+    of_input = 12 * 16 * 4
+    assert num_bytes(5, True) - num_bytes(2, True) == 3 * of_input
+    assert num_bytes(5, False) - num_bytes(2, False) > 3 * 10 * of_input
+
+
+def test_without_gradients_checkpointed_layers_are_plain():
+    model = encoder(CountedSource(2, 8, 4), share_source=True, dropout=0.2)
+    expected = model.eval()(TOKENS, PTR, generator=torch.Generator().manual_seed(0))
+    model.checkpoint_layers, model.source.num_graphs = True, 0
+    with torch.no_grad():
+        x = model(TOKENS, PTR, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(x, expected) and model.source.num_graphs == 1
 
 
 @pytest.mark.parametrize('sizes, match', [
@@ -217,3 +296,5 @@ def test_an_empty_sequence_has_no_class(pooling):
 def test_unknown_pooling():
     with pytest.raises(ValueError, match="'pooling' must be 'mean', 'first' or 'pooler'"):
         SequenceClassifier(encoder(), 3, pooling='max')
+    with pytest.raises(ValueError, match="'pooler_dropout' needs pooling='pooler' .got 0.1 with"):
+        SequenceClassifier(encoder(), 3, pooling='first', pooler_dropout=0.1)

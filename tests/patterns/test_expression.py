@@ -3,6 +3,7 @@ import pytest
 from graphattn import patterns
 from graphattn.patterns import (
     Causal,
+    Cropped,
     Full,
     GlobalTokens,
     LogSparse,
@@ -19,6 +20,8 @@ from graphattn.patterns import (
     ('SlidingWindow(3) | GlobalTokens((0, 5))', SlidingWindow(3) | GlobalTokens((0, 5))),
     ('(Full() - SlidingWindow(0)) & Causal()', (Full() - SlidingWindow(0)) & Causal()),
     ('star', Star()),
+    ('Cropped(RandomKeys(2) | Star(), 9)', Cropped(RandomKeys(2) | Star(), 9)),
+    ('Cropped(pattern=star(), size=9)', Cropped(Star(), 9)),
     ('logsparse(causal=True)', LogSparse(causal=True)),
     ('bigbird(block=4) | RandomKeys(1)', patterns.get('bigbird', block=4) | RandomKeys(1)),
 ])
@@ -36,6 +39,8 @@ def test_reads_what_python_would_make(expression, pattern):
     ('get("star")', ValueError, 'unknown pattern'),
     ('SlidingWindow(3) + Star()', ValueError, "may hold patterns, presets"),
     ('SlidingWindow(open("x"))', ValueError, 'literal arguments only'),
+    ('Cropped(open("x"), 3)', ValueError, 'literal arguments only'),
+    ('Cropped(open("x") | Star(), 3)', ValueError, "unknown pattern .got 'open'"),
     ('__import__("os").system("true")', ValueError, 'may hold patterns'),
     ('3', ValueError, 'may hold patterns'),
     ('bigbird(64)', TypeError, "parameters of 'bigbird' must be named"),

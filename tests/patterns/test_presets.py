@@ -7,14 +7,18 @@ import sys
 from itertools import combinations
 from statistics import mean
 
+import numpy as np
 import pytest
+import torch
 
 from graphattn.patterns import (
+    Cropped,
     GlobalTokens,
     LogSparse,
     OverlappingBlocks,
     RandomBlocks,
     RandomKeys,
+    RandomPairs,
     SlidingWindow,
     Star,
     get,
@@ -96,20 +100,70 @@ def test_density_of_diffuser():
     assert measured == pytest.approx({1024: 25.2, 2048: 13.3, 4096: 6.84}, abs=0.1)
 
 
-def test_density_of_diffuser_cropped():
-    """Cropping one graph of 4,096 tokens thins the random and the global part.
+def test_density_of_diffuser_repo():
+    """One draw of the authors' code had 5 of 64 global tokens below 512 and 21 below 1,024, and
+    20.8, 14.2, 9.2 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens."""
+    pattern = get('diffuser_repo')
+    fitted = {}
+    for num_tokens in (512, 1024):
+        graphs = [pattern.build(num_tokens, seed=seed) for seed in range(12)]
+        num_global = [len(global_tokens(graph)) for graph in graphs]
+        percent = [100 * graph.density() for graph in graphs]
+        fitted[num_tokens] = np.poly1d(np.polyfit(num_global, percent, 1))
+        assert mean(num_global) == pytest.approx(64 * (num_tokens - 64) / 4032, rel=0.3)
+    assert fitted[512](5) == pytest.approx(20.8, abs=0.06)
+    assert fitted[1024](21) == pytest.approx(14.2, abs=0.06)
+    assert 100 - sparsity(pattern, 2048, range(6)) == pytest.approx(9.2, abs=0.4)
+    assert density(pattern, 4096) == pytest.approx(6.84, abs=0.02)
 
-    That is what the authors' code does; one draw of it gave 14.2 and 9.2 %.
-    """
-    for num_tokens, percent in ((1024, 14.2), (2048, 9.2)):
-        cropped = [100 * crop_density(get('diffuser').build(4096, seed=seed), num_tokens)
-                   for seed in range(4)]
-        assert mean(cropped) == pytest.approx(percent, rel=0.15)
+
+def test_law_of_diffuser_repo():
+    whole = get('diffuser_repo').build(4096, seed=0)
+    tokens = global_tokens(whole)
+    assert len(tokens) == 64 and int(tokens.min()) >= 64
+    fixed = (OverlappingBlocks(64) | GlobalTokens(tuple(tokens.tolist()))).build(4096)
+    others = whole - fixed
+    assert (fixed - whole).num_edges == 0
+    expected = (4096**2 - fixed.num_edges) / 64
+    assert abs(others.num_edges - expected) < 5 * expected**0.5
+    per_query = torch.bincount(others.query, minlength=4096).float()
+    per_query = per_query[per_query > 0]  # a global query has no others
+    assert len(per_query) == 4096 - 64
+    # Pairs of the whole matrix, not keys of each query, whose number would not vary at all.
+    assert 0.85 < float(per_query.var() / per_query.mean()) < 1.15
+    in_crop = whole.to_mask()[:1024, :1024]
+    assert torch.equal(get('diffuser_repo').build(1024, seed=0).to_mask(), in_crop)
 
 
-def crop_density(graph, num_tokens: int) -> float:
-    inside = (graph.key < num_tokens) & (graph.query < num_tokens)
-    return int(inside.sum()) / num_tokens**2
+def global_tokens(graph):
+    return (graph.in_degree() == graph.num_keys).nonzero().flatten()
+
+
+def test_blocks_and_tokens_are_equally_many():
+    by_token, by_block, spaced = (get('diffuser', **variant).build(1024, seed=0)
+                                  for variant in ({}, {'block': 16}, {'uniform': True}))
+    counts = [len(global_tokens(graph)) for graph in (by_token, by_block, spaced)]
+    assert counts == [64, 64, 64]
+    assert by_block.density() == pytest.approx(by_token.density(), rel=0.02)
+    assert spaced.density() == pytest.approx(by_token.density(), rel=0.02)
+    start = global_tokens(by_block)[::16]
+    assert torch.equal(start % 16, torch.zeros_like(start))
+    assert torch.equal(global_tokens(by_block), (start[:, None] + torch.arange(16)).flatten())
+
+
+@pytest.mark.parametrize('block', [1, 8])
+def test_the_classifiers_token_is_among_the_global_ones(block):
+    pattern = get('diffuser', num_global=8, num_random=8, block=block, cls_global=True)
+    for seed in range(20):
+        tokens = global_tokens(pattern.build(300, seed=seed))
+        assert len(tokens) == 8 and int(tokens[0]) == 0
+    if block == 1:
+        others = {tuple(global_tokens(pattern.build(300, seed=seed)).tolist()[1:])
+                  for seed in range(5)}
+        assert len(others) == 5
+    without = get('diffuser', num_global=8, num_random=8, block=block)
+    first = [int(global_tokens(without.build(300, seed=seed))[0]) for seed in range(5)]
+    assert any(first)
 
 
 def test_density_of_diffuser_as_printed_is_of_other_settings():
@@ -152,16 +206,39 @@ def test_diffuser_of_65536_tokens_takes_memory_by_the_edge():
     (get('bigbird', block=1, num_random=2),
      OverlappingBlocks(2) | GlobalTokens(2) | RandomBlocks(2, 1)),
     (get('diffuser'), OverlappingBlocks(64) | GlobalTokens(64, random=True) | RandomKeys(64)),
+    (get('diffuser', block=16), OverlappingBlocks(64) | GlobalTokens(64, random=True, block=16)
+     | RandomBlocks(4, 16)),
+    (get('diffuser', uniform=True), OverlappingBlocks(64) | GlobalTokens(64, random=True)
+     | RandomKeys(64, spacing='uniform')),
+    (get('diffuser', cls_global=True, num_global=3),
+     OverlappingBlocks(64) | (GlobalTokens(1) | GlobalTokens(2, random=True, first=1))
+     | RandomKeys(64)),
+    (get('diffuser_repo', size=256, num_random=4, num_global=2), OverlappingBlocks(64)
+     | Cropped(GlobalTokens(2, random=True, first=64) | RandomPairs(1024), 256)),
 ])
 def test_get(pattern, expected):
     assert pattern == expected
+
+
+@pytest.mark.parametrize('num_tokens', [1, 2, 31, 64, 65])
+def test_a_window_wider_than_the_sequence_is_full_attention(num_tokens):
+    is_full = OverlappingBlocks(64).build(num_tokens).density() == 1
+    assert is_full == (num_tokens <= 64)
+
+
+def test_diffuser_refuses_sequences_shorter_than_its_global_tokens_and_diffuser_repo_takes_them():
+    with pytest.raises(ValueError, match=r"'tokens' must not exceed the 21 tokens .* \(got 64\)"):
+        get('diffuser').build(21, seed=0)
+    assert get('diffuser_repo').build(21, seed=0).density() == 1  # all within one window
+    with pytest.raises(ValueError, match=r"'length' must not exceed the 4096 .* \(got 4097\)"):
+        get('diffuser_repo').build(4097, seed=0)
 
 
 @pytest.mark.parametrize(('name', 'parameters', 'error', 'match'), [
     ('bigbrid', {}, ValueError, r"must be one of 'star', .* \(got 'bigbrid'\); did you mean "
                                 r"'bigbird'\?$"),
     ('Longformer', {}, ValueError, r"\(got 'Longformer'\); did you mean 'longformer'"),
-    ('zzz', {}, ValueError, r"'diffuser' \(got 'zzz'\)$"),
+    ('zzz', {}, ValueError, r"'diffuser_repo' \(got 'zzz'\)$"),
     (3, {}, TypeError, r"'name' must be a str \(got int\)"),
     ('star', {'radius': 1}, TypeError, r"'radius' is not a parameter of 'star', .*: none"),
     ('diffuser', {'radius': 1}, TypeError,
@@ -171,6 +248,17 @@ def test_get(pattern, expected):
     ('longformer', {'radius': 1, 'num_global': -1}, ValueError,
      r"'num_global' must not be negative \(got -1\)"),
     ('bigbird', {'block': 1.5}, TypeError, r"'block' must be an int \(got float\)"),
+    ('diffuser', {'block': 0}, ValueError, r"'block' must be at least 1 \(got 0\)"),
+    ('diffuser', {'block': 48}, ValueError,
+     r"'num_global' must be a multiple of 'block' \(got 64 and 48\)"),
+    ('diffuser', {'block': 16, 'num_random': 24}, ValueError,
+     r"'num_random' must be a multiple of 'block' \(got 24 and 16\)"),
+    ('diffuser', {'block': 4, 'uniform': True}, ValueError,
+     r"'block' must be 1 with 'uniform', .* \(got 4\)"),
+    ('diffuser', {'uniform': 1}, TypeError, r"'uniform' must be a bool \(got int\)"),
+    ('diffuser', {'cls_global': True, 'num_global': 0}, ValueError,
+     r"'num_global' must be positive with 'cls_global', .* \(got 0\)"),
+    ('diffuser_repo', {'size': 0}, ValueError, r"'size' must be at least 1 \(got 0\)"),
     ('diffuser', {'window': 63}, ValueError, r"'width' must be even, .* \(got 63\)"),
 ])
 def test_get_refuses(name, parameters, error, match):

@@ -9,7 +9,14 @@ import pytest
 import torch
 from scipy import stats
 
-from graphattn.patterns import GlobalTokens, RandomBlocks, RandomKeys, RandomPairs, RandomRegular
+from graphattn.patterns import (
+    Cropped,
+    GlobalTokens,
+    RandomBlocks,
+    RandomKeys,
+    RandomPairs,
+    RandomRegular,
+)
 
 UNLIKELY = 1e-4  # of a dozen tests of right samplers, one in 800 suites would fail
 
@@ -111,6 +118,24 @@ def test_random_global_tokens_favour_no_token():
     draws = masks(GlobalTokens(3, random=True), 1500, 10).diagonal(axis1=1, axis2=2)
     assert (draws.sum(1) == 3).all()
     assert chance_of_such_means(draws, 0.3) > UNLIKELY
+
+
+def test_random_global_blocks_favour_no_block_and_spare_the_first_tokens():
+    draws = masks(GlobalTokens(4, random=True, first=3, block=2), 1500, 12)
+    draws = draws.diagonal(axis1=1, axis2=2)
+    assert not draws[:, :3].any() and not draws[:, 11].any()  # 11 is half a block
+    assert (draws[:, 3:11:2] == draws[:, 4:11:2]).all()
+    assert (draws.sum(1) == 4).all()
+    assert chance_of_such_means(draws[:, 3:11:2], 2 / 4) > UNLIKELY
+
+
+def test_cropped_is_a_corner_of_one_draw():
+    pattern = Cropped(RandomKeys(5) | GlobalTokens(2, random=True), 40)
+    whole = pattern.build(40, seed=3).to_mask()
+    for size in ((40, 40), (17, 17), (40, 6), (6, 40), (1, 1)):
+        corner = whole[:size[0], :size[1]]
+        assert torch.equal(pattern.build(*size, seed=3).to_mask(), corner)
+    assert pattern.pattern.build(40, seed=3) == pattern.build(40, seed=3)
 
 
 @pytest.mark.parametrize('num_tokens', range(1, 10))

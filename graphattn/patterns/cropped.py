@@ -1,0 +1,56 @@
+"""The leading part of one large graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn.patterns.base import Pattern
+
+
+@dataclass(frozen=True, repr=False)
+class Cropped(Pattern):
+    """The first tokens of the graph that a pattern has for ``size`` tokens.
+
+    What the pattern draws, it draws for all ``size`` tokens, so that with one seed the graph of a
+    shorter sequence is a part of that of a longer one, and random keys and global tokens grow
+    fewer with the length. Time and memory are those of the large graph.
+
+    Args:
+        pattern (Pattern): What is cropped.
+        size (int): Tokens of the large graph.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``size`` is below 1, or, when built, there are more tokens than that.
+
+    Source: the code of Feng et al., "Diffuser" (2023), which crops one graph of 4,096 tokens.
+
+    Example:
+        >>> from graphattn.patterns import Cropped, RandomKeys
+        >>> Cropped(RandomKeys(64), 4096).build(1024, seed=0)
+        BipartiteGraph(num_queries=1024, num_keys=1024, num_edges=16254, density=1.6%)
+    """
+
+    pattern: Pattern
+    size: int
+
+    def __post_init__(self):
+        if not isinstance(self.pattern, Pattern):
+            raise TypeError(f"'pattern' must be a Pattern (got {type(self.pattern).__name__})")
+        self._require_int('size', at_least=1)
+
+    @property
+    def is_random(self) -> bool:
+        return self.pattern.is_random
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        length = max(num_queries, num_keys)
+        if length > self.size:
+            raise ValueError(f"'length' must not exceed the {self.size} tokens of the graph that "
+                             f"is cropped (got {length})")
+        key, query = edges = self.pattern.edges(self.size, self.size, generator)
+        return edges[:, (key < num_keys) & (query < num_queries)]
