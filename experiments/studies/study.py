@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock
 from matplotlib.figure import Figure
 
 from experiments import train
@@ -39,7 +40,8 @@ class Study:
     def trained(self, run: str, *options: str) -> Path:
         """Trains as ``experiments.train fit`` does with these options, once.
 
-        A finished run of the same options is taken as it is; one that was killed is resumed.
+        A finished run of the same options is taken as it is, and one that was killed is resumed.
+        Studies may run side by side: who needs a run that another one trains waits for it.
 
         Args:
             run (str): Name of the run's folder.
@@ -52,18 +54,24 @@ class Study:
             ValueError: The folder holds a run of other options.
         """
         folder = self.out / self.scale / 'runs' / run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f'{folder}.lock'):
+            self._train(folder, options)
+        return folder
+
+    def _train(self, folder: Path, options: tuple[str, ...]) -> None:
         said = json.dumps([Path(option).read_text() if option.endswith('.yaml') else option
                            for option in options], indent=1)
         record, checkpoint = folder / 'options.json', folder / 'checkpoints' / 'last.ckpt'
-        if record.exists() and record.read_text() != said:
+        has_begun = (folder / 'config.yaml').exists()
+        if has_begun and record.exists() and record.read_text() != said:
             raise ValueError(f"'out' holds a run of other options: {record}; choose another "
                              f"folder or delete {folder}")
         write_whole(record, lambda path: path.write_text(said))
         if not (folder / 'summary.json').exists():
-            print(f'\n{self.name}: {run}')
+            print(f'\n{self.name}: {folder.name}')
             resume = ['--ckpt_path', str(checkpoint)] if checkpoint.exists() else []
             train.main(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
-        return folder
 
     def report(self, rows: list[dict], figure: Figure) -> None:
         """Prints the rows and writes them, with the figure, to the study's folder."""

@@ -1,0 +1,174 @@
+r"""Attention without its diagonal (SparseBERT, Tables 1 and 4).
+
+    python -m experiments.studies.diagonal --scale small
+
+Models are pre-trained and fine-tuned with every pair, without the diagonal, and without as many
+random pairs, which are the same in all heads and layers (Sec. 3.3.3); and along the six fixed
+patterns with and without the diagonal (Sec. 4.3.1). The structured masks of DAM are learned once:
+their pre-training decides about the diagonal itself, so it is put in or out before fine-tuning.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jsonargparse import auto_cli
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.studies.pruned_runs import spread
+from experiments.studies.study import ScaleName, Study, summary
+from experiments.studies.text_runs import PATTERNS, TextRuns, scores
+from graphattn.patterns import (
+    Full,
+    Pattern,
+    SlidingWindow,
+    load_masks,
+    randomly_dropped,
+    without_diagonal,
+)
+
+WITH, WITHOUT, RANDOM = 'with', 'without', 'with, random pairs dropped'
+# Sparsity and average score in per cent, of Tables 1 (development sets) and 4.
+PAPER = {
+    ('Full', WITH): (None, 83.8), ('Full', RANDOM): (None, 83.4), ('Full', WITHOUT): (None, 83.9),
+    ('Strided', WITH): (70.4, 79.5), ('Strided', WITHOUT): (71.2, 80.2),
+    ('Fixed', WITH): (72.7, 79.7), ('Fixed', WITHOUT): (73.4, 79.6),
+    ('Longformer', WITH): (88.7, 80.1), ('Longformer', WITHOUT): (89.5, 80.1),
+    ('LogSparse', WITH): (89.8, 77.9), ('LogSparse', WITHOUT): (90.6, 77.8),
+    ('BigBird', WITH): (93.2, 79.4), ('BigBird', WITHOUT): (93.9, 79.5),
+    ('Star', WITH): (96.1, 78.9), ('Star', WITHOUT): (96.9, 78.6),
+    ('DAM_s, 1e-4', WITH): (90.4, 80.5), ('DAM_s, 1e-4', WITHOUT): (91.2, 80.9),
+    ('DAM_s, 1e-1', WITH): (92.7, 79.3), ('DAM_s, 1e-1', WITHOUT): (93.5, 79.6)}
+SEEDS = {'smoke': 2, 'small': 3, 'paper': 3}
+CHOSEN = {'smoke': ('Star',), 'small': ('Strided', 'BigBird', 'Star'), 'paper': tuple(PATTERNS)}
+WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': ('1e-4', '1e-3'), 'paper': ('1e-4', '1e-1')}
+LOSS = 'masked tokens, loss'
+SPREADS = {LOSS: 'loss, spread', 'average': 'average, spread'}
+COLOURS = {WITH: 'C0', RANDOM: '0.6', WITHOUT: 'C1'}
+LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('CoLA', 'RTE'), 'paper': ('CoLA', 'RTE', 'SST-2')}
+
+
+def main(
+    scale: ScaleName = 'small',
+    corpus: str | None = None,
+    glue: Path | None = None,
+    tasks: list[str] | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> None:
+    """Trains with and without the diagonal and compares.
+
+    Args:
+        scale: How much of it.
+        corpus: Text for pre-training; the documentation of this Python if omitted.
+        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
+        tasks: Some of the tasks; all that are there, or some local ones, if omitted.
+        seeds: Trainings, from the start, with every pair and without 1 / n of them.
+        out: Folder of all studies.
+    """
+    study = Study('diagonal', scale, out)
+    runs = TextRuns(study, corpus, glue)
+    tasks = runs.chosen(tasks or (runs.tasks if glue else LOCAL_TASKS[scale]))
+    rows = _full(runs, tasks, range(seeds or SEEDS[scale]))
+    for name in CHOSEN[scale]:
+        rows += _pattern(runs, tasks, name)
+    for weight in WEIGHTS[scale]:
+        rows += _learned(runs, tasks, weight)
+    print(f'\n{runs.about}; {runs.sizes["max_length"]} tokens, in the paper 128')
+    study.report(rows, _draw(rows, runs.about))
+
+
+def _full(runs: TextRuns, tasks: Sequence[str], seeds: range) -> list[dict]:
+    patterns = {WITH: Full(), RANDOM: randomly_dropped(), WITHOUT: without_diagonal(Full())}
+    rows = []
+    for diagonal, pattern in patterns.items():
+        results = [_tuned(runs, runs.fixed(_run('full', diagonal), pattern, seed), tasks, seed)
+                   for seed in seeds]
+        rows.append(_row('Full', diagonal, _sparsity(runs, [pattern]), results))
+    return rows
+
+
+def _pattern(runs: TextRuns, tasks: Sequence[str], name: str) -> list[dict]:
+    pattern = PATTERNS[name]
+    rows = []
+    for diagonal, kept in ((WITH, pattern), (WITHOUT, without_diagonal(pattern))):
+        run = runs.fixed(_run(name.lower(), diagonal), kept)
+        rows.append(_row(name, diagonal, _sparsity(runs, [kept]), [_tuned(runs, run, tasks, 0)]))
+    return rows
+
+
+def _learned(runs: TextRuns, tasks: Sequence[str], weight: str) -> list[dict]:
+    run = runs.dam('s', weight)
+    masks = load_masks(run / 'masks.npz')
+    changes: dict[str, Callable[[Pattern], Pattern]] = {
+        WITH: lambda mask: mask | SlidingWindow(0), WITHOUT: without_diagonal}
+    rows = []
+    for diagonal, change in changes.items():
+        changed = [change(mask) for mask in masks]
+        tuned = {column: score for task in tasks for column, score in scores(
+            runs.tuned(run, task, name=f'{diagonal}_diagonal', masks=changed)).items()}
+        rows.append(_row(f'DAM_s, {weight}', diagonal, _sparsity(runs, changed), [tuned]))
+    return rows
+
+
+def _run(name: str, diagonal: str) -> str:
+    return name + {WITH: '', WITHOUT: '_no_diagonal', RANDOM: '_randomly_dropped'}[diagonal]
+
+
+def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[str, float]:
+    """The loss of a pre-training and the scores of its fine-tunings."""
+    result = {LOSS: summary(run)['mlm_loss']}
+    for task in tasks:
+        result |= scores(runs.tuned(run, task, seed))
+    return result
+
+
+def _sparsity(runs: TextRuns, patterns: list[Pattern]) -> float:
+    """Of a sequence of full length, in per cent."""
+    size = runs.sizes['max_length']
+    return 100 * (1 - statistics.mean(pattern.build(size, seed=0).density()
+                                      for pattern in patterns))
+
+
+def _row(name: str, diagonal: str, sparsity: float, results: list[dict[str, float]]) -> dict:
+    tasks = [column for column in results[0] if column != LOSS]
+    average = [statistics.mean(result[task] for task in tasks) for result in results]
+    losses = [result[LOSS] for result in results if LOSS in result]
+    paper_sparsity, paper_average = PAPER.get((name, diagonal), (None, None))
+    return {
+        'attention': name, 'diagonal': diagonal, 'sparsity, %': sparsity,
+        'paper, sparsity': paper_sparsity,
+        LOSS: statistics.mean(losses) if losses else None, 'loss, spread': spread(losses),
+        **{task: statistics.mean(result[task] for result in results) for task in tasks},
+        'average': statistics.mean(average), 'average, spread': spread(average),
+        'paper, average': paper_average}
+
+
+def _draw(rows: list[dict], about: str) -> Figure:
+    figure = Figure(figsize=(16, 4.8), layout='constrained')
+    titles = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
+              'paper, average': 'in the paper: average score on GLUE, %'}
+    names = list(dict.fromkeys(row['attention'] for row in rows))
+    panels = figure.subplots(1, len(titles))
+    for axes, (column, title) in zip(panels, titles.items()):
+        for number, (diagonal, colour) in enumerate(COLOURS.items()):
+            chosen = [row for row in rows
+                      if row['diagonal'] == diagonal and row[column] is not None]
+            at = [names.index(row['attention']) + 0.2 * (number - 1) for row in chosen]
+            error = [row.get(SPREADS.get(column)) or 0. for row in chosen]
+            axes.errorbar(at, [row[column] for row in chosen], error, label=diagonal, color=colour,
+                          marker='o', ls='none', capsize=3)
+        axes.set(title=title, xlim=(-0.5, len(names) - 0.5))
+        axes.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha='right')
+        axes.grid(alpha=0.3)
+    panels[-1].legend(fontsize=8, title='diagonal')
+    figure.suptitle('Attention with and without its diagonal. The paper: without it is as good, at '
+                    f'a higher sparsity.\n{about}', fontsize=10)
+    return figure
+
+
+if __name__ == '__main__':
+    auto_cli(main)

@@ -1,0 +1,165 @@
+r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 and Fig. 4 to 6).
+
+    python -m experiments.studies.masks --scale small
+
+Six patterns, with the parameters that give the paper's sparsities at 128 tokens, and DAM's masks,
+unstructured and structured, for four lambdas. Each model is pre-trained and then fine-tuned; a
+learned mask is drawn anew in each step of pre-training and then settled by threshold.
+
+Lambda weighs a sum over heads and pairs (Eq. 7), against a gradient of the task that grows with
+training, and Adam makes of any gradient a step of about the learning rate. So how sparse a lambda
+makes a mask depends on the number of steps, of tokens and of heads: the sparsity that is reached
+stands beside it, and the small scale has smaller lambdas.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import torch
+from jsonargparse import auto_cli
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
+
+from experiments.studies.pruned_runs import spread
+from experiments.studies.study import ScaleName, Study, summary
+from experiments.studies.text_runs import LAMBDAS, PATTERNS, SMALL_LAMBDAS, TextRuns, scores
+from graphattn.patterns import Pattern, load_masks
+
+# Sparsity and average score in per cent, of Table 3.
+PAPER = {
+    'Strided': (70.4, 79.5), 'Fixed': (72.7, 79.7), 'Longformer': (88.7, 80.1),
+    'LogSparse': (89.8, 77.9), 'BigBird': (93.2, 79.4), 'Star': (96.1, 78.9),
+    'DAM_u, 1e-4': (78.9, 82.0), 'DAM_u, 1e-3': (79.2, 81.6), 'DAM_u, 1e-2': (79.8, 81.3),
+    'DAM_u, 1e-1': (85.8, 80.8), 'DAM_s, 1e-4': (91.2, 80.9), 'DAM_s, 1e-3': (91.6, 80.3),
+    'DAM_s, 1e-2': (91.7, 79.8), 'DAM_s, 1e-1': (93.5, 79.6)}
+CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)}
+WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
+SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
+LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('CoLA', 'RTE'), 'paper': ('CoLA', 'RTE', 'SST-2')}
+LOSS = 'masked tokens, loss'
+DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}  # lambda, as in Fig. 5 and 6
+HEADS_PER_ROW = 6
+
+
+def main(
+    scale: ScaleName = 'small',
+    corpus: str | None = None,
+    glue: Path | None = None,
+    tasks: list[str] | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> None:
+    """Trains along fixed patterns and learned masks and compares.
+
+    Args:
+        scale: How much of it.
+        corpus: Text for pre-training; the documentation of this Python if omitted.
+        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
+        tasks: Some of the tasks; all that are there, or some local ones, if omitted.
+        seeds: Fine-tunings of each kind.
+        out: Folder of all studies.
+    """
+    study = Study('masks', scale, out)
+    runs = TextRuns(study, corpus, glue)
+    tasks = runs.chosen(tasks or (runs.tasks if glue else LOCAL_TASKS[scale]))
+    seeds = range(seeds or SEEDS[scale])
+    size = runs.sizes['max_length']
+    rows, pictures = [], {}
+    for name in CHOSEN[scale]:
+        run, mask = runs.fixed(name.lower(), PATTERNS[name]), _dense((PATTERNS[name],), size)
+        rows.append(_row(runs, name, run, mask, tasks, seeds))
+    for kind, weight in product(('u', 's'), WEIGHTS[scale]):
+        run, name = runs.dam(kind, weight), f'DAM_{kind}, {weight}'
+        mask = _dense(load_masks(run / 'masks.npz'), size)
+        rows.append(_row(runs, name, run, mask, tasks, seeds))
+        if weight == DRAWN[scale]:
+            pictures[name] = mask
+    print(f'\n{runs.about}; {size} tokens, in the paper 128')
+    study.report(rows, _draw(rows, pictures, runs.about))
+
+
+def _dense(heads: Sequence[Pattern], size: int) -> Tensor:
+    """The pairs of each head in a sequence of full length, bool ``[heads, n, n]``."""
+    return torch.stack([pattern.build(size, seed=0).to_mask() for pattern in heads])
+
+
+def _row(runs: TextRuns, name: str, run: Path, mask: Tensor, tasks: Sequence[str],
+         seeds: range) -> dict:
+    results = [{column: score for task in tasks
+                for column, score in scores(runs.tuned(run, task, seed)).items()}
+               for seed in seeds]
+    average = [statistics.mean(result.values()) for result in results]
+    paper_sparsity, paper_average = PAPER.get(name, (None, None))
+    inside = mask[:, 1:-1, 1:-1].float()
+    neighbours = [inside.diagonal(offset, 1, 2).mean() for offset in (-1, 1)]
+    return {
+        'mask': name, 'sparsity, %': _percent(1 - mask.float().mean()),
+        'paper, sparsity': paper_sparsity,
+        'diagonal, %': _percent(inside.diagonal(0, 1, 2).mean()),
+        'neighbours, %': _percent(sum(neighbours) / 2),
+        LOSS: summary(run)['mlm_loss'],
+        **{task: statistics.mean(result[task] for result in results) for task in results[0]},
+        'average': statistics.mean(average), 'average, spread': spread(average),
+        'paper, average': paper_average}
+
+
+def _percent(share: Tensor) -> float:
+    return 100 * float(share)
+
+
+def _draw(rows: list[dict], pictures: dict[str, Tensor], about: str) -> Figure:
+    most_heads = max((len(mask) for mask in pictures.values()), default=0)
+    height = 1.6 * -(-most_heads // HEADS_PER_ROW) + 0.4
+    figure = Figure(figsize=(15, 4.5 + height), layout='constrained')
+    top, bottom = figure.subfigures(2, 1, height_ratios=[4.5, height])
+    _draw_scores(top, rows)
+    if pictures:
+        parts = bottom.subfigures(1, len(pictures), squeeze=False).flatten()
+        for part, (name, mask) in zip(parts, pictures.items()):
+            _draw_heads(part, name, mask)
+    figure.suptitle('Masks at their sparsities. The paper, on GLUE: learned ones are better than '
+                    f'fixed ones in almost all cases.\n{about}', fontsize=10)
+    return figure
+
+
+def _draw_scores(figure: SubFigure, rows: list[dict]) -> None:
+    kinds = {'fixed': ('0.4', 's'), 'DAM_u': ('C0', 'o'), 'DAM_s': ('C1', 'o')}
+    titles = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
+              'paper, average': 'in the paper: average score on GLUE, %'}
+    for axes, (column, title) in zip(figure.subplots(1, 3), titles.items()):
+        x = 'paper, sparsity' if column.startswith('paper') else 'sparsity, %'
+        for kind, (colour, marker) in kinds.items():
+            chosen = [row for row in rows if (row['mask'].split(',')[0] == kind
+                                              or kind == 'fixed' and row['mask'] in PATTERNS)
+                      and row[column] is not None]
+            axes.plot([row[x] for row in chosen], [row[column] for row in chosen], marker,
+                      color=colour, ls='-' if kind != 'fixed' else 'none', lw=0.8, label=kind)
+            for row in chosen:
+                label = row['mask'].split(', ')[-1]
+                axes.annotate(label, (row[x], row[column]), fontsize=7, xytext=(4, 3),
+                              textcoords='offset points')
+        axes.set(title=title, xlabel='sparsity, %')
+        axes.margins(0.12)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+
+def _draw_heads(figure: SubFigure, name: str, mask: Tensor) -> None:
+    num_columns = min(HEADS_PER_ROW, len(mask))
+    panels = figure.subplots(-(-len(mask) // num_columns), num_columns, squeeze=False).flatten()
+    for head, (axes, pairs) in enumerate(zip(panels, mask)):
+        axes.imshow(pairs.numpy(), cmap='gray', vmin=0, vmax=1, interpolation='nearest')
+        axes.set_title(f'head {head}', fontsize=8)
+        axes.set(xticks=[], yticks=[])
+    for axes in panels[len(mask):]:
+        axes.remove()
+    figure.suptitle(f'{name}: query over key, white is attended', fontsize=9)
+
+
+if __name__ == '__main__':
+    auto_cli(main)

@@ -1,0 +1,109 @@
+r"""Pairs that are pruned by their learned importance, or at random (SparseBERT, Fig. 3).
+
+    python -m experiments.studies.pruning --scale small
+
+The soft masks P of a pre-training (Sec. 3.1) are thresholded: in each head the smallest 10 to 90 %
+of the entries go (Sec. 3.4). The pre-trained model is fine-tuned along the pairs that are left, and
+along as many random ones. Its loss on masked tokens, with no training along the new pairs, is there
+too. The model grew up with P and never met the random pairs, which favours P.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import auto_cli
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.studies.pruned_runs import PrunedRuns, spread
+from experiments.studies.study import ScaleName, Study
+from experiments.studies.text_runs import TextRuns
+
+PAPER_PERCENT = tuple(range(10, 100, 10))
+PERCENT = {'smoke': (50, 90), 'small': (30, 60, 90), 'paper': PAPER_PERCENT}
+SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
+LOSS = 'masked tokens, loss'
+RANDOM_MASKS = 3  # whose losses are averaged
+
+
+def main(
+    scale: ScaleName = 'small',
+    corpus: str | None = None,
+    glue: Path | None = None,
+    tasks: list[str] | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> None:
+    """Prunes the pairs of a pre-trained model by P and at random, and fine-tunes what is left.
+
+    Args:
+        scale: How much of it.
+        corpus: Text for pre-training; the documentation of this Python if omitted.
+        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
+        tasks: Some of the tasks; all that are there if omitted.
+        seeds: Fine-tunings of each kind, each with other random pairs.
+        out: Folder of all studies.
+    """
+    study = Study('pruning', scale, out)
+    runs = TextRuns(study, corpus, glue)
+    tasks = runs.chosen(tasks or runs.tasks)
+    pruned = PrunedRuns(runs)
+    percent, seeds = PERCENT[scale], range(seeds or SEEDS[scale])
+    rows = [_row(LOSS, share, [pruned.loss(pruned.masks(share))],
+                 [pruned.loss(pruned.masks(share, seed)) for seed in range(RANDOM_MASKS)])
+            for share in (0, *PAPER_PERCENT)]
+    for task in tasks:
+        rows += _fine_tuned(pruned, task, percent, seeds)
+    compared = [row['better here'] for row in rows if row['better in the paper'] == 'P']
+    rows.append({'task': 'all', 'better here': f'P in {compared.count("P")} of {len(compared)}',
+                 'better in the paper': 'P in all'})
+    print(f'\n{runs.about}')
+    study.report(rows, _draw(rows[:-1], runs.about))
+
+
+def _fine_tuned(pruned: PrunedRuns, task: str, percent: Sequence[int],
+                seeds: range) -> list[dict]:
+    rows = []
+    for share in (0, *percent):
+        by_p = [pruned.tuned(task, seed, share) for seed in seeds]
+        # Without pruning there is nothing to choose.
+        at_random = [pruned.tuned(task, seed, share, seed) for seed in seeds] if share else by_p
+        rows += [_row(column, share, [score[column] for score in by_p],
+                      [score[column] for score in at_random]) for column in by_p[0]]
+    return sorted(rows, key=lambda row: row['task'])
+
+
+def _row(task: str, percent: int, by_p: list[float], at_random: list[float]) -> dict:
+    gain = statistics.mean(by_p) - statistics.mean(at_random)
+    gain = -gain if task == LOSS else gain
+    better = 'P' if gain > 0 else 'random' if gain < 0 else 'neither'
+    return {'task': task, 'sparsity, %': percent,
+            'by P': statistics.mean(by_p), 'by P, spread': spread(by_p),
+            'at random': statistics.mean(at_random), 'at random, spread': spread(at_random),
+            'better here': better if percent else None,
+            'better in the paper': 'P' if percent and task != LOSS else None}
+
+
+def _draw(rows: list[dict], about: str) -> Figure:
+    tasks = list(dict.fromkeys(row['task'] for row in rows))
+    figure = Figure(figsize=(3.6 * len(tasks), 4), layout='constrained')
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks):
+        chosen = [row for row in rows if row['task'] == task]
+        for how, colour in (('by P', 'C0'), ('at random', 'C1')):
+            axes.errorbar([row['sparsity, %'] for row in chosen], [row[how] for row in chosen],
+                          [row[f'{how}, spread'] or 0. for row in chosen], label=f'pruned {how}',
+                          color=colour, marker='o', capsize=3)
+        axes.set(title=task, xlabel='pruned pairs, %', ylabel='' if task == LOSS else 'score, %')
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    figure.suptitle('Pruning by learned importance P, and at random. The paper: P is better on '
+                    f'every task.\n{about}', fontsize=10)
+    return figure
+
+
+if __name__ == '__main__':
+    auto_cli(main)
