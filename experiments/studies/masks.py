@@ -40,7 +40,6 @@ PAPER = {
 CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)}
 WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
-LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('CoLA', 'RTE'), 'paper': ('CoLA', 'RTE', 'SST-2')}
 LOSS = 'masked tokens, loss'
 DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}  # lambda, as in Fig. 5 and 6
 HEADS_PER_ROW = 6
@@ -66,7 +65,7 @@ def main(
     """
     study = Study('masks', scale, out)
     runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or (runs.tasks if glue else LOCAL_TASKS[scale]))
+    tasks = runs.chosen(tasks or runs.default_tasks)
     seeds = range(seeds or SEEDS[scale])
     size = runs.sizes['max_length']
     rows, pictures = [], {}

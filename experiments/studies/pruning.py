@@ -49,7 +49,7 @@ def main(
     """
     study = Study('pruning', scale, out)
     runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or runs.tasks)
+    tasks = runs.chosen(tasks or runs.default_tasks)
     pruned = PrunedRuns(runs)
     percent, seeds = PERCENT[scale], range(seeds or SEEDS[scale])
     rows = [_row(LOSS, share, [pruned.loss(pruned.masks(share))],

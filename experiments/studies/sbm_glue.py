@@ -45,13 +45,13 @@ def main(
         scale: How much of it.
         corpus: Text for pre-training; the documentation of this Python if omitted.
         glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Those of the paper if omitted, or all local ones.
+        tasks: Those of the paper if omitted, or some local ones.
         seeds: Fine-tunings of each kind.
         out: Folder of all studies.
     """
     study = Study('sbm_glue', scale, out)
     runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or (TASKS if glue else runs.tasks))
+    tasks = runs.chosen(tasks or (TASKS if glue else runs.default_tasks))
     masked_tokens, sampled, tuning = (
         ('--config', str(runs.config(f'{name}.yaml')))
         for name in ('pretrain_mlm', 'pretrain_sbm', 'finetune_sbm'))

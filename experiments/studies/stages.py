@@ -24,7 +24,6 @@ from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, TextRuns, scor
 from graphattn.patterns import load_masks
 
 TASKS = ('QNLI', 'MRPC')
-LOCAL_TASKS = ('RTE', 'CoLA')
 WEIGHTS = {'smoke': LAMBDAS[-1:], 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 PERCENT = (80, 85, 90, 95)
 SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
@@ -45,14 +44,14 @@ def main(
         scale: How much of it.
         corpus: Text for pre-training; the documentation of this Python if omitted.
         glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Those of the paper if omitted, or two local ones.
+        tasks: Those of the paper if omitted, or some local ones.
         seeds: Fine-tunings of each kind.
         out: Folder of all studies.
     """
     study = Study('stages', scale, out)
     runs = TextRuns(study, corpus, glue)
     pruned, seeds = PrunedRuns(runs), range(seeds or SEEDS[scale])
-    tasks = runs.chosen(tasks or (TASKS if glue else LOCAL_TASKS))
+    tasks = runs.chosen(tasks or (TASKS if glue else runs.default_tasks))
     dam = {f'DAM_{kind}, {weight}': runs.dam(kind, weight)
            for kind in ('u', 's') for weight in WEIGHTS[scale]}
     rows = []

@@ -33,6 +33,8 @@ PATTERNS = {
     'BigBird': get('bigbird', block=1, num_global=2, num_random=2),
     'Star': Star(),
 }
+# After the small pre-training, scores of the other local tasks are those of guessing.
+LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('SST-2',), 'paper': tuple(HEADERS)}
 LAMBDAS = ('1e-4', '1e-3', '1e-2', '1e-1')  # of DAM, Eq. 7
 # Of a few hundred steps a third is over before attention matters to the loss. Until then, at the
 # size 'small', the penalty outweighs the task for lambda above about 6e-4 (structured) and 6e-3
@@ -116,6 +118,11 @@ class TextRuns:
         if self.glue is None:
             return tuple(HEADERS)
         return tuple(task for task in TASKS if (self.glue / task).is_dir())
+
+    @property
+    def default_tasks(self) -> tuple[str, ...]:
+        """All that there are of GLUE, or those local ones that a pre-training of this scale helps."""
+        return self.tasks if self.glue else LOCAL_TASKS[self.study.scale]
 
     def chosen(self, tasks: Sequence[str]) -> tuple[str, ...]:
         """``tasks``, if all of them are there: asked before a long pre-training.
