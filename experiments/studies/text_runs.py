@@ -121,7 +121,7 @@ class TextRuns:
 
     @property
     def default_tasks(self) -> tuple[str, ...]:
-        """All that there are of GLUE, or those local ones that a pre-training of this scale helps."""
+        """All there are of GLUE, or the local ones that a pre-training of this scale helps."""
         return self.tasks if self.glue else LOCAL_TASKS[self.study.scale]
 
     def chosen(self, tasks: Sequence[str]) -> tuple[str, ...]:
