@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
 from functools import cache
 from numbers import Real
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import kernels
-from graphattn._checks import check_floating, check_ptr
+from graphattn._checks import check_floating, check_ptr, check_size
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.gather import restart
 from graphattn.pair_mask import PairMask
 
 if TYPE_CHECKING:
@@ -95,18 +98,177 @@ def edge_attention(
     scale = _check_numbers(scale, dropout_p, query)
     if backend == 'auto':
         backend = _choose_backend(query, key, value, graph, edge_gate, return_attention_weights)
-    kernel = kernels.load(backend)
     if return_attention_weights and backend in kernels.FUSED:
         raise ValueError(f"'return_attention_weights' needs a backend that forms them (got "
                          f"{backend!r}); 'auto' takes one")
-    dtype = query.dtype
-    if backend not in kernels.FUSED:
-        query, key, value = (x.to(torch.promote_types(dtype, torch.float))
-                             for x in (query, key, value))
+    kernel, dtype = kernels.load(backend), query.dtype
+    terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': scale}
     with torch.autocast(graph.device.type, enabled=False):
-        out, weight = kernel.edge_attention(query, key, value, graph, edge_bias=edge_bias,
-                                            edge_gate=edge_gate, scale=scale, dropout_p=dropout_p)
-    return (out.to(dtype), weight.to(dtype)) if return_attention_weights else out.to(dtype)
+        if backend in kernels.FUSED:
+            return kernel.edge_attention(query, key, value, graph, dropout_p=dropout_p, **terms)
+        query, key, value = (_accumulated(x) for x in (query, key, value))
+        weight = F.dropout(kernel.attention_weights(query, key, graph, **terms), dropout_p)
+        out = kernel.weighted_sum(weight, value, graph).to(dtype)
+    return (out, weight.to(dtype)) if return_attention_weights else out
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None = None,
+    edge_gate: Tensor | None = None,
+    scale: float | None = None,
+    dropout_p: float = 0.,
+    backend: str = 'auto',
+) -> Tensor:
+    r"""The weights of :func:`edge_attention` alone.
+
+    .. math::
+        \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}
+        \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
+        + \mathrm{bias}_{ij} \right)
+
+    Args:
+        query (Tensor): floating ``[num_queries, heads, channels]``.
+        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
+        graph (BipartiteGraph): The edges, which all heads share.
+        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
+        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
+        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
+            divided by ``1 - dropout_p``. Applied whenever positive.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which forms no weights.
+
+    Returns:
+        Tensor ``[num_edges, heads]`` in the order of ``graph.edge_index``, float32 for half
+        precision.
+
+    Raises:
+        TypeError, ValueError, ImportError: As :func:`edge_attention`.
+
+    Source: Diffuser, Eq. S.5.
+    """
+    edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
+    scale = _check_numbers(scale, dropout_p, query)
+    kernel = _weighing_kernel(backend, graph)
+    with torch.autocast(graph.device.type, enabled=False):
+        weight = kernel.attention_weights(_accumulated(query), _accumulated(key), graph,
+                                          edge_bias=edge_bias, edge_gate=edge_gate, scale=scale)
+        return F.dropout(weight, dropout_p) if dropout_p > 0 else weight
+
+
+def attention_diffusion(
+    alpha: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    hops: int | float,
+    teleport: float | Sequence[float] | Tensor,
+    backend: str = 'auto',
+) -> Tensor:
+    r"""Values after several hops along the edges, with a chance to stop after each.
+
+    .. math::
+        Z_{(0)} = V, \qquad Z_{(k+1)} = (1 - t) \, A Z_{(k)} + t \, V
+
+    A walk starts at the query, and every hop takes it to a key that its present token attends to,
+    by the weights ``alpha``. It stops with the probability ``teleport`` before each hop, and after
+    the last one anyway; the output is the mean value of where it stops. So a hop :math:`k < K` has
+    the weight :math:`t (1 - t)^k` and the last :math:`(1 - t)^K`. They sum to 1, unlike those of a
+    truncated series: at t = 0.1 and K = 5 there is 0.59 on :math:`A^5`.
+
+    A ``teleport`` of its own for every hop makes any weights: :func:`heat_teleport` gives those of
+    the heat kernel. ``alpha`` is the same for all hops, and so is what dropout made of it. A query
+    without keys keeps ``teleport * value``, for its walks are lost where they go on. A model is
+    causal at any depth if every edge is.
+
+    Args:
+        alpha (Tensor): floating ``[num_edges, heads]``, the weights of the edges.
+        value (Tensor): floating ``[num_tokens, heads, channels]``.
+        graph (BipartiteGraph): With as many keys as queries in every block, which are the same
+            tokens.
+        hops (int or float): Number of hops K. ``math.inf`` takes the limit
+            :math:`t (I - (1 - t) A)^{-1} V` by iteration, to the rounding of ``value``'s dtype;
+            its gradients are those of the limit, by iteration too, and no hop is kept for them.
+        teleport (float, sequence of float or Tensor): In [0, 1]: a number, one for each hop, or
+            what broadcasts to ``[hops, num_tokens, heads]``, a learned one for each head say.
+            Number k is the probability to stop after k hops.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'``. ``'numba'`` keeps
+            ``hops`` times the values for the backward pass.
+
+    Returns:
+        Tensor ``[num_tokens, heads, channels]`` of the dtype of ``value``; half precision
+        accumulates in float32. ``hops=0`` and ``teleport=1.`` return the values.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Sizes, devices or values do not fit, or the graph is not square.
+        RuntimeError: Infinitely many hops did not converge: weights of a query that sum to more
+            than 1, as dropout makes them, may let values grow.
+
+    Source: Diffuser, Eq. S.6, S.7 and Proposition 4.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.functional import attention_diffusion, attention_weights
+        >>> from graphattn.patterns import SlidingWindow
+        >>> query, key, value = torch.randn(3, 100, 4, 32)
+        >>> graph = SlidingWindow(2).build(100)
+        >>> alpha = attention_weights(query, key, graph)
+        >>> attention_diffusion(alpha, value, graph, hops=5, teleport=0.1).shape
+        torch.Size([100, 4, 32])
+    """
+    _check_diffused(alpha, value, graph)
+    chance = spread_teleport(teleport, hops, value)
+    if len(chance) == 0:
+        return value
+    kernel, accumulated = _weighing_kernel(backend, graph), _accumulated(value)
+    alpha = alpha.to(accumulated.dtype)
+    with torch.autocast(graph.device.type, enabled=False):
+        if hasattr(kernel, 'attention_diffusion') and hops != math.inf:
+            return kernel.attention_diffusion(alpha, value, graph, chance)
+        return diffuse(lambda z: kernel.weighted_sum(alpha, z, graph), accumulated,
+                       chance.unsqueeze(-1), to_the_limit=hops == math.inf).to(value.dtype)
+
+
+def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
+    r"""What ``teleport`` of each hop diffuses attention by the heat kernel.
+
+    .. math::
+        \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad
+        t_k = \frac{\theta_k}{\sum_{m=k}^{K} \theta_m}
+
+    The weights of K hops are scaled to sum to 1, as Eq. S.6 asks of all weights: constant values
+    then stay what they are. The paper has the kernel with infinitely many hops only.
+
+    Args:
+        hops (int): Number of hops K.
+        time (float): :math:`\tau`, the mean number of hops were there no last one; positive.
+
+    Returns:
+        tuple of ``hops`` floats in [0, 1], for :func:`attention_diffusion` and the layers.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range.
+
+    Source: Diffuser, Eq. S.6 and Appendix A.
+
+    Example:
+        >>> from graphattn.functional import heat_teleport
+        >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
+        [0.4, 0.667]
+    """
+    check_size('hops', hops)
+    if not isinstance(time, Real) or not 0 < time < math.inf:
+        raise ValueError(f"'time' must be a positive number (got {time})")
+    log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
+    weight = np.exp(log_weight - log_weight.max())
+    to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short
+    # Where weights vanish before the last hop, no walk arrives that could go on.
+    stop = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
+    return tuple(stop[:-1].tolist())
 
 
 def pair_attention(
@@ -116,6 +278,8 @@ def pair_attention(
     ptr: Tensor,
     mask: PairMask,
     *,
+    hops: int | float = 1,
+    teleport: float | Sequence[float] | Tensor = 0.,
     scale: float | None = None,
     dropout_p: float = 0.,
 ) -> Tensor:
@@ -137,6 +301,8 @@ def pair_attention(
         value (Tensor): ``[num_tokens, heads, value_channels]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         mask (PairMask): The mask of each head, which all sequences share.
+        hops (int or float): As in :func:`attention_diffusion`; one without a teleport is attention.
+        teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Instead of :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
             divided by ``1 - dropout_p``. Applied whenever positive.
@@ -159,20 +325,30 @@ def pair_attention(
     """
     _check_pair_arguments(query, key, value, ptr, mask)
     scale = _check_numbers(scale, dropout_p, query)
-    lengths = ptr.diff().tolist()
-    parts = [x.split(lengths) for x in (query, key, value)]
+    lengths, chance = ptr.diff().tolist(), spread_teleport(teleport, hops, value)
+    parts = [x.split(lengths) for x in (query, key, value, chance.permute(1, 2, 0))]
     out = list(parts[2])
     with torch.autocast(query.device.type, enabled=False):
         for length in set(lengths) - {0}:
             members = [b for b, other in enumerate(lengths) if other == length]
-            blocks = [torch.stack([part[b] for b in members]).transpose(1, 2) for part in parts]
+            *blocks, block_chance = [torch.stack([part[b] for b in members]).transpose(1, 2)
+                                     for part in parts]
             bias = mask.bias(length).to(query.dtype)
             # Kernels disagree on the softmax of nothing, so these rows attend and are then zeroed.
             is_empty = bias.isneginf().all(dim=-1, keepdim=True)
-            attended = F.scaled_dot_product_attention(
-                *blocks, attn_mask=bias.masked_fill(is_empty, 0.), dropout_p=dropout_p, scale=scale)
-            attended = attended.masked_fill(is_empty, 0.).transpose(1, 2)
-            for b, block in zip(members, attended.unbind()):
+            bias = bias.masked_fill(is_empty, 0.)
+            if is_one_hop(hops, teleport):
+                attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias,
+                                                          dropout_p=dropout_p, scale=scale)
+                attended = attended.masked_fill(is_empty, 0.)
+            else:
+                query_b, key_b, value_b = (_accumulated(x) for x in blocks)
+                weight = (query_b @ key_b.mT * scale + bias).softmax(dim=-1)
+                weight = F.dropout(weight.masked_fill(is_empty, 0.), dropout_p)
+                attended = diffuse(weight.matmul, value_b,
+                                   block_chance.movedim(-1, 0).unsqueeze(-1),
+                                   to_the_limit=hops == math.inf).to(value.dtype)
+            for b, block in zip(members, attended.transpose(1, 2).unbind()):
                 out[b] = block
     # Joined to every argument, should there be nothing to attend to.
     nothing = sum(x[:0].sum() for x in (query, key, mask.values))
@@ -219,6 +395,118 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
         return kernel.edge_dot(query, key, graph).squeeze(1)
 
 
+def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
+                    value: Tensor) -> Tensor:
+    """Checks both; returns ``[hops, num_tokens, heads]``, one hop for infinitely many, and none if
+    the values are never left."""
+    if isinstance(teleport, Tensor) and teleport.device != value.device:
+        raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
+                         f"{teleport.device})")
+    check_hops(hops)
+    check_teleport(teleport, hops)
+    dtype = torch.promote_types(value.dtype, torch.float)
+    if isinstance(teleport, Tensor):
+        chance = teleport.to(dtype)
+    else:
+        chance = torch.tensor(teleport, dtype=dtype, device=value.device)
+        chance = chance[:, None, None] if chance.dim() else chance
+        hops = 0 if chance.dim() == 0 and teleport == 1 else hops
+    shape = (1 if hops == math.inf else hops, *value.shape[:2])
+    try:
+        return chance.expand(shape) if hops else chance.new_empty(shape)
+    except RuntimeError:
+        raise ValueError(f"'teleport' must be a number or broadcast to {list(shape)}, [hops, "
+                         f"num_tokens, heads] (got shape {tuple(chance.shape)})") from None
+
+
+def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, chance: Tensor, *,
+            to_the_limit: bool) -> Tensor:
+    """The recursion of :func:`attention_diffusion`, for any way to multiply by the weights.
+
+    Args:
+        one_hop (Callable): Multiplies values by the weights.
+        value (Tensor): What every walk can return to.
+        chance (Tensor): Of every hop, ``[hops, ...]``, each broadcasting to ``value``.
+        to_the_limit (bool): Repeat the one hop until nothing changes.
+    """
+    if to_the_limit and len(chance):
+        if not bool((chance > 0).all()):
+            raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
+        return _fixed_point(lambda z: restart(one_hop(z), value, chance[0]), value)
+    z = value
+    for chance_of_hop in reversed(chance.unbind()):
+        z = restart(one_hop(z), value, chance_of_hop)
+    return z
+
+
+def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """``z = step(z)``. By the implicit function theorem its gradient is a fixed point too, so that
+    no iteration is kept."""
+    with torch.no_grad():
+        z = _iterate(step, start)
+    if not torch.is_grad_enabled():
+        return z
+    leaf = z.requires_grad_()
+    after = step(leaf)
+    out = step(z.detach())
+    if out.requires_grad:
+        def solve(grad: Tensor) -> Tensor:
+            def adjoint(y: Tensor) -> Tensor:
+                return grad + torch.autograd.grad(after, leaf, y, retain_graph=True)[0]
+            return _iterate(adjoint, grad)
+        out.register_hook(solve)
+    return out
+
+
+def _iterate(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    if z.numel() == 0:
+        return z
+    was_finite = bool(z.isfinite().all())
+    for _ in range(_MOST_HOPS):
+        before, z = z, step(z)
+        change = (z - before).abs()
+        if not bool((change > 4 * torch.finfo(z.dtype).eps * z.abs().amax()).any()):
+            break
+    else:
+        raise RuntimeError(f"'hops' without end did not converge within {_MOST_HOPS}; raise "
+                           f"'teleport', or take a number of hops")
+    if was_finite and not bool(z.isfinite().all()):
+        raise RuntimeError("'hops' without end did not converge: the weights of some query sum to "
+                           "more than 1, as with dropout; take a number of hops")
+    return z
+
+
+_MOST_HOPS = 10_000
+
+
+def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
+    """Whether diffusion is plain attention."""
+    return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
+
+
+def check_hops(hops: int | float) -> None:
+    if hops != math.inf or isinstance(hops, Tensor):
+        check_size('hops', hops)
+
+
+def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
+    if isinstance(teleport, Tensor):
+        check_floating('teleport', teleport)
+        inside = bool(((teleport >= 0) & (teleport <= 1)).all())
+        shown = f'{float(teleport.min())} to {float(teleport.max())}' if not inside else ''
+    else:
+        each = teleport if isinstance(teleport, Sequence) else [teleport]
+        if isinstance(teleport, str) or not all(isinstance(t, Real) for t in each):
+            raise TypeError(f"'teleport' must be a number, one for each hop, or a Tensor (got "
+                            f"{teleport!r})")
+        if each is teleport and len(each) != hops:
+            raise ValueError(f"'teleport' must be one number or one for each of the {hops} hops "
+                             f"(got {len(each)})")
+        inside, shown = all(0 <= t <= 1 for t in each), teleport
+    if not inside:
+        raise ValueError(f"'teleport' must be in [0, 1] (got {shown})")
+
+
 def _choose_backend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                     edge_gate: Tensor | None, return_attention_weights: bool) -> str:
     if return_attention_weights:
@@ -229,6 +517,22 @@ def _choose_backend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteG
         if is_complete or _are_finite(key, value):
             return 'sdpa'
     return _choose_sparse_backend(graph.device.type)
+
+
+def _weighing_kernel(backend: str, graph: BipartiteGraph) -> ModuleType:
+    """A kernel that forms the weights."""
+    if backend == 'auto':
+        backend = _choose_sparse_backend(graph.device.type)
+    kernel = kernels.load(backend)
+    if not hasattr(kernel, 'attention_weights'):
+        raise ValueError(f"'backend' must be one that forms weights (got {backend!r}); 'auto' "
+                         f"takes one")
+    return kernel
+
+
+def _accumulated(tensor: Tensor) -> Tensor:
+    """In the dtype of sums."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:
@@ -273,11 +577,15 @@ def check_arguments(
             _check_edge_values('edge_gate', edge_gate, query, graph))
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+def _check_graph(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
     graph._check_unchanged()
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+    _check_graph(graph)
     for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
                                            ('key', key, 'keys', graph.num_keys),
                                            ('value', value, 'keys', graph.num_keys)):
@@ -296,6 +604,30 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
     if key.size(2) != query.size(2):
         raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+
+
+def _check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+    _check_graph(graph)
+    check_square(graph)
+    check_floating('value', value)
+    check_floating('alpha', alpha)
+    if value.dim() != 3 or value.size(0) != graph.num_queries:
+        raise ValueError(f"'value' must be [num_tokens, heads, channels] with {graph.num_queries} "
+                         f"tokens (got shape {tuple(value.shape)})")
+    if alpha.shape != (graph.num_edges, value.size(1)):
+        raise ValueError(f"'alpha' must be [num_edges, heads] with {graph.num_edges} edges and "
+                         f"{value.size(1)} heads (got shape {tuple(alpha.shape)})")
+    for name, tensor in (('value', value), ('alpha', alpha)):
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+
+
+def check_square(graph: BipartiteGraph) -> None:
+    """Checks that queries and keys can be the same tokens."""
+    if not torch.equal(graph.query_ptr, graph.key_ptr):
+        raise ValueError(f"'graph' must have as many keys as queries in every block, for hops "
+                         f"follow one another (got {graph})")
 
 
 def _check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
@@ -352,4 +684,5 @@ def _check_edge_values(
     return values.to(torch.promote_types(query.dtype, torch.float))
 
 
-__all__ = ['edge_attention', 'edge_probability', 'pair_attention']
+__all__ = ['attention_diffusion', 'attention_weights', 'edge_attention', 'edge_probability',
+           'heat_teleport', 'pair_attention']

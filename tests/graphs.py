@@ -39,6 +39,14 @@ def _idle_nodes() -> BipartiteGraph:
     return BipartiteGraph.from_mask(mask)
 
 
+def _idle_tokens() -> BipartiteGraph:
+    """Tokens that attend to none, that none attends to, and one that is both."""
+    mask = random_graph(10, 10, 0.5, seed=1).to_mask()
+    mask[[0, 4, 5]] = False
+    mask[:, [5, 6, 9]] = False
+    return BipartiteGraph.from_mask(mask)
+
+
 def _shuffled_duplicates() -> BipartiteGraph:
     edge_index = random_graph(9, 11).edge_index.as_tensor()
     edge_index = torch.cat([edge_index, edge_index[:, ::3]], dim=1)
@@ -73,6 +81,7 @@ GRAPHS: dict[str, Callable[[], BipartiteGraph]] = {
     'ragged_batch': _ragged_batch,
     'ragged_rectangles': _ragged_rectangles,
     'idle_nodes': _idle_nodes,
+    'idle_tokens': _idle_tokens,
     'one_token': lambda: random_graph(1, 1, 1.),
     'no_edges': lambda: _no_edges(3, 4),
     'no_keys': lambda: _no_edges(3, 0),

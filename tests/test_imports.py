@@ -166,7 +166,8 @@ else:
 
 def test_library_runs_without_extras():
     missing = sorted(HEAVY | {'torch_scatter', 'torch_sparse', 'numba'})
-    needs_extras = {'graphattn.kernels.gather_ext', 'graphattn.kernels.numba',
+    needs_extras = {'graphattn.kernels.diffusion', 'graphattn.kernels.gather_ext',
+                    'graphattn.kernels.numba', 'graphattn.kernels.rows',
                     'graphattn.kernels.vectors', 'graphattn.samplers.compiled'}
     modules = sorted(LIBRARY.keys() - needs_extras)
     script = WITHOUT_EXTRAS.format(missing=missing, modules=modules)

@@ -1,9 +1,12 @@
 r"""One meaning of attention over edges, several speeds, one file each.
 
-Every module of this package defines ``edge_attention(query, key, value, graph, *, edge_bias,
-edge_gate, scale, dropout_p)`` that returns the output and the weights on the edges (``None`` from
-those in :data:`FUSED`), or raises ``ImportError`` when it is imported without what it is built on.
-Arguments arrive validated (see :func:`graphattn.functional.edge_attention`, which documents them).
+A module of this package either forms the weights: it defines ``attention_weights(query, key, graph,
+*, edge_bias, edge_gate, scale)``, ``[num_edges, heads]``, and ``weighted_sum(weight, value,
+graph)``. Or it is one of :data:`FUSED` and defines ``edge_attention(query, key, value, graph, *,
+edge_bias, edge_gate, scale, dropout_p)``. :mod:`numba` does both, and all hops of a diffusion in
+one ``attention_diffusion(weight, value, graph, teleport)``. Modules raise ``ImportError`` when they
+are imported without what they are built on. Arguments arrive validated (see
+:mod:`graphattn.functional`, which documents them).
 """
 
 from difflib import get_close_matches
@@ -11,8 +14,8 @@ from importlib import import_module
 from types import ModuleType
 
 BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'sdpa')
-# These never form the weights, so they return None for them. They take half precision as it is and
-# accumulate in float32; the others compute in the dtype that they are given.
+# These attend without weights that are kept. They take half precision as it is and accumulate in
+# float32; the others compute in the dtype that they are given.
 FUSED = ('numba', 'sdpa')
 
 

@@ -8,7 +8,6 @@ here because torch's own go through a dense [queries, keys] matrix.
 import warnings
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -26,22 +25,22 @@ def is_available(device: torch.device) -> bool:
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
 
 
-def edge_attention(
+def attention_weights(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     graph: BipartiteGraph,
     *,
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
     scale: float,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
-    logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
-    weight = F.dropout(edge_softmax(logit, graph), dropout_p)
+) -> Tensor:
+    return edge_softmax(edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale), graph)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     out = [_WeightedSum.apply(weight_h, value_h, graph)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
-    return torch.stack(out, dim=1), weight
+    return torch.stack(out, dim=1)
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:

@@ -5,27 +5,26 @@ none of them.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
 
 
-def edge_attention(
+def attention_weights(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     graph: BipartiteGraph,
     *,
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
     scale: float,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
-    logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
-    weight = F.dropout(edge_softmax(logit, graph), dropout_p)
+) -> Tensor:
+    return edge_softmax(edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale), graph)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     message = weight.unsqueeze(-1) * value[graph.key]
-    return torch.segment_reduce(message, 'sum', offsets=graph.indptr, initial=0), weight
+    return torch.segment_reduce(message, 'sum', offsets=graph.indptr, initial=0)
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
@@ -51,3 +50,9 @@ def edge_softmax(logit: Tensor, graph: BipartiteGraph) -> Tensor:
 
     weight = (logit - reduce(logit.detach(), 'max', -torch.inf)).exp()
     return weight / reduce(weight, 'sum', 0)
+
+
+def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
+    """``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
+    # The mask keeps a start that is not finite out of what never returns to it.
+    return torch.where(teleport == 0, message, torch.lerp(message, start, teleport))

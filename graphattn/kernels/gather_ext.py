@@ -1,10 +1,10 @@
 """The gather kernel on torch-scatter's segment softmax and torch-sparse's sparse product."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import gather
 from graphattn.kernels.gather import edge_dot, edge_logit
 
 try:
@@ -15,23 +15,22 @@ except ImportError as error:
                       "--no-build-isolation torch-scatter torch-sparse") from error
 
 
-def edge_attention(
+def attention_weights(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     graph: BipartiteGraph,
     *,
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
     scale: float,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
-    softmax = scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
-    weight = F.dropout(softmax, dropout_p)
+    return scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by zero and die
-        message = weight.unsqueeze(-1) * value[graph.key]
-        return torch.segment_reduce(message, 'sum', offsets=graph.indptr, initial=0), weight
+        return gather.weighted_sum(weight, value, graph)
     out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
-    return torch.stack(out, dim=1), weight
+    return torch.stack(out, dim=1)

@@ -21,30 +21,37 @@ from graphattn._threads import run_calls
 from graphattn.graph import BipartiteGraph
 
 try:
-    from numba import njit
-
-    from graphattn.kernels.vectors import (
-        LANES,
-        add,
-        exp,
-        fetch,
-        largest_lane,
-        load,
-        maximum,
-        multiply,
-        multiply_add,
-        splat,
-        store,
-        sum_lanes,
-        sum_lanes_of_each,
+    from graphattn.kernels.diffusion import (
+        accumulation_dtype,
+        attention_diffusion,
+        attention_weights,
+        sum_to,
+        weighted_sum,
     )
+    from graphattn.kernels.rows import (
+        AHEAD,
+        GRAIN,
+        add_weighted,
+        clear_row,
+        copy_row,
+        cut_into_spans,
+        dot_of_rows,
+        dots,
+        exponentials,
+        fetch_row,
+        first_from,
+        jit,
+        jit_inline,
+        locate,
+        longest_row,
+        modify,
+        most_rows,
+        multiply_row,
+        whole_vectors,
+    )
+    from graphattn.kernels.vectors import LANES, exp, load, multiply_add, splat, store
 except ImportError as error:
     raise ImportError("backend 'numba' needs numba: pip install numba") from error
-
-# Sums may be reordered, which is what lets them run in vector registers; NaN and inf stay exact.
-_OPTIONS = {'cache': True, 'nogil': True, 'error_model': 'numpy',
-            'fastmath': {'reassoc', 'contract', 'nsz', 'arcp'}}
-_jit, _jit_inline = njit(**_OPTIONS), njit(**_OPTIONS, forceinline=True)
 
 
 def is_available(device: torch.device) -> bool:
@@ -62,12 +69,11 @@ def edge_attention(
     edge_gate: Tensor | None,
     scale: float,
     dropout_p: float,
-) -> tuple[Tensor, None]:
-    """Takes half precision as it is; returns ``None`` for the weights, which are never formed."""
+) -> Tensor:
     seed = torch.randint(-2**63, 2**63 - 1, (1,)) if dropout_p > 0 else None
     out, _ = _attention(query, key, value, edge_bias, edge_gate, *_csr(graph), seed, scale,
                         dropout_p)
-    return out, None
+    return out
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
@@ -89,7 +95,7 @@ def _attention(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
     """Output ``[num_queries, heads, value_channels]`` and log-sum-exp ``[num_queries, heads]``."""
-    dtype, (num_queries, heads, _) = _accumulation_dtype(query), query.shape
+    dtype, (num_queries, heads, _) = accumulation_dtype(query), query.shape
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     lse = query.new_empty(num_queries, heads, dtype=dtype)
     rows = [_rows(tensor, dtype) for tensor in (query, key, value)]
@@ -102,7 +108,7 @@ def _attention(
 
 @_attention.register_fake
 def _(query, key, value, *_):
-    dtype = _accumulation_dtype(query)
+    dtype = accumulation_dtype(query)
     return (query.new_empty(*query.shape[:2], value.size(2)),
             query.new_empty(query.shape[:2], dtype=dtype))
 
@@ -127,7 +133,7 @@ def _attention_backward(
         (*rows, *modifiers, lse.flatten().numpy(), _rows(grads[0], dtype),
          *(grad.numpy() for grad in edge_grads)), grads[1:])
     return (*(grad.to(query.dtype) for grad in grads),
-            *(_sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
+            *(sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
 
 
 @_attention_backward.register_fake
@@ -165,7 +171,7 @@ def _dot(
     query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
     key_ptr: Tensor,
 ) -> Tensor:
-    dtype = _accumulation_dtype(query)
+    dtype = accumulation_dtype(query)
     dot = query.new_empty(edge_key.numel(), query.size(1), dtype=dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run(_dot_forward, graph.split(query.size(2)), _rows(query, dtype), _rows(key, dtype),
@@ -183,7 +189,7 @@ def _dot_backward(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
     query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    dtype = _accumulation_dtype(query)
+    dtype = accumulation_dtype(query)
     grad_query, grad_key = grads = [tensor.new_empty(tensor.shape, dtype=dtype)
                                     for tensor in (query, key)]
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
@@ -210,10 +216,6 @@ def _differentiate_dot(ctx, grad_dot):
 _dot.register_autograd(_differentiate_dot, setup_context=_save_dot)
 
 
-def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float)
-
-
 def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
     return tensor.detach().to(dtype).contiguous().flatten(0, 1).numpy()
@@ -230,13 +232,6 @@ def _modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor 
     threshold = np.uint64(int(dropout_p * 2**64))
     real = bias.dtype.type
     return bias, gate, real(scale), seed, threshold, real(1 / (1 - dropout_p))
-
-
-def _sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Sums over heads what all heads share."""
-    if values is None or grad.size(0) != values.size(0):
-        return grad
-    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)
 
 
 # Work for threads ####################################################################
@@ -263,8 +258,8 @@ class _Graph(NamedTuple):
         most the first span of a thread shares its keys with another thread.
         """
         num_products = int(self.indptr[-1]) * self.heads * channels
-        num_parts = min(torch.get_num_threads(), 1 + num_products // _GRAIN)
-        spans, part_ptr = _spans(self.indptr, self.query_ptr, self.heads, num_parts)
+        num_parts = min(torch.get_num_threads(), 1 + num_products // GRAIN)
+        spans, part_ptr = cut_into_spans(self.indptr, self.query_ptr, self.heads, num_parts)
         return np.split(spans, part_ptr[1:-1])
 
     def run(self, kernel, parts: list[np.ndarray], *arguments) -> None:
@@ -295,44 +290,16 @@ class _Graph(NamedTuple):
         return [grad.new_empty(num_keys, grad.size(2)) for grad in grads]
 
 
-_GRAIN = 1 << 17  # multiplications that are worth a thread
-
-
 # Kernels #############################################################################
-
-
-@_jit
-def _spans(indptr, query_ptr, heads, num_parts):
-    """All spans, and where those of each part begin."""
-    num_blocks = len(query_ptr) - 1
-    spans = np.empty((num_blocks * heads + num_parts - 1, 5), np.int64)
-    num_edges, end_span, done, part = indptr[-1] * heads, 0, 0, 1
-    part_ptr = np.zeros(num_parts + 1, np.int64)
-    for block in range(num_blocks):
-        begin, end = query_ptr[block], query_ptr[block + 1]
-        size = indptr[end] - indptr[begin]
-        for head in range(heads):
-            first = begin
-            while part < num_parts and num_edges * part // num_parts < done + size:
-                rest = num_edges * part // num_parts - done
-                cut = begin + np.searchsorted(indptr[begin:end + 1], indptr[begin] + rest)
-                if cut > first:
-                    spans[end_span] = head, first, cut, block, int(first > begin)
-                    end_span += 1
-                first, part_ptr[part], part = cut, end_span, part + 1
-            spans[end_span] = head, first, end, block, int(first > begin)
-            end_span, done = end_span + 1, done + size
-    part_ptr[num_parts] = end_span
-    return spans[:end_span], part_ptr
 
 
 # Keys are taken in chunks whose rows stay in the cache, for a query's keys may lie anywhere.
 
 
-@_jit
+@jit
 def _attention_forward(spans, query, key, value, bias, gate, scale, seed, threshold, keep_scale,
                        out, lse, indptr, edge_key, key_ptr, heads):
-    longest, num_rows = _longest_row(spans, indptr), _most_rows(spans)
+    longest, num_rows = longest_row(spans, indptr), most_rows(spans)
     weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     position, high = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     total = np.empty(num_rows, query.dtype)
@@ -354,42 +321,42 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
-                    _fetch_row(x, row + _AHEAD * heads)
+                    fetch_row(x, row + AHEAD * heads)
                 if low == first_key:
-                    _clear(out, row)
-                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                    clear_row(out, row)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, channels)
-                    _dots(weight, query, row, rows, 0, offset, n)
-                    _modify(weight, bias, gate, scale, first, n, head)
-                    higher, added = _exponentials(weight, n, high[r])
+                    locate(offset, edge_key, first, n, low, channels)
+                    dots(weight, query, row, rows, 0, offset, n)
+                    modify(weight, bias, gate, scale, first, n, head)
+                    higher, added = exponentials(weight, n, high[r])
                     if low > first_key and higher > high[r]:
                         fading = exp(high[r] - higher)
                         total[r] *= fading
-                        _multiply(out, row, fading)
+                        multiply_row(out, row, fading)
                     high[r] = higher
                     total[r] += added
                     if threshold > 0:
                         for e in range(n):
                             weight[e] *= _keep(seed, threshold, keep_scale,
                                                (first + e) * heads + head)
-                    _add_weighted(out, row, weight, rows, to_value, offset, n)
+                    add_weighted(out, row, weight, rows, to_value, offset, n)
                 if up == last_key:
                     lse[row] = high[r]
                     if indptr[i] < indptr[i + 1]:
                         lse[row] += query.dtype.type(math.log(total[r]))
-                        _multiply(out, row, query.dtype.type(1 / total[r]))
+                        multiply_row(out, row, query.dtype.type(1 / total[r]))
 
 
-@_jit
+@jit
 def _attention_backward_kernel(
         spans, query, key, value, grad_out, out, bias, gate, scale, seed, threshold, keep_scale,
         lse, grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key,
         shared_grad_value, indptr, edge_key, key_ptr, heads):
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    offset, num_rows = np.empty(_TILE + LANES, np.int64), _most_rows(spans)
+    offset, num_rows = np.empty(_TILE + LANES, np.int64), most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
@@ -410,28 +377,28 @@ def _attention_backward_kernel(
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_out, grad_query):
-                    _fetch_row(x, row + _AHEAD * heads)
+                    fetch_row(x, row + AHEAD * heads)
                 if low == first_key:
-                    _fetch_row(out, row + _AHEAD * heads)
-                    _clear(grad_query, row)
-                    deltas[r] = _dot_of_rows(grad_out, out, row)
-                position[r] = _first_from(up, last_key, edge_key, begin_edge, indptr[i + 1])
+                    fetch_row(out, row + AHEAD * heads)
+                    clear_row(grad_query, row)
+                    deltas[r] = dot_of_rows(grad_out, out, row)
+                position[r] = first_from(up, last_key, edge_key, begin_edge, indptr[i + 1])
                 delta = deltas[r]
                 for first in range(begin_edge, position[r], _TILE):
                     n = min(_TILE, position[r] - first)
-                    _locate(offset, edge_key, first, n, low, channels)
-                    _dots(dot, query, row, rows, 0, offset, n)
-                    _dots(grad_weight, grad_out, row, rows, to_value, offset, n)
-                    for e in range(_whole(n)):
+                    locate(offset, edge_key, first, n, low, channels)
+                    dots(dot, query, row, rows, 0, offset, n)
+                    dots(grad_weight, grad_out, row, rows, to_value, offset, n)
+                    for e in range(whole_vectors(n)):
                         weight[e] = dot[e]
-                    _modify(weight, bias, gate, scale, first, n, head)
+                    modify(weight, bias, gate, scale, first, n, head)
                     if threshold > 0:
                         for e in range(n):
                             keep[e] = _keep(seed, threshold, keep_scale,
                                             (first + e) * heads + head)
-                    for e in range(_whole(n)):
+                    for e in range(whole_vectors(n)):
                         weight[e] = exp(weight[e] - lse[row])
-                    for e in range(_whole(n)):
+                    for e in range(whole_vectors(n)):
                         grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
                         weight[e] *= keep[e]
                     if grad_bias.shape[0] > 0:
@@ -440,7 +407,7 @@ def _attention_backward_kernel(
                     if grad_gate.shape[0] > 0:
                         for e in range(n):
                             grad_gate[first + e, head] = grad_weight[e] * dot[e] * scale
-                    for e in range(_whole(n)):
+                    for e in range(whole_vectors(n)):
                         grad_weight[e] *= scale
                     if gate.shape[0] > 0:
                         column = min(head, gate.shape[1] - 1)
@@ -459,9 +426,9 @@ def _attention_backward_kernel(
 _TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache
 
 
-@_jit
+@jit
 def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
-    longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
+    longest, position = longest_row(spans, indptr), np.empty(most_rows(spans), np.int64)
     row_dot, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     channels = key.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
@@ -478,20 +445,20 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
             _gather(rows, 0, key, low, head, heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
-                _fetch_row(query, row + _AHEAD * heads)
-                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                fetch_row(query, row + AHEAD * heads)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, channels)
-                    _dots(row_dot, query, row, rows, 0, offset, n)
+                    locate(offset, edge_key, first, n, low, channels)
+                    dots(row_dot, query, row, rows, 0, offset, n)
                     for e in range(n):
                         dot[first + e, head] = row_dot[e]
 
 
-@_jit
+@jit
 def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shared_grad_key,
                          indptr, edge_key, key_ptr, heads):
-    longest, position = _longest_row(spans, indptr), np.empty(_most_rows(spans), np.int64)
+    longest, position = longest_row(spans, indptr), np.empty(most_rows(spans), np.int64)
     weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
     channels = 2 * key.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
@@ -511,13 +478,13 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_query):
-                    _fetch_row(x, row + _AHEAD * heads)
+                    fetch_row(x, row + AHEAD * heads)
                 if low == first_key:
-                    _clear(grad_query, row)
-                position[r] = _first_from(up, last_key, edge_key, first, indptr[i + 1])
+                    clear_row(grad_query, row)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    _locate(offset, edge_key, first, n, low, channels)
+                    locate(offset, edge_key, first, n, low, channels)
                     for e in range(n):
                         weight[e] = grad_dot[first + e, head]
                     _add_products(grad_query, query, row, weight, rows, to_grad, offset, n)
@@ -532,7 +499,7 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
 # from, other heads stand between them, and they would fall on a few sets of the cache.
 
 
-@_jit_inline
+@jit_inline
 def _aligned(num_rows, width, like):
     """Room that begins at a line of the cache: vectors that lie on two lines take twice as long."""
     room = np.empty(num_rows * width + 64, like.dtype)
@@ -540,91 +507,25 @@ def _aligned(num_rows, width, like):
     return room[skip:skip + num_rows * width].reshape(num_rows, width)
 
 
-@_jit
+@jit
 def _gather(rows, shift, x, low, head, heads):
     """Copies one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
-        _fetch_row(x, row + 4 * _AHEAD * heads)
-        _copy(rows, j, shift, x, row, 0, x.shape[1])
+        fetch_row(x, row + 4 * AHEAD * heads)
+        copy_row(rows, j, shift, x, row, 0, x.shape[1])
 
 
-@_jit
+@jit
 def _put(x, rows, shift, low, head, heads):
     """The reverse of ``_gather``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
-        _fetch_row(x, row + 4 * _AHEAD * heads)
-        _copy(x, row, 0, rows, j, shift, x.shape[1])
+        fetch_row(x, row + 4 * AHEAD * heads)
+        copy_row(x, row, 0, rows, j, shift, x.shape[1])
 
 
-_AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
-
-
-@_jit_inline
-def _fetch_row(x, row):
-    width = x.shape[1]
-    for c in range(0, width, LANES):
-        fetch(x, row * width + c)
-
-
-@_jit_inline
-def _multiply(x, row, factor):
-    width = x.shape[1]
-    whole, many = width // LANES * LANES, splat(factor)
-    for c in range(0, whole, LANES):
-        store(x, row * width + c, multiply(load(x, row * width + c), many))
-    for c in range(whole, width):
-        x[row, c] *= factor
-
-
-@_jit_inline
-def _dot_of_rows(x, y, row):
-    total = x.dtype.type(0)
-    for c in range(x.shape[1]):
-        total += x[row, c] * y[row, c]
-    return total
-
-
-@_jit_inline
-def _copy(target, row, shift, x, x_row, x_shift, width):
-    at, x_at = row * target.shape[1] + shift, x_row * x.shape[1] + x_shift
-    whole = width // LANES * LANES
-    for c in range(0, whole, LANES):
-        store(target, at + c, load(x, x_at + c))
-    for c in range(whole, width):
-        target[row, shift + c] = x[x_row, x_shift + c]
-
-
-@_jit_inline
-def _clear(x, row):
-    width = x.shape[1]
-    whole = width // LANES * LANES
-    for c in range(0, whole, LANES):
-        store(x, row * width + c, splat(x.dtype.type(0)))
-    for c in range(whole, width):
-        x[row, c] = 0
-
-
-@_jit
-def _longest_row(spans, indptr):
-    """The most edges of a row, in whole vectors and one more."""
-    longest = 0
-    for span in range(len(spans)):
-        for i in range(spans[span, 1], spans[span, 2]):
-            longest = max(longest, indptr[i + 1] - indptr[i])
-    return _whole(longest) + LANES
-
-
-@_jit
-def _most_rows(spans):
-    most = 0
-    for span in range(len(spans)):
-        most = max(most, spans[span, 2] - spans[span, 1])
-    return most
-
-
-@_jit
+@jit
 def _keys_per_chunk(channels, num_keys, num_rows, num_edges):
     """As many keys of so many numbers as the cache holds, or as a row has edges to for its visit to
     be worth it."""
@@ -636,7 +537,7 @@ _CHUNK = 1 << 18  # numbers, 1 MiB of float32
 _EDGES_PER_VISIT = 16
 
 
-@_jit
+@jit
 def _largest_chunk(spans, channels, indptr, key_ptr):
     largest = 0
     for span in range(len(spans)):
@@ -646,80 +547,7 @@ def _largest_chunk(spans, channels, indptr, key_ptr):
     return largest
 
 
-@_jit_inline
-def _first_from(up, last_key, edge_key, first, last):
-    """The first of a row's edges whose key is not below ``up``."""
-    if up == last_key:
-        return last
-    while first < last and edge_key[first] < up:
-        first += 1
-    return first
-
-
-@_jit_inline
-def _locate(offset, edge_key, first, n, low, width):
-    """Where the row of each edge's key begins; for three more, that of the last."""
-    for e in range(n):
-        offset[e] = (edge_key[first + e] - low) * width
-    for e in range(n, n + 3):
-        offset[e] = offset[n - 1]
-
-
-@_jit_inline
-def _whole(n):
-    """``n`` in whole vectors: what remained of a row would take longer than all of it."""
-    return (n + LANES - 1) // LANES * LANES
-
-
-@_jit_inline
-def _dots(dot, x, row, y, shift, offset, n):
-    """``dot[e] = <x[row], y.flat[offset[e] + shift:]>``, four at once to read ``x`` once.
-
-    Writes up to three numbers more than the ``n`` that are asked for.
-    """
-    width = x.shape[1]
-    whole, zero, x_row = width // LANES * LANES, x.dtype.type(0), row * width
-    for e in range(0, n, 4):
-        y0, y1, y2, y3 = offset[e], offset[e + 1], offset[e + 2], offset[e + 3]
-        sum0 = sum1 = sum2 = sum3 = splat(zero)
-        for c in range(0, whole, LANES):
-            x_c, at = load(x, x_row + c), shift + c
-            sum0 = multiply_add(x_c, load(y, y0 + at), sum0)
-            sum1 = multiply_add(x_c, load(y, y1 + at), sum1)
-            sum2 = multiply_add(x_c, load(y, y2 + at), sum2)
-            sum3 = multiply_add(x_c, load(y, y3 + at), sum3)
-        store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
-    if whole < width:
-        for e in range(n):
-            j = offset[e] // y.shape[1]
-            for c in range(whole, width):
-                dot[e] += x[row, c] * y[j, shift + c]
-
-
-@_jit_inline
-def _add_weighted(total, row, weight, y, shift, offset, n):
-    """``total[row] += sum_e weight[e] * y.flat[offset[e] + shift:]``."""
-    width = total.shape[1]
-    whole, zero, total_row = width // LANES * LANES, y.dtype.type(0), row * width
-    for c in range(0, whole, LANES):
-        sum0, at = load(total, total_row + c), shift + c
-        sum1 = sum2 = sum3 = splat(zero)
-        for e in range(0, n - 3, 4):
-            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + at), sum0)
-            sum1 = multiply_add(splat(weight[e + 1]), load(y, offset[e + 1] + at), sum1)
-            sum2 = multiply_add(splat(weight[e + 2]), load(y, offset[e + 2] + at), sum2)
-            sum3 = multiply_add(splat(weight[e + 3]), load(y, offset[e + 3] + at), sum3)
-        for e in range(n // 4 * 4, n):
-            sum0 = multiply_add(splat(weight[e]), load(y, offset[e] + at), sum0)
-        store(total, total_row + c, add(add(sum0, sum1), add(sum2, sum3)))
-    if whole < width:
-        for e in range(n):
-            j = offset[e] // y.shape[1]
-            for c in range(whole, width):
-                total[row, c] += weight[e] * y[j, shift + c]
-
-
-@_jit_inline
+@jit_inline
 def _scatter(y, shift, weight, x, row, offset, n):
     """``y.flat[offset[e] + shift:] += weight[e] * x[row]``."""
     width = x.shape[1]
@@ -736,9 +564,9 @@ def _scatter(y, shift, weight, x, row, offset, n):
                 y[j, shift + c] += weight[e] * x[row, c]
 
 
-@_jit_inline
+@jit_inline
 def _add_products(total, x, row, weight, y, shift, offset, n):
-    """``_add_weighted`` of the first columns of ``y`` and ``_scatter`` in one pass."""
+    """``add_weighted`` of the first columns of ``y`` and ``_scatter`` in one pass."""
     width = x.shape[1]
     whole, begin = width // LANES * LANES, row * width
     for c in range(0, whole, LANES):
@@ -756,40 +584,7 @@ def _add_products(total, x, row, weight, y, shift, offset, n):
                 y[j, shift + c] += weight[e] * x[row, c]
 
 
-@_jit_inline
-def _exponentials(logit, n, high):
-    """The first ``n`` less the highest so far, exponentiated in place; that one, and their sum."""
-    end, bottom = _whole(n), logit.dtype.type(-np.inf)
-    for e in range(n, end):
-        logit[e] = bottom
-    highest_lane = splat(high)
-    for e in range(0, end, LANES):
-        highest_lane = maximum(load(logit, e), highest_lane)
-    high = largest_lane(highest_lane)
-    shift = high if high > bottom else logit.dtype.type(0)  # else -inf less -inf
-    for e in range(end):
-        logit[e] = exp(logit[e] - shift)
-    total = load(logit, 0)
-    for e in range(LANES, end, LANES):
-        total = add(total, load(logit, e))
-    return high, sum_lanes(total)
-
-
-@_jit_inline
-def _modify(logit, bias, gate, scale, first, n, head):
-    for e in range(_whole(n)):
-        logit[e] *= scale
-    if gate.shape[0] > 0:
-        column = min(head, gate.shape[1] - 1)
-        for e in range(n):
-            logit[e] *= gate[first + e, column]
-    if bias.shape[0] > 0:
-        column = min(head, bias.shape[1] - 1)
-        for e in range(n):
-            logit[e] += bias[first + e, column]
-
-
-@_jit_inline
+@jit_inline
 def _keep(seed, threshold, keep_scale, counter):
     """0 or ``keep_scale`` by the hash of a counter: SplitMix64 (Steele et al., 2014)."""
     bits = seed + np.uint64(counter + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -797,3 +592,7 @@ def _keep(seed, threshold, keep_scale, counter):
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits = bits ^ (bits >> np.uint64(31))
     return keep_scale if bits >= threshold else keep_scale * 0
+
+
+__all__ = ['attention_diffusion', 'attention_weights', 'edge_attention', 'edge_dot', 'is_available',
+           'weighted_sum']

@@ -28,7 +28,7 @@ def edge_attention(
     edge_gate: Tensor | None,
     scale: float,
     dropout_p: float,
-) -> tuple[Tensor, None]:
+) -> Tensor:
     if edge_gate is not None:
         raise ValueError("backend 'sdpa' has no gates; 'auto' and the other backends have")
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
@@ -46,7 +46,7 @@ def edge_attention(
         attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=dropout_p,
                                                   scale=scale)
         out.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(out), None
+    return torch.cat(out)
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:

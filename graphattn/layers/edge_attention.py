@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +29,15 @@ class EdgeAttention(MessagePassing):
       attention weights are asked for. ``alpha`` is an argument of ``message``, which is where
       PyG's ``AttentionExplainer`` looks for it.
 
+    With more hops than one the weights, computed once, are used for each:
+    :func:`graphattn.functional.attention_diffusion`.
+
     Args:
-        dropout (float): Probability with which a weight is zeroed in training.
+        dropout (float): Probability with which a weight is zeroed in training, in all hops alike.
+        hops (int or float): How many hops values travel, ``math.inf`` for the limit. More than one
+            needs queries and keys that are the same tokens.
+        teleport (float or sequence of float): Probability of a walk to stop before a hop, for all
+            hops or for each. One hop without it is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
         **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
@@ -51,15 +59,19 @@ class EdgeAttention(MessagePassing):
 
     SUPPORTS_FUSED_EDGE_INDEX = True
 
-    def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto',
-                 **kwargs):
+    def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
+                 hops: int | float = 1, teleport: float | Sequence[float] = 0., **kwargs):
         kwargs.setdefault('aggr', 'add')
         super().__init__(node_dim=0, **kwargs)
         if not 0. <= dropout < 1.:
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         if backend != 'auto':
             functional.kernels.load(backend)
+        functional.check_hops(hops)
+        functional.check_teleport(teleport, hops)
         self.dropout = dropout
+        self.hops = hops
+        self.teleport = teleport
         self.scale = scale
         self.backend = backend
 
@@ -72,6 +84,7 @@ class EdgeAttention(MessagePassing):
         *,
         edge_bias: Tensor | None = None,
         edge_gate: Tensor | None = None,
+        teleport: Tensor | None = None,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         """Attends along the edges.
@@ -84,15 +97,19 @@ class EdgeAttention(MessagePassing):
                 (key over query) may be in any order, but holds each edge once.
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``.
             edge_gate (Tensor, optional): As ``edge_bias``.
+            teleport (Tensor, optional): Instead of the layer's own, what broadcasts to ``[hops,
+                num_queries, heads]``.
             return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
 
         Returns:
             Tensor ``[num_queries, heads, value_channels]``; ``alpha`` is ``[num_edges, heads]``.
 
         Raises:
-            ValueError, TypeError: As :func:`graphattn.functional.edge_attention`, or
-                ``edge_index`` holds an edge twice.
+            ValueError, TypeError: As :func:`graphattn.functional.edge_attention` and
+                :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` holds an edge
+                twice.
         """
+        teleport = self.teleport if teleport is None else teleport
         wants_messages = (self.explain or return_attention_weights
                           or self._message_forward_hooks or self._message_forward_pre_hooks)
         dtype, alpha = query.dtype, None
@@ -106,9 +123,20 @@ class EdgeAttention(MessagePassing):
                                  for x in (query, key, value))
             alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
                                       edge_gate=edge_gate)
-        out = self.propagate(edge_index, size=(graph.num_keys, graph.num_queries), query=query,
-                             key=key, value=value, alpha=alpha, graph=graph,
-                             edge_bias=edge_bias, edge_gate=edge_gate).to(dtype)
+
+        def one_hop(z: Tensor) -> Tensor:
+            return self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
+                                  query=query, key=key, value=z, alpha=alpha, graph=graph,
+                                  edge_bias=edge_bias, edge_gate=edge_gate, teleport=teleport)
+
+        if alpha is None or functional.is_one_hop(self.hops, teleport):
+            out = one_hop(value)  # the fused way takes all hops in one
+        else:
+            functional.check_square(graph)
+            chance = functional.spread_teleport(teleport, self.hops, value)
+            out = functional.diffuse(one_hop, value, chance.unsqueeze(-1),
+                                     to_the_limit=self.hops == math.inf)
+        out = out.to(dtype)
         return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
 
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
@@ -123,17 +151,22 @@ class EdgeAttention(MessagePassing):
 
     def message_and_aggregate(self, edge_index: EdgeIndex, query: Tensor, key: Tensor,
                               value: Tensor, graph: BipartiteGraph, edge_bias: Tensor | None,
-                              edge_gate: Tensor | None) -> Tensor:
-        return functional.edge_attention(
-            query, key, value, graph, edge_bias=edge_bias, edge_gate=edge_gate,
-            scale=self.scale, dropout_p=self.dropout if self.training else 0.,
-            backend=self.backend)
+                              edge_gate: Tensor | None,
+                              teleport: float | Sequence[float] | Tensor) -> Tensor:
+        arguments = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': self.scale,
+                     'dropout_p': self.dropout if self.training else 0., 'backend': self.backend}
+        if functional.is_one_hop(self.hops, teleport):
+            return functional.edge_attention(query, key, value, graph, **arguments)
+        alpha = functional.attention_weights(query, key, graph, **arguments)
+        return functional.attention_diffusion(alpha, value, graph, hops=self.hops,
+                                              teleport=teleport, backend=self.backend)
 
     def _scale(self, key: Tensor) -> float:
         return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale
 
     def __repr__(self) -> str:
-        return f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r})'
+        return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '
+                f'hops={self.hops}, teleport={self.teleport})')
 
 
 def _edges_in_given_order(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -31,18 +33,23 @@ class EncoderLayer(nn.Module):
         attention_dropout (float): Dropout on the attention weights.
         norm_first (bool): Pre-norm, or post-norm as BERT.
         norm_eps (float): Added to the variance in layer norms.
+        hops, teleport, learn_teleport: As in :class:`GraphAttention`.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
     """
 
     def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
                  head_channels: int | None = None, hidden_channels: int | None = None,
                  dropout: float = 0., attention_dropout: float = 0., norm_first: bool = True,
-                 norm_eps: float = 1e-5, backend: str = 'auto'):
+                 norm_eps: float = 1e-5, hops: int | float = 1,
+                 teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
+                 backend: str = 'auto'):
         super().__init__()
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         self.norm_first = norm_first
         self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
-                                        dropout=attention_dropout, backend=backend)
+                                        dropout=attention_dropout, hops=hops,
+                                        teleport=teleport, learn_teleport=learn_teleport,
+                                        backend=backend)
         hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
             nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),

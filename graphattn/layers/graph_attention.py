@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -31,11 +34,17 @@ class GraphAttention(nn.Module):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have one.
+        hops (int or float): How many hops values travel along the edges, ``math.inf`` for the
+            limit (:func:`graphattn.functional.attention_diffusion`).
+        teleport (float or sequence of float): Probability of a walk to stop before a hop, for all
+            hops or for each. One hop without it is attention.
+        learn_teleport (bool): Every head learns a teleport of its own, one number for all hops,
+            as the sigmoid of a parameter; ``teleport`` is where it begins.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Raises:
-        ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted, or
-            ``source`` is for another number of heads.
+        ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
+            ``source`` is for another number of heads, or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -49,8 +58,12 @@ class GraphAttention(nn.Module):
 
     def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
                  head_channels: int | None = None, dropout: float = 0., bias: bool = True,
-                 backend: str = 'auto'):
+                 hops: int | float = 1, teleport: float | Sequence[float] = 0.,
+                 learn_teleport: bool = False, backend: str = 'auto'):
         super().__init__()
+        if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
+            raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
+                             f"(got {teleport})")
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
@@ -65,7 +78,10 @@ class GraphAttention(nn.Module):
         self.lin_value = nn.Linear(channels, inner_channels, bias=bias)
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
-        self.attention = EdgeAttention(dropout=dropout, backend=backend)
+        self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
+                                       teleport=teleport)
+        self.teleport_logit = nn.Parameter(torch.empty(heads)) if learn_teleport else None
+        self._reset_teleport()
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
@@ -73,6 +89,16 @@ class GraphAttention(nn.Module):
             linear.reset_parameters()
         if self.source is not None:
             self.source.reset_parameters()
+        self._reset_teleport()
+
+    def _reset_teleport(self) -> None:
+        if self.teleport_logit is not None:
+            nn.init.constant_(self.teleport_logit, math.log(self.attention.teleport)
+                              - math.log1p(-self.attention.teleport))
+
+    def teleport(self) -> Tensor | None:
+        """What is learned of it, ``[heads]``."""
+        return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     def forward(
         self,
@@ -125,21 +151,25 @@ class GraphAttention(nn.Module):
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
+        teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
         return functional.pair_attention(
-            query, key, value, ptr, mask, scale=self.attention.scale,
-            dropout_p=self.attention.dropout if self.attention.training else 0.)
+            query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
+            teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
     def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                      terms: dict[str, Tensor]) -> Tensor:
         num_tokens = query.size(0)
         if graph.num_queries == num_tokens == graph.num_keys:
-            return self.attention(query, key, value, graph, **terms)
+            return self.attention(query, key, value, graph, teleport=self.teleport(), **terms)
         if graph.num_queries != self.heads * num_tokens or graph.num_keys != graph.num_queries:
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if every head owns a graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
         folded = (fold_heads(tensor) for tensor in (query, key, value))
-        return unfold_heads(self.attention(*folded, graph, **terms), self.heads)
+        teleport = self.teleport()
+        if teleport is not None:  # each folded node has its head's
+            teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
+        return unfold_heads(self.attention(*folded, graph, teleport=teleport, **terms), self.heads)
 
     def extra_repr(self) -> str:
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'

@@ -40,6 +40,11 @@ class Encoder(nn.Module):
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
         share_source (bool): The encoder keeps ``source`` itself, as it is. The first layer asks
             it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
+        hops (int or float): How many hops values travel along the edges in each layer, ``math.inf``
+            for the limit. Diffuser has 5.
+        teleport (float or list of float): Probability of a walk to stop before a hop, for all hops
+            or for each. Diffuser has 0.1. One hop without it is attention.
+        learn_teleport (bool): Every head learns a teleport of its own from there.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         checkpoint_layers (bool): Of each layer only its input is kept for the backward pass, and
             the graph if it is shared. The layer then runs a second time, with the same dropout and
@@ -79,6 +84,9 @@ num_blocks=2, density=32.4%))
         norm_first: bool = True,
         norm_eps: float = 1e-5,
         share_source: bool = False,
+        hops: int | float = 1,
+        teleport: float | list[float] = 0.,
+        learn_teleport: bool = False,
         backend: str = 'auto',
         checkpoint_layers: bool = False,
     ):
@@ -100,7 +108,8 @@ num_blocks=2, density=32.4%))
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
                          head_channels=head_channels, hidden_channels=hidden_channels,
                          dropout=dropout, attention_dropout=attention_dropout,
-                         norm_first=norm_first, norm_eps=norm_eps, backend=backend)
+                         norm_first=norm_first, norm_eps=norm_eps, hops=hops,
+                         teleport=teleport, learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source:

@@ -16,7 +16,8 @@ from graphattn.sources import BlockModelSource
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'layer', 'sampler', 'scaling'])
+@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'layer', 'sampler',
+                                  'scaling'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
     command = [sys.executable, '-m', f'experiments.benchmarks.{name}', '--quick', 'true',
                '--out', str(tmp_path)]

@@ -23,7 +23,7 @@ def loaded(monkeypatch):
             self.name, self.kernel = name, load(name)
 
         def __getattr__(self, attribute):
-            if attribute == 'edge_attention':
+            if attribute in ('edge_attention', 'attention_weights'):
                 names.append(self.name)
             return getattr(self.kernel, attribute)
 

@@ -33,7 +33,7 @@ def restored_rng():
 @pytest.fixture
 def many_parts(monkeypatch):
     """Divides even the smallest graph among threads."""
-    monkeypatch.setattr(numba, '_GRAIN', 1)
+    monkeypatch.setattr(numba, 'GRAIN', 1)
 
 
 @pytest.fixture
@@ -63,8 +63,12 @@ def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = C
 
 def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], kernel=numba, *,
            scale: float = 0.3, dropout_p: float = 0.) -> Tensor:
-    arguments = {'edge_bias': None, 'edge_gate': None, **inputs}
-    return kernel.edge_attention(graph=graph, scale=scale, dropout_p=dropout_p, **arguments)[0]
+    arguments = {'edge_bias': None, 'edge_gate': None, 'scale': scale, **inputs}
+    if kernel is reference:
+        value = arguments.pop('value')
+        weight = reference.attention_weights(graph=graph, **arguments)
+        return reference.weighted_sum(weight, value, graph)
+    return kernel.edge_attention(graph=graph, dropout_p=dropout_p, **arguments)
 
 
 def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -445,7 +449,7 @@ key = (query + 4001 * torch.arange(degree).repeat(num_nodes)) % num_nodes
 graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
 del query, key
 tensors = [torch.randn(num_nodes, 4, 32, requires_grad=True) for _ in range(3)]
-out, _ = edge_attention(*tensors, graph, edge_bias=None, edge_gate=None, scale=.2, dropout_p=0.)
+out = edge_attention(*tensors, graph, edge_bias=None, edge_gate=None, scale=.2, dropout_p=0.)
 out.sum().backward()
 print(peak_megabytes())
 """

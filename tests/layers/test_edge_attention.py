@@ -1,5 +1,7 @@
 """Both ways of EdgeAttention are one operator, and PyG's tools find what they look for."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -76,6 +78,9 @@ def test_a_repeated_edge_is_an_error():
 @pytest.mark.parametrize('arguments, error, match', [
     (dict(dropout=1.), ValueError, "'dropout' must be in"),
     (dict(backend='gahter'), ValueError, "'gather'"),
+    (dict(hops=-1), ValueError, "'hops' must not be negative .got -1"),
+    (dict(hops=2, teleport=1.5), ValueError, r"'teleport' must be in \[0, 1\] .got 1.5"),
+    (dict(hops=2, teleport=[0.1]), ValueError, "one for each of the 2 hops .got 1"),
 ])
 def test_bad_arguments(arguments, error, match):
     with pytest.raises(error, match=match):
@@ -97,6 +102,97 @@ def test_dropout_acts_in_training_only():
     undropped = EdgeAttention()(query, key, value, graph)
     assert not torch.allclose(attention(query, key, value, graph), undropped)
     torch.testing.assert_close(attention.eval()(query, key, value, graph), undropped)
+
+
+# Several hops ########################################################################
+
+
+SQUARE = [name for name in GRAPHS
+          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
+
+
+@pytest.mark.parametrize('hops, teleport', [(3, 0.1), (1, 0.2), (2, (0.5, 0.)), (math.inf, 0.3)])
+@pytest.mark.parametrize('name', SQUARE)
+def test_explicit_and_fused_way_diffuse_alike(name, hops, teleport):
+    graph = GRAPHS[name]()
+    query, key, value, bias, gate = inputs = draw_inputs(graph)
+    attention = EdgeAttention(hops=hops, teleport=teleport)
+    fused = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
+    explicit, (_, alpha) = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate,
+                                     return_attention_weights=True)
+    torch.testing.assert_close(fused, explicit)
+    for fused_grad, explicit_grad in zip(torch.autograd.grad(fused.sin().sum(), inputs),
+                                         torch.autograd.grad(explicit.sin().sum(), inputs)):
+        torch.testing.assert_close(fused_grad, explicit_grad)
+    expected = functional.attention_diffusion(alpha, value, graph, hops=hops, teleport=teleport,
+                                              backend='reference')
+    torch.testing.assert_close(explicit, expected)
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_one_hop_without_teleport_is_attention_bit_for_bit(name):
+    graph = GRAPHS[name]()
+    query, key, value, bias, gate = draw_inputs(graph)
+    out = EdgeAttention(hops=1, teleport=0.)(query, key, value, graph, edge_bias=bias,
+                                             edge_gate=gate)
+    assert torch.equal(out, functional.edge_attention(query, key, value, graph, edge_bias=bias,
+                                                      edge_gate=gate))
+
+
+def test_weights_are_computed_once_and_travel_every_hop(monkeypatch):
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph)
+    attention = EdgeAttention(hops=4, teleport=0.1, dropout=0.5)
+    weights, softmaxes = [], []
+    attention.register_message_forward_hook(lambda module, inputs, out: weights.append(
+        inputs[0]['alpha']))
+    attention.register_edge_update_forward_hook(lambda *_: softmaxes.append(1))
+    attention(query, key, value, graph)
+    assert len(softmaxes) == 1 and len(weights) == 4
+    assert all(weight is weights[0] for weight in weights) and (weights[0] == 0).any()
+
+
+def test_dropout_of_several_hops_acts_in_training_only():
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph)
+    attention = EdgeAttention(dropout=0.5, hops=2)
+    undropped = EdgeAttention(hops=2)(query, key, value, graph)
+    assert not torch.allclose(attention(query, key, value, graph), undropped)
+    torch.testing.assert_close(attention.eval()(query, key, value, graph), undropped)
+
+
+@pytest.mark.parametrize('explicit', [False, True])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
+def test_hops_of_half_precision_accumulate_in_float32(dtype, explicit):
+    graph = GRAPHS['square']()
+    query, key, value, *_ = draw_inputs(graph, dtype=torch.float)
+    attention = EdgeAttention(hops=5, teleport=0.1)
+    half = [x.to(dtype) for x in (query, key, value)]
+    exact = attention(*(x.float() for x in half), graph)
+    out = attention(*half, graph, return_attention_weights=explicit)
+    out = out[0] if explicit else out
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.float(), exact, atol=1e-5, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize('explicit', [False, True])
+def test_several_hops_need_a_square_graph(explicit):
+    graph = GRAPHS['more_keys']()
+    query, key, value, *_ = draw_inputs(graph)
+    for options in (dict(hops=2), dict(teleport=0.1), dict(hops=0)):
+        with pytest.raises(ValueError, match='as many keys as queries in every block'):
+            EdgeAttention(**options)(query, key, value, graph, return_attention_weights=explicit)
+
+
+def test_hops_over_edges_in_any_order():
+    graph = GRAPHS['square']()
+    query, key, value, bias, gate = draw_inputs(graph)
+    attention = EdgeAttention(hops=3, teleport=0.2)
+    order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
+    out = attention(query, key, value, graph.edge_index.as_tensor()[:, order],
+                    edge_bias=bias[order], edge_gate=gate[order])
+    torch.testing.assert_close(out, attention(query, key, value, graph, edge_bias=bias,
+                                              edge_gate=gate))
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])

@@ -1,5 +1,7 @@
 """GraphAttention and EncoderLayer against plain transformers, and the folding of heads."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -176,6 +178,77 @@ def test_a_mask_for_other_heads_is_refused():
     with pytest.raises(ValueError, match="the mask's 3 heads"):
         GraphAttention(8, 2, OneMask(hard_mask(heads=3))).double()(
             torch.randn(14, 8, dtype=torch.double), PTR)
+
+
+# Several hops ########################################################################
+
+
+@pytest.mark.parametrize('source', [PatternSource(SlidingWindow(1)), BlockModelSource(2, 4, 8)],
+                         ids=['pattern', 'block_model'])
+@pytest.mark.parametrize('learn_teleport', [False, True])
+def test_hops_along_the_edges_of_any_source(source, learn_teleport):
+    layer = EncoderLayer(8, 2, source, hops=3, teleport=0.2, learn_teleport=learn_teleport)
+    layer = layer.double()
+    x = torch.randn(14, 8, dtype=torch.double)
+    out, graph = layer(x, PTR, return_graph=True)
+    out.sin().sum().backward()
+    silent = {name for name, parameter in layer.named_parameters()
+              if parameter.grad is None or not parameter.grad.abs().sum() > 0}
+    assert silent <= {'attention.lin_key.bias'}
+    one_hop = EncoderLayer(8, 2, source).double()
+    one_hop.load_state_dict(layer.state_dict(), strict=False)
+    assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
+
+
+def test_a_learned_teleport_begins_where_it_is_told_to():
+    x = torch.randn(14, 8)
+    fixed = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2)
+    learned = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2,
+                             learn_teleport=True)
+    assert learned.load_state_dict(fixed.state_dict(), strict=False).missing_keys == [
+        'teleport_logit']
+    torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
+    torch.testing.assert_close(learned(x, PTR), fixed(x, PTR))
+    with torch.no_grad():
+        learned.teleport_logit.add_(1)
+    assert not torch.allclose(learned(x, PTR), fixed(x, PTR))
+    learned.reset_parameters()
+    torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
+
+
+def test_heads_with_graphs_of_their_own_have_their_teleport_too():
+    attention = GraphAttention(8, 2, hops=4, teleport=0.5, learn_teleport=True).double()
+    with torch.no_grad():
+        attention.teleport_logit.copy_(torch.tensor([-2., 1.]))
+    x, graph = torch.randn(6, 8, dtype=torch.double), random_graph(6, 6, 0.5)
+    ptr = torch.tensor([0, 6])
+    shared, folded = (attention(x, ptr, graph=given)
+                      for given in (graph, type(graph).batch([graph, graph])))
+    torch.testing.assert_close(folded, shared)
+    torch.testing.assert_close(*(
+        torch.autograd.grad(out.sin().sum(), attention.teleport_logit)[0]
+        for out in (folded, shared)))
+
+
+@pytest.mark.parametrize('teleport', [0., 1., (0.1, 0.2)])
+def test_a_teleport_to_be_learned_is_one_inside_the_interval(teleport):
+    with pytest.raises(ValueError, match=r"'teleport' must be a number inside \(0, 1\)"):
+        GraphAttention(8, 2, hops=2, teleport=teleport, learn_teleport=True)
+
+
+@pytest.mark.parametrize('options', [dict(hops=3, teleport=0.2), dict(hops=2, teleport=(0.5, 0.)),
+                                     dict(hops=math.inf, teleport=0.3), dict(hops=0),
+                                     dict(hops=2, teleport=0.3, learn_teleport=True)])
+def test_hops_under_a_mask_are_hops_along_its_graph(options):
+    mask = hard_mask()
+    attention = GraphAttention(8, 2, OneMask(mask), **options).double()
+    x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
+    out, expected = attention(x, PTR), attention(x, PTR, graph=mask.to_graph(PTR))
+    torch.testing.assert_close(out, expected)
+    inputs = [x, *attention.parameters()]
+    for grads in zip(*(torch.autograd.grad(y.sin().sum(), inputs, allow_unused=True,
+                                           materialize_grads=True) for y in (out, expected))):
+        torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize('norm_first', [True, False])

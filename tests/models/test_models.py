@@ -298,3 +298,12 @@ def test_unknown_pooling():
         SequenceClassifier(encoder(), 3, pooling='max')
     with pytest.raises(ValueError, match="'pooler_dropout' needs pooling='pooler' .got 0.1 with"):
         SequenceClassifier(encoder(), 3, pooling='first', pooler_dropout=0.1)
+
+
+def test_hops_and_teleport_reach_every_layer():
+    model = encoder(hops=3, teleport=0.25, learn_teleport=True)
+    for layer in model.layers:
+        assert (layer.attention.attention.hops, layer.attention.attention.teleport) == (3, 0.25)
+        torch.testing.assert_close(layer.attention.teleport(), torch.full((2,), 0.25))
+    model(TOKENS, PTR).sin().sum().backward()
+    assert all(layer.attention.teleport_logit.grad.all() for layer in model.layers)

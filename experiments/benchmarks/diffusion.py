@@ -1,0 +1,120 @@
+"""Attention that takes several hops: the compiled kernel beside PyG's gather and scatter.
+
+    python -m experiments.benchmarks.diffusion
+    python -m experiments.benchmarks.diffusion --quick
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import torch
+from jsonargparse import auto_cli
+from torch import Tensor
+from torch_geometric.utils import scatter, softmax
+
+from experiments.benchmarks.measure import interleave, log_log, progress, saved_bytes
+from experiments.tables import report
+from graphattn import BipartiteGraph
+from graphattn.functional import attention_diffusion, attention_weights, edge_attention
+from graphattn.patterns import RandomKeys
+
+TELEPORT = 0.1  # Diffuser's
+
+
+def main(
+    nodes: list[int] = (1024, 4096),
+    densities: list[float] = (0.01, 0.09),
+    hops: list[int] = (1, 2, 5, 10),
+    heads: int = 4,
+    channels: int = 32,
+    rounds: int = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times inference and a training step, in one interleaved run.
+
+    Args:
+        nodes: Sequence lengths.
+        densities: Shares of the pairs that are edges.
+        hops: Numbers of hops.
+        heads: Number of heads, which share the graph.
+        channels: Width of a head.
+        rounds: Measurements of each case, of which the median counts.
+        quick: One small setting that ends within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        nodes, densities, hops, rounds = (1024,), (0.02,), (1, 5), 3
+    rows = []
+    for n, density in progress(product(nodes, densities), 'diffusion'):
+        graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
+        for number in hops:
+            rows += measure(graph, number, heads, channels, rounds)
+    report(rows, 'diffusion', out)
+    chosen = [row for row in rows if row['n'] == max(nodes) and row['density'] == max(
+        row['density'] for row in rows if row['n'] == max(nodes))]
+    log_log({name: ([row['hops'] for row in chosen if row['case'] == name],
+                    [row['train ms'] for row in chosen if row['case'] == name])
+             for name in dict.fromkeys(row['case'] for row in chosen)}, 'diffusion', out,
+            x='hops', y='train step, ms',
+            title=f'{max(nodes)} tokens, {heads} heads of {channels}, '
+                  f'{chosen[0]["density"]:.0%} dense, {torch.get_num_threads()} threads')
+
+
+def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
+            rounds: int) -> list[dict]:
+    """One row for each way to diffuse, and one for attention of one hop."""
+    forwards, inputs = cases(graph, hops, heads, channels)
+
+    def train(forward: Callable[[], Tensor]) -> None:
+        torch.autograd.grad(forward().sum(), inputs)
+
+    def infer(forward: Callable[[], Tensor]) -> None:
+        with torch.no_grad():
+            forward()
+
+    times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
+                                       for name, f in forwards.items()}, rounds)
+             for run in (train, infer)}
+    return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
+             'train ms': 1e3 * times['train'][name], 'inference ms': 1e3 * times['infer'][name],
+             'train / one hop, fused': times['train'][name] / times['train']['one hop, fused'],
+             'inference / one hop, fused':
+                 times['infer'][name] / times['infer']['one hop, fused'],
+             'saved MiB': saved_bytes(forward) / 2**20}
+            for name, forward in forwards.items()]
+
+
+def cases(graph: BipartiteGraph, hops: int, heads: int,
+          channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
+    """What is compared: functions without arguments, and the inputs they differentiate."""
+    torch.manual_seed(0)
+    query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
+                                              requires_grad=True) for _ in range(3)]
+    key_j, query_i = graph.edge_index.as_tensor().clone()
+
+    def diffuse(backend: str) -> Tensor:
+        alpha = attention_weights(query, key, graph, backend=backend)
+        return attention_diffusion(alpha, value, graph, hops=hops, teleport=TELEPORT,
+                                   backend=backend)
+
+    def gather_scatter() -> Tensor:
+        logit = (query[query_i] * key[key_j]).sum(-1) / channels**0.5
+        alpha = softmax(logit, query_i, num_nodes=graph.num_queries).unsqueeze(-1)
+        z = value
+        for _ in range(hops):
+            message = scatter(alpha * z[key_j], query_i, dim_size=graph.num_queries)
+            z = (1 - TELEPORT) * message + TELEPORT * value
+        return z
+
+    return {'numba': lambda: diffuse('numba'), 'csr': lambda: diffuse('csr'),
+            'PyG gather-scatter': gather_scatter,
+            'one hop, fused': lambda: edge_attention(query, key, value, graph,
+                                                     backend='numba')}, inputs
+
+
+if __name__ == '__main__':
+    auto_cli(main)

@@ -1,0 +1,390 @@
+"""Attention that takes several hops, compiled by numba for CPUs: weights once, K sparse products.
+
+Every sum belongs to one row of the graph or of its transpose, and so to one thread: results do not
+depend on how many there are. Heads lie apart in memory, ``[heads, nodes, channels]``, so that the
+values of one stay in the cache while its edges are followed; weights are ``[heads, edges]``.
+
+The weights are kept, edges x heads numbers, and what every hop brought, hops x values. The backward
+pass goes back along the transposed graph, from queries to a key: a gradient that it reads to carry
+it there is also multiplied by the key's values before the hop, which is what the weight gets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn._threads import run_calls
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels.gather import restart
+from graphattn.kernels.rows import (
+    GRAIN,
+    add_weighted,
+    clear_row,
+    cut_into_spans,
+    dots,
+    exponentials,
+    jit,
+    longest_row,
+    modify,
+)
+from graphattn.kernels.vectors import LANES
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Weights ``[num_edges, heads]`` of float32 at least, whose heads lie apart in memory."""
+    by_key = _by_key(graph, query, key, edge_bias, edge_gate)
+    return _weights(query, key, edge_bias, edge_gate, graph.indptr, graph.key, *by_key, scale).t()
+
+
+def attention_diffusion(weight: Tensor, value: Tensor, graph: BipartiteGraph,
+                        teleport: Tensor) -> Tensor:
+    by_key = _by_key(graph, weight, value, teleport)
+    out, _ = _diffusion(weight.t().contiguous(), value, teleport, graph.indptr, graph.key, *by_key,
+                        by_key[0].numel() > 0)
+    return out
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+    """One hop on a square graph."""
+    return attention_diffusion(weight, value, graph, weight.new_zeros(1, *value.shape[:2]))
+
+
+def _by_key(graph: BipartiteGraph, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The transposed graph, which takes time and is for gradients only."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+        return graph.by_key
+    return (graph.indptr[:0],) * 3
+
+
+# Operators ###########################################################################
+
+
+@torch.library.custom_op('graphattn::attention_weights', mutates_args=(), device_types='cpu')
+def _weights(
+    query: Tensor, key: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float,
+) -> Tensor:
+    """Softmax of the logits over the keys of each query, ``[heads, num_edges]``."""
+    weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+    rows = [_apart(tensor) for tensor in (query, key)]
+    _run(_softmax, indptr, rows[1], *rows, *_modifiers(edge_bias, edge_gate, scale, weight), weight,
+         _offsets(edge_key, rows[1]))
+    return weight
+
+
+@_weights.register_fake
+def _(query, key, edge_bias, edge_gate, indptr, edge_key, *_):
+    return query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+
+
+@torch.library.custom_op('graphattn::attention_weights_backward', mutates_args=(),
+                         device_types='cpu')
+def _weights_backward(
+    grad: Tensor, weight: Tensor,
+    query: Tensor, key: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float, needs_bias: bool, needs_gate: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, bias and gate; the last two empty where not needed."""
+    rows = [_apart(tensor) for tensor in (query, key)]
+    grads = [torch.empty_like(tensor) for tensor in rows]
+    edge_grads = [weight.new_empty(edge_key.numel() if needed else 0, query.size(1))
+                  for needed in (needs_bias, needs_gate)]
+    grad_logit, (_, gate, scale) = torch.empty_like(weight), _modifiers(None, edge_gate, scale,
+                                                                        weight)
+    _run(_softmax_backward, indptr, rows[1], *rows, gate, scale, weight, grad.contiguous(),
+         grad_logit, grads[0], *edge_grads, _offsets(edge_key, rows[1]))
+    _products(_transposed(grad_logit, rows[0], key_indptr, position), rows[0], grads[1], key_indptr,
+              _offsets(edge_query, rows[0]))
+    return (*(tensor.transpose(0, 1).to(query.dtype, copy=True).contiguous() for tensor in grads),
+            *(sum_to(edge_grad, values)
+              for edge_grad, values in zip(edge_grads, (edge_bias, edge_gate))))
+
+
+@_weights_backward.register_fake
+def _(grad, weight, query, key, edge_bias, edge_gate, indptr, edge_key, key_indptr, edge_query,
+      position, scale, needs_bias, needs_gate):
+    edge_grads = [values.new_empty(values.shape) if needed else weight.new_empty(0, query.size(1))
+                  for values, needed in ((edge_bias, needs_bias), (edge_gate, needs_gate))]
+    return query.new_empty(query.shape), key.new_empty(key.shape), *edge_grads
+
+
+def _save_weights(ctx, inputs, output) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(output, *tensors)
+
+
+def _differentiate_weights(ctx, grad):
+    *_, needs_bias, needs_gate = ctx.needs_input_grad[:4]
+    grad_query, grad_key, grad_bias, grad_gate = _weights_backward(
+        grad, *ctx.saved_tensors, ctx.scale, needs_bias, needs_gate)
+    return (grad_query, grad_key, grad_bias if needs_bias else None,
+            grad_gate if needs_gate else None, *(None,) * 6)
+
+
+_weights.register_autograd(_differentiate_weights, setup_context=_save_weights)
+
+
+@torch.library.custom_op('graphattn::attention_diffusion', mutates_args=(), device_types='cpu')
+def _diffusion(
+    weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    keep_messages: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[nodes, heads, channels]`` and, if kept, what hops brought, ``[hops, heads, nodes,
+    channels]``."""
+    start, chance = _apart(value), _chance(teleport, weight)
+    messages = start.new_empty(len(chance) if keep_messages else 1, *start.shape)
+    offset, z = _offsets(edge_key, start), start
+    for hop in reversed(range(len(chance))):
+        message = messages[hop if keep_messages else 0]
+        _products(weight, z, message, indptr, offset)
+        z = restart(message, start, chance[hop])
+    out = z.transpose(0, 1).to(value.dtype, copy=True).contiguous()
+    return out, messages if keep_messages else messages.new_empty(0, *start.shape)
+
+
+@_diffusion.register_fake
+def _(weight, value, teleport, *graph_and_keep):
+    nodes, heads, channels = value.shape
+    messages = value.new_empty(teleport.size(0) if graph_and_keep[-1] else 0, heads, nodes,
+                               channels, dtype=weight.dtype)
+    return value.new_empty(value.shape), messages
+
+
+@torch.library.custom_op('graphattn::attention_diffusion_backward', mutates_args=(),
+                         device_types='cpu')
+def _diffusion_backward(
+    grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    needs_weight: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of weight, value and teleport; empty where not needed."""
+    start, chance, grad = _apart(value), _chance(teleport, weight), _apart(grad_out)
+    transposed = _transposed(weight, start, key_indptr, position)
+    offset = _offsets(edge_query, start)
+    grad_start, grad_transposed = torch.zeros_like(start), torch.zeros_like(transposed)
+    grad_teleport = teleport.new_zeros(teleport.shape if needs_teleport else 0)
+    for hop in range(len(chance)):  # the last hop first
+        if needs_teleport:
+            grad_teleport[hop] = (grad * (start - messages[hop])).sum(dim=2).t()
+        grad_start.addcmul_(chance[hop], grad)
+        is_first = hop == len(chance) - 1
+        before = start if is_first else restart(messages[hop + 1], start, chance[hop + 1])
+        after, grad = (1 - chance[hop]) * grad, torch.empty_like(start)
+        if needs_weight:
+            _run(_products_and_dots, key_indptr, start, transposed, after.contiguous(),
+                 before.contiguous(), grad, grad_transposed, offset)
+        else:
+            _products(transposed, after, grad, key_indptr, offset)
+    grad_start += grad
+    grad_weight = transposed if needs_weight else weight.new_empty(0)  # in the room that is free
+    if needs_weight:
+        _run(_to_query_order, key_indptr, start, grad_transposed, grad_weight, position)
+    return (grad_weight, grad_start.transpose(0, 1).to(value.dtype, copy=True).contiguous(),
+            grad_teleport)
+
+
+@_diffusion_backward.register_fake
+def _(grad_out, messages, weight, value, teleport, indptr, edge_key, key_indptr, edge_query,
+      position, needs_weight, needs_teleport):
+    return (weight.new_empty(weight.shape if needs_weight else 0), value.new_empty(value.shape),
+            teleport.new_empty(teleport.shape if needs_teleport else 0))
+
+
+def _save_diffusion(ctx, inputs, output) -> None:
+    *tensors, _ = inputs
+    _, messages = output
+    ctx.mark_non_differentiable(messages)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(messages, *tensors)
+
+
+def _differentiate_diffusion(ctx, grad_out, _):
+    nothing = (None,) * 6
+    if grad_out is None:
+        return None, None, None, *nothing
+    needs_weight, _, needs_teleport = ctx.needs_input_grad[:3]
+    grad_weight, grad_value, grad_teleport = _diffusion_backward(
+        grad_out, *ctx.saved_tensors, needs_weight, needs_teleport)
+    return (grad_weight if needs_weight else None, grad_value,
+            grad_teleport if needs_teleport else None, *nothing)
+
+
+_diffusion.register_autograd(_differentiate_diffusion, setup_context=_save_diffusion)
+
+
+def accumulation_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float)
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """``[nodes, heads, channels]`` as ``[heads, nodes, channels]``, in the dtype of sums."""
+    return tensor.detach().to(accumulation_dtype(tensor)).transpose(0, 1).contiguous()
+
+
+def _chance(teleport: Tensor, weight: Tensor) -> Tensor:
+    """``[hops, nodes, heads]`` as ``[hops, heads, nodes, 1]``."""
+    return teleport.detach().to(weight.dtype).transpose(1, 2).contiguous().unsqueeze(3)
+
+
+def _modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, scale: float,
+               weight: Tensor) -> tuple:
+    """What stands between dot products and weights, in types that do not depend on what is
+    given."""
+    bias, gate = (weight.new_empty(0, 1) if values is None
+                  else values.detach().to(weight.dtype).contiguous()
+                  for values in (edge_bias, edge_gate))
+    return bias, gate, bias.numpy().dtype.type(scale)
+
+
+def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
+    """Sums over heads what all heads share."""
+    if values is None or grad.size(0) != values.size(0):
+        return grad
+    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)
+
+
+def _offsets(column: Tensor, rows: Tensor) -> Tensor:
+    """Where the row of each edge begins; three more, for dot products are taken by fours."""
+    dtype = torch.int32 if rows.size(1) * rows.size(2) < 2**31 else torch.int64
+    offset = column.new_zeros(column.numel() + 3, dtype=dtype)
+    torch.mul(column, rows.size(2), out=offset[:-3])
+    return offset
+
+
+def _transposed(weight: Tensor, rows: Tensor, key_indptr: Tensor, position: Tensor) -> Tensor:
+    """Edges by key, for :func:`_run` on ``rows``."""
+    by_key = torch.empty_like(weight)
+    _run(_to_key_order, key_indptr, rows, weight, by_key, position)
+    return by_key
+
+
+def _products(weight: Tensor, x: Tensor, out: Tensor, indptr: Tensor, offset: Tensor) -> None:
+    _run(_weighted_sums, indptr, x, weight, x.contiguous(), out, offset)
+
+
+def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:
+    """``kernel`` on every head of ``rows`` along the edges, pieces of equally many edges each in a
+    thread."""
+    heads, _, channels = rows.shape
+    num_parts = min(torch.get_num_threads(), 1 + int(indptr[-1]) * heads * channels // GRAIN)
+    one_block = np.array([0, indptr.numel() - 1])
+    spans, part_ptr = cut_into_spans(indptr.numpy(), one_block, heads, num_parts)
+    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (*arguments, indptr)]
+    run_calls([(kernel, part, *arrays) for part in np.split(spans, part_ptr[1:-1])])
+
+
+# Kernels #############################################################################
+
+
+@jit
+def _softmax(spans, query, key, bias, gate, scale, weight, offset, indptr):
+    logit = np.empty(longest_row(spans, indptr), query.dtype)
+    for span in range(len(spans)):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            if n > 0:
+                dots(logit, query[head], i, key[head], 0, offset[first:], n)
+                modify(logit, bias, gate, scale, first, n, head)
+                _, total = exponentials(logit, n, query.dtype.type(-np.inf))
+                row_weight = weight[head, first:first + n]
+                for e in range(n):
+                    row_weight[e] = logit[e] / total
+
+
+@jit
+def _softmax_backward(spans, query, key, gate, scale, weight, grad, grad_logit, grad_query,
+                      grad_bias, grad_gate, offset, indptr):
+    longest = longest_row(spans, indptr)
+    change, dot = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
+    for span in range(len(spans)):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            clear_row(grad_query[head], i)
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            if n == 0:
+                continue
+            row_weight, row_grad = weight[head, first:first + n], grad[head, first:first + n]
+            delta = query.dtype.type(0)
+            for e in range(n):
+                delta += row_weight[e] * row_grad[e]
+            for e in range(n):
+                change[e] = row_weight[e] * (row_grad[e] - delta)
+            if grad_bias.shape[0] > 0:
+                for e in range(n):
+                    grad_bias[first + e, head] = change[e]
+            if grad_gate.shape[0] > 0:
+                dots(dot, query[head], i, key[head], 0, offset[first:], n)
+                for e in range(n):
+                    grad_gate[first + e, head] = change[e] * dot[e] * scale
+            for e in range(n):
+                change[e] *= scale
+            if gate.shape[0] > 0:
+                column = min(head, gate.shape[1] - 1)
+                for e in range(n):
+                    change[e] *= gate[first + e, column]
+            row_logit = grad_logit[head, first:first + n]
+            for e in range(n):
+                row_logit[e] = change[e]
+            add_weighted(grad_query[head], i, change, key[head], 0, offset[first:], n)
+
+
+@jit
+def _weighted_sums(spans, weight, x, out, offset, indptr):
+    for span in range(len(spans)):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            clear_row(out[head], i)
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            add_weighted(out[head], i, weight[head, first:], x[head], 0, offset[first:], n)
+
+
+@jit
+def _products_and_dots(spans, weight, x, y, out, dot, offset, indptr):
+    """``_weighted_sums`` of ``x``, and ``<x_j, y_i>`` added to ``dot`` on every edge."""
+    row_dot = np.empty(_TILE + LANES, x.dtype)
+    for span in range(len(spans)):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            clear_row(out[head], i)
+            for first in range(indptr[i], indptr[i + 1], _TILE):
+                n = min(_TILE, indptr[i + 1] - first)
+                dots(row_dot, y[head], i, x[head], 0, offset[first:], n)
+                edge_dot = dot[head, first:first + n]
+                for e in range(n):
+                    edge_dot[e] += row_dot[e]
+                add_weighted(out[head], i, weight[head, first:], x[head], 0, offset[first:], n)
+
+
+@jit
+def _to_key_order(spans, by_query, by_key, position, indptr):
+    for span in range(len(spans)):
+        head, first, last = spans[span, 0], indptr[spans[span, 1]], indptr[spans[span, 2]]
+        source, target, row = by_query[head], by_key[head, first:last], position[first:last]
+        for e in range(len(row)):
+            target[e] = source[np.uint64(row[e])]  # not negative, which would be looked into
+
+
+@jit
+def _to_query_order(spans, by_key, by_query, position, indptr):
+    for span in range(len(spans)):
+        head, first, last = spans[span, 0], indptr[spans[span, 1]], indptr[spans[span, 2]]
+        source, target, row = by_key[head, first:last], by_query[head], position[first:last]
+        for e in range(len(row)):
+            target[np.uint64(row[e])] = source[e]
+
+
+_TILE = 64  # edges of a row whose values stay in the first level of the cache

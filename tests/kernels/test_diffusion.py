@@ -1,0 +1,549 @@
+"""Attention diffusion: its meaning, one for all kernels, and what the compiled one promises."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import APPNP
+
+from graphattn import BipartiteGraph, kernels
+from graphattn.functional import (
+    attention_diffusion,
+    attention_weights,
+    edge_attention,
+    heat_teleport,
+)
+from graphattn.kernels import diffusion
+from tests.graphs import GRAPHS, random_graph
+from tests.kernels.test_backends import skip_if_missing
+
+HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
+SQUARE = [name for name in GRAPHS
+          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
+EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
+               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
+TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
+             'head': lambda n: torch.tensor([0.2, 0.7]).double(),
+             'all': lambda n: torch.rand(HOPS, n, HEADS, dtype=torch.double,
+                                         generator=torch.Generator().manual_seed(2))}
+BACKENDS = [name for name in kernels.BACKENDS if name != 'sdpa']
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
+def fast_backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture
+def with_threads(monkeypatch):
+    """Divides even the smallest graph among so many threads."""
+    monkeypatch.setattr(diffusion, 'GRAIN', 1)
+    before = torch.get_num_threads()
+
+    def run(num_threads, function):
+        torch.set_num_threads(num_threads)
+        return function()
+
+    yield run
+    torch.set_num_threads(before)
+
+
+def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, dtype: torch.dtype = torch.float64,
+         channels: int = CHANNELS, value_channels: int = VALUE_CHANNELS,
+         heads: int = HEADS) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {'query': (graph.num_queries, heads, channels),
+              'key': (graph.num_keys, heads, channels),
+              'value': (graph.num_keys, heads, value_channels)}
+    shapes |= {name: (graph.num_edges, columns) if columns > 1 else (graph.num_edges,)
+               for name, columns in EDGE_VALUES[edge_values].items()}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            .requires_grad_() for name, shape in shapes.items()}
+
+
+def diffuse(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
+            hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
+    inputs = {**inputs}
+    value, teleport = inputs.pop('value'), inputs.pop('teleport', teleport)
+    alpha = attention_weights(graph=graph, **inputs, dropout_p=dropout_p, backend=backend)
+    return attention_diffusion(alpha, value, graph, hops=hops, teleport=teleport, backend=backend)
+
+
+def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
+                            dtype=torch.float64).mul(2).round().to(out)
+    grads = torch.autograd.grad(out, list(inputs.values()), cotangent, allow_unused=True)
+    grads = [torch.zeros_like(leaf) if grad is None else grad
+             for grad, leaf in zip(grads, inputs.values())]
+    return {'out': out.detach(), **dict(zip(inputs, grads))}
+
+
+def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
+                               check_dtype=check_dtype)
+
+
+def dense_weights(graph: BipartiteGraph, alpha: Tensor) -> Tensor:
+    """``[heads, queries, keys]``."""
+    dense = alpha.new_zeros(graph.num_queries, graph.num_keys, alpha.size(1))
+    return dense.index_put((graph.query, graph.key), alpha).permute(2, 0, 1)
+
+
+def cycle(n: int) -> BipartiteGraph:
+    """Every token attends to the next one alone."""
+    query = torch.arange(n)
+    return BipartiteGraph.from_edge_index(torch.stack([(query + 1) % n, query]), n)
+
+
+# What it means #######################################################################
+
+
+@pytest.mark.parametrize('teleport, expected', [
+    (0.1, [.1, .09, .081, .0729, .06561, .59049]),
+    (0., [0, 0, 0, 0, 0, 1]),
+    ((.5, .5, 0., .5, 1.), [.5, .25, 0, .125, .125, 0]),
+])
+def test_weights_of_the_hops(backend, teleport, expected):
+    graph, alpha = cycle(8), torch.ones(8, 1, dtype=torch.double)
+    out = attention_diffusion(alpha, torch.eye(8).double().unsqueeze(1), graph, hops=5,
+                              teleport=teleport, backend=backend)
+    torch.testing.assert_close(out[0, 0], torch.tensor([*expected, 0, 0]).double())
+    torch.testing.assert_close(out[2, 0].roll(-2), out[0, 0])
+
+
+@pytest.mark.parametrize('hops, time', [(5, 2.), (3, 0.01), (6, 40.), (0, 1.), (200, 3.)])
+def test_weights_of_the_heat_kernel(hops, time):
+    n = hops + 2
+    out = attention_diffusion(torch.ones(n, 1).double(), torch.eye(n).double().unsqueeze(1),
+                              cycle(n), hops=hops, teleport=heat_teleport(hops, time))
+    poisson = torch.distributions.Poisson(torch.tensor(time, dtype=torch.double))
+    weight = poisson.log_prob(torch.arange(hops + 1).double()).exp()
+    torch.testing.assert_close(out[0, 0, :-1], weight / weight.sum(), atol=1e-14, rtol=1e-9)
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_tokens', 'hub'])
+@pytest.mark.parametrize('hops', [1, 2, 5])
+def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    alpha, value = (x.detach().requires_grad_() for x in (alpha, inputs['value']))
+    first_node = graph.num_queries * torch.arange(HEADS)
+    edge_index = (graph.edge_index.as_tensor()[:, None] + first_node[:, None]).flatten(1)
+    appnp = APPNP(hops, 0.1, normalize=False, add_self_loops=False)
+    expected = appnp(value.transpose(0, 1).flatten(0, 1), edge_index, alpha.t().flatten())
+    expected = expected.unflatten(0, (HEADS, -1)).transpose(0, 1)
+    out = attention_diffusion(alpha, value, graph, hops=hops, teleport=0.1, backend=backend)
+    leaves = {'alpha': alpha, 'value': value}
+    assert_same(with_grads(out, leaves), with_grads(expected, leaves), 1e-10)
+
+
+@pytest.mark.parametrize('teleport', TELEPORTS)
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', SQUARE)
+def test_equals_reference(name, edge_values, teleport, fast_backend, with_threads):
+    graph = GRAPHS[name]()
+    teleport = TELEPORTS[teleport](graph.num_queries)
+    inputs = draw(graph, edge_values)
+    if isinstance(teleport, Tensor):
+        inputs['teleport'] = teleport.requires_grad_()
+    run = partial(diffuse, graph, inputs, teleport=teleport)
+    actual = with_threads(2, lambda: with_grads(run(backend=fast_backend), inputs))
+    assert_same(actual, with_grads(run(backend='reference'), inputs))
+
+
+@pytest.mark.parametrize('hops', [0, 1, 4])
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
+def test_reference_is_the_recursion_of_matrices(name, hops):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    z = start
+    for _ in range(hops):
+        z = 0.7 * attention @ z + 0.3 * start
+    out = diffuse(graph, inputs, 'reference', hops=hops)
+    assert_same(with_grads(out, inputs), with_grads(z.transpose(0, 1), inputs))
+
+
+def test_weights_are_those_of_attention(backend):
+    graph = GRAPHS['idle_tokens']()
+    inputs = draw(graph, 'per_head')
+    value = inputs.pop('value')
+    expected = edge_attention(graph=graph, value=value, **inputs, backend='reference',
+                              return_attention_weights=True)[1]
+    alpha = attention_weights(graph=graph, **inputs, backend=backend)
+    assert_same(with_grads(alpha, inputs), with_grads(expected, inputs))
+
+
+def test_weights_on_a_rectangular_graph(fast_backend):
+    graph = GRAPHS['ragged_rectangles']()
+    inputs = {name: tensor for name, tensor in draw(graph, 'shared').items() if name != 'value'}
+    results = [with_grads(attention_weights(graph=graph, **inputs, backend=name), inputs)
+               for name in (fast_backend, 'reference')]
+    assert_same(*results)
+
+
+@pytest.mark.parametrize('hops', [1, 7, math.inf])
+def test_constants_stay_what_they_are(backend, hops):
+    graph = GRAPHS['full']()
+    inputs = draw(graph) | {'value': torch.full((6, HEADS, 3), 2.5).double()}
+    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.2)
+    assert_same(out, inputs['value'], 1e-13)
+
+
+@pytest.mark.parametrize('options', [dict(hops=0), dict(teleport=1.), dict(hops=0, teleport=0.),
+                                     dict(hops=math.inf, teleport=1)])
+def test_who_does_not_leave_keeps_the_values(backend, options):
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    assert torch.equal(diffuse(graph, inputs, backend, **options), inputs['value'])
+
+
+@pytest.mark.parametrize('hops', [1, 4, math.inf])
+def test_without_keys_what_is_left_is_the_share_that_stays(backend, hops):
+    graph = GRAPHS['idle_tokens']()
+    inputs = draw(graph)
+    idle = graph.in_degree() == 0
+    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.3)
+    assert idle.any()
+    assert_same(out[idle], 0.3 * inputs['value'][idle])
+
+
+def test_causal_at_any_depth(backend):
+    mask = random_graph(12, 12, 0.5).to_mask() | torch.eye(12, dtype=torch.bool).roll(-1, dims=1)
+    graph = BipartiteGraph.from_mask(mask.tril())
+    inputs = draw(graph)
+    out = diffuse(graph, inputs, backend, hops=6, teleport=0.1)
+    for i in range(12):
+        grads = torch.autograd.grad(out[i].sum(), list(inputs.values()), retain_graph=True)
+        assert not any(grad[i + 1:].any() for grad in grads)
+    assert grads[2][0].any()  # the first token reaches the last
+
+
+# To the limit ########################################################################
+
+
+def resolvent(attention: Tensor, start: Tensor, teleport: Tensor | float) -> Tensor:
+    identity = torch.eye(attention.size(-1), dtype=attention.dtype)
+    return torch.linalg.solve(identity - (1 - teleport) * attention, teleport * start)
+
+
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
+def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph) | {'teleport': torch.tensor([0.3, 0.6]).double().requires_grad_()}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    expected = resolvent(dense_weights(graph, alpha), inputs['value'].transpose(0, 1),
+                         inputs['teleport'][:, None, None]).transpose(0, 1)
+    expected = with_grads(expected, inputs)
+    for hops in (120, math.inf):
+        out = diffuse(graph, inputs, backend, hops=hops)
+        assert_same(with_grads(out, inputs), expected, 1e-10)
+    with torch.no_grad():
+        assert_same(diffuse(graph, inputs, backend, hops=math.inf), expected['out'], 1e-10)
+
+
+def test_the_limit_keeps_one_hop_for_its_gradients():
+    graph = random_graph(50, 50, 0.2)
+    inputs = draw(graph)
+    assert saved_bytes(partial(diffuse, graph, inputs, hops=math.inf, teleport=0.01)) < \
+        saved_bytes(partial(diffuse, graph, inputs, hops=8, teleport=0.01))
+
+
+def test_weights_above_one_do_not_pass_for_a_limit():
+    graph, value = cycle(4), torch.ones(4, 1, 1)
+    for weight in (2., 1.25):
+        with pytest.raises(RuntimeError, match="'hops' without end did not converge"):
+            attention_diffusion(torch.full((4, 1), weight), value, graph, hops=math.inf,
+                                teleport=0.2)
+
+
+def test_the_limit_of_nan_is_nan():
+    value = torch.tensor([1., torch.nan, 1., 1.]).view(4, 1, 1)
+    out = attention_diffusion(torch.ones(4, 1), value, cycle(4), hops=math.inf, teleport=0.5)
+    assert out.isnan().any()
+
+
+# Gradients and precision #############################################################
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('hops', [1, 3])
+def test_gradcheck(edge_values, hops, backend):
+    graph = random_graph(5, 5, 0.5)
+    inputs = draw(graph, edge_values, channels=3, value_channels=2)
+    inputs['teleport'] = torch.rand(hops, 5, HEADS, dtype=torch.double).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), backend, hops=hops),
+        list(inputs.values()))
+
+
+def test_gradcheck_of_the_limit():
+    graph = random_graph(5, 5, 0.5)
+    inputs = draw(graph, channels=3, value_channels=2)
+    inputs['teleport'] = torch.tensor([0.3, 0.5]).double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), hops=math.inf),
+        list(inputs.values()), check_undefined_grad=False)
+
+
+@pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate', 'teleport'])
+def test_gradient_of_one_input_alone(name, backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared') | {'teleport': torch.full((HEADS,), 0.4).double()
+                                      .requires_grad_()}
+    expected = with_grads(diffuse(graph, inputs, backend), inputs)[name]
+    constants = {other: tensor.detach() for other, tensor in inputs.items()}
+    leaf = {name: inputs[name]}
+    assert_same(with_grads(diffuse(graph, {**constants, **leaf}, backend), leaf)[name], expected)
+
+
+@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (16, 32), (33, 64)])
+def test_every_width_equals_reference(channels, value_channels):
+    graph = random_graph(150, 150, 0.9)  # rows longer than a tile
+    inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
+    assert_same(with_grads(diffuse(graph, inputs), inputs),
+                with_grads(diffuse(graph, inputs, 'gather'), inputs), 1e-10)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
+def test_only_results_are_rounded(name, dtype, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_head', dtype=dtype)
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    results = with_grads(diffuse(graph, inputs, backend, hops=5), inputs)
+    assert {result.dtype for result in results.values()} == {dtype}
+    torch.testing.assert_close(
+        results, with_grads(diffuse(graph, exact, 'reference', hops=5), exact),
+        rtol=torch.finfo(dtype).eps, atol=1e-4, check_dtype=False)
+
+
+def test_autocast_changes_nothing(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared', dtype=torch.float32)
+    expected = with_grads(diffuse(graph, inputs, backend), inputs)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = diffuse(graph, inputs, backend)
+    assert_same(with_grads(out, inputs), expected, 1e-5)
+
+
+def test_layout_in_memory_does_not_matter(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_head')
+    strided = {name: tensor.detach().movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
+               for name, tensor in inputs.items()}
+    assert not any(tensor.is_contiguous() for tensor in strided.values())
+    assert_same(with_grads(diffuse(graph, strided, backend), strided),
+                with_grads(diffuse(graph, inputs, backend), inputs))
+
+
+@pytest.mark.parametrize('teleport', [0., 0.3])
+def test_nan_travels_no_further_than_the_hops(backend, teleport):
+    graph = cycle(8)
+    inputs = draw(graph)
+    with torch.no_grad():
+        inputs['value'][5] = torch.nan
+    out = diffuse(graph, inputs, backend, hops=2, teleport=teleport)
+    reached = out.isnan().all(dim=(1, 2))
+    assert reached.nonzero().flatten().tolist() == ([3] if teleport == 0 else [3, 4, 5])
+    assert out[~reached].isfinite().all()
+
+
+# Dropout, threads, memory ############################################################
+
+
+@pytest.fixture
+def restored_rng():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
+    graph = GRAPHS['full']()
+    inputs = draw(graph)
+    torch.manual_seed(3)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, dropout_p=0.4,
+                              backend=backend)
+    dense = dense_weights(graph, alpha)
+    assert (dense == 0).any()
+    torch.manual_seed(3)
+    out = diffuse(graph, inputs, backend, hops=2, teleport=0., dropout_p=0.4)
+    assert_same(out, (dense @ dense @ inputs['value'].transpose(0, 1)).transpose(0, 1))
+
+
+@pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
+def test_bit_for_bit_the_same_in_any_number_of_threads(name, with_threads):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'shared', dtype=torch.float32)
+    inputs['teleport'] = torch.full((HEADS,), 0.4).requires_grad_()
+
+    def train():
+        return with_grads(diffuse(graph, inputs), inputs)
+
+    expected = with_threads(1, train)
+    for num_threads in (1, 2, 2, 3, 4, 7):
+        assert_same(with_threads(num_threads, train), expected, 0)
+
+
+def saved_bytes(forward) -> int:
+    """Each storage once."""
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()
+    assert out.grad_fn is not None
+    return sum(saved.values())
+
+
+@pytest.mark.parametrize('hops', [1, 5])
+def test_bytes_saved_for_backward(hops):
+    graph = random_graph(60, 60, 0.2)
+    inputs = draw(graph, dtype=torch.float32, value_channels=CHANNELS)
+    nodes = inputs['value'].numel() * 4
+    weights = 4 * HEADS * graph.num_edges
+    edges = 8 * 2 * graph.num_edges + 8 * 2 * graph.num_edges + 2 * 8 * 61  # both orders
+    saved = saved_bytes(partial(diffuse, graph, inputs, hops=hops, teleport=0.1))
+    assert weights + (3 + hops) * nodes <= saved <= weights + (3 + hops) * nodes + edges + 64
+
+
+def test_inference_keeps_nothing_and_transposes_nothing():
+    graph = random_graph(30, 30, 0.2)
+    inputs = {name: tensor.detach() for name, tensor in draw(graph).items()}
+    diffuse(graph, inputs)
+    assert 'by_key' not in vars(graph)
+
+
+@pytest.mark.parametrize('changed', ['value', 'graph'])
+def test_a_change_between_the_passes_is_an_error(changed):
+    graph = GRAPHS['square']()
+    leaves = draw(graph)
+    inputs = {name: leaf * 1 for name, leaf in leaves.items()}
+    out = diffuse(graph, inputs)
+    with torch.no_grad():
+        (graph.key if changed == 'graph' else inputs[changed]).add_(0)
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_operators_keep_torchs_rules(edge_values):
+    graph = GRAPHS['square']()
+    inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
+    terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
+             .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
+    edges = (graph.indptr, graph.key, *graph.by_key)
+    torch.library.opcheck(diffusion._weights,
+                          (inputs['query'], inputs['key'], *terms, *edges, 0.3))
+    weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
+    teleport = torch.rand(2, 12, HEADS, dtype=torch.double, requires_grad=True)
+    torch.library.opcheck(diffusion._diffusion,
+                          (weight, inputs['value'], teleport, *edges, True))
+    torch.library.opcheck(diffusion._diffusion, (
+        weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
+
+
+PEAK_MEMORY = """
+import torch
+from graphattn import BipartiteGraph
+from graphattn.functional import attention_diffusion, attention_weights
+
+def peak_megabytes():
+    # Not resource.getrusage, whose peak includes that of the process that started this one.
+    with open('/proc/self/status') as status:
+        return next(int(line.split()[1]) for line in status if 'VmHWM' in line) / 1024
+
+def train(num_nodes):
+    query = torch.arange(num_nodes).repeat_interleave(3)
+    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
+    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
+    query, key, value = (torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3))
+    alpha = attention_weights(query, key, graph, backend='numba')
+    attention_diffusion(alpha, value, graph, hops=5, teleport=.1, backend='numba').sum().backward()
+
+train(100)
+before = peak_megabytes()
+train(20_000)
+print(peak_megabytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
+def test_memory_is_linear_in_edges():
+    result = subprocess.run([sys.executable, '-c', PEAK_MEMORY], text=True, capture_output=True,
+                            check=True)
+    assert float(result.stdout) < 200  # [20000, 20000] is 1600 MB
+
+
+# What is refused #####################################################################
+
+
+def call(**changes) -> Tensor:
+    """A valid call, but for ``changes``."""
+    graph = GRAPHS['square']()
+    arguments = {'alpha': torch.rand(graph.num_edges, HEADS), 'value': torch.randn(12, HEADS, 3),
+                 'graph': graph, 'hops': 2, 'teleport': 0.1}
+    return attention_diffusion(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize('changes, error, match', [
+    (dict(hops=-1), ValueError, r"'hops' must not be negative \(got -1\)"),
+    (dict(hops=1.5), TypeError, "'hops' must be an int .got float"),
+    (dict(hops=True), TypeError, "'hops' must be an int .got bool"),
+    (dict(teleport=-0.1), ValueError, r"'teleport' must be in \[0, 1\] \(got -0.1\)"),
+    (dict(teleport=1.1), ValueError, r"'teleport' must be in \[0, 1\] \(got 1.1\)"),
+    (dict(teleport=math.nan), ValueError, r"'teleport' must be in \[0, 1\] \(got nan\)"),
+    (dict(teleport=(0.1, 2.)), ValueError, r"'teleport' must be in \[0, 1\]"),
+    (dict(teleport=(0.1,) * 3), ValueError, r"one for each of the 2 hops \(got 3\)"),
+    (dict(teleport='0.1'), TypeError, "'teleport' must be a number, one for each hop, or a"),
+    (dict(teleport=torch.tensor([0.1, 1.5])), ValueError, r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
+    (dict(teleport=torch.rand(3)), ValueError, r"broadcast to \[2, 12, 2\].*got shape \(3,\)"),
+    (dict(teleport=torch.ones(2).long()), TypeError, "'teleport' must be a floating point"),
+    (dict(teleport=torch.ones(2, device='meta')), ValueError, "'teleport' must be"),
+    (dict(teleport=0., hops=math.inf), ValueError, "'teleport' must be positive where hops are"),
+    (dict(teleport=(0.1,), hops=math.inf), ValueError, "one for each of the inf hops"),
+    (dict(alpha=torch.rand(3, HEADS)), ValueError, "'alpha' must be .num_edges, heads. with"),
+    (dict(alpha=[1.]), TypeError, "'alpha' must be a floating point Tensor"),
+    (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must be .* with 12 tokens"),
+    (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
+    (dict(graph=GRAPHS['more_keys']()), ValueError, "as many keys as queries in every block"),
+    (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
+    (dict(backend='sdpa'), ValueError, "'backend' must be one that forms weights .got 'sdpa'"),
+    (dict(backend='numbra'), ValueError, "did you mean 'numba'"),
+])
+def test_refuses(changes, error, match):
+    with pytest.raises(error, match=match):
+        call(**changes)
+
+
+def test_the_unchanged_call_is_accepted():
+    assert call().shape == (12, HEADS, 3)
+
+
+@pytest.mark.parametrize('hops, time, error, match', [
+    (-1, 1., ValueError, "'hops' must not be negative"),
+    (2, 0., ValueError, "'time' must be a positive number .got 0.0"),
+    (2, math.inf, ValueError, "'time' must be a positive number"),
+    (2, '1', ValueError, "'time' must be a positive number"),
+])
+def test_heat_teleport_refuses(hops, time, error, match):
+    with pytest.raises(error, match=match):
+        heat_teleport(hops, time)
