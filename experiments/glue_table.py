@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.command import run_or_exit
 from experiments.fine_tuning import BEST, LAST
 from experiments.tables import report
 from experiments.tasks.glue import TASKS
@@ -96,7 +97,4 @@ def _row(folder: Path, epoch: str) -> dict[str, float]:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f'error: {error}')
+    run_or_exit(main)

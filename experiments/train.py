@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 
+from experiments.command import run_or_exit
 from experiments.run_folder import RunFolder, SaveConfig
 from experiments.training import Training
 
@@ -124,7 +124,4 @@ def main(args: ArgsType = None) -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (OSError, TypeError, ValueError) as error:
-        sys.exit(f'error: {error}')
+    run_or_exit(main)

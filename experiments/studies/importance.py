@@ -18,6 +18,7 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, Study, summary
 from experiments.studies.text_runs import TextRuns
@@ -131,4 +132,4 @@ def _draw(probability: Tensor, rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_or_exit(lambda: auto_cli(main))

@@ -25,6 +25,7 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
+from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import spread
 from experiments.studies.study import ScaleName, Study, summary
 from experiments.studies.text_runs import LAMBDAS, PATTERNS, SMALL_LAMBDAS, TextRuns, scores
@@ -161,4 +162,4 @@ def _draw_heads(figure: SubFigure, name: str, mask: Tensor) -> None:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_or_exit(lambda: auto_cli(main))

@@ -18,6 +18,7 @@ import torch
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
+from experiments.command import run_or_exit
 from experiments.studies.study import ScaleName, Study, summary
 from graphattn.patterns import Mask, load_masks, save_masks
 
@@ -131,4 +132,4 @@ def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figu
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_or_exit(lambda: auto_cli(main))

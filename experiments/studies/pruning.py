@@ -18,6 +18,7 @@ from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
+from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns, spread
 from experiments.studies.study import ScaleName, Study
 from experiments.studies.text_runs import TextRuns
@@ -106,4 +107,4 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_or_exit(lambda: auto_cli(main))

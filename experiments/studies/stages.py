@@ -18,6 +18,7 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns, spread
 from experiments.studies.study import ScaleName, Study, summary
 from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, TextRuns, scores
@@ -126,4 +127,4 @@ def _plot(axes: Axes, rows: list[dict], stage: str, label: str, **style) -> None
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_or_exit(lambda: auto_cli(main))

@@ -26,6 +26,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.command import run_or_exit
+
 Document = list[str]  # its sentences
 HELD_OUT_SHARE = 0.05
 
@@ -361,7 +363,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f'error: {error}')
+    run_or_exit(main)

@@ -15,13 +15,13 @@ the installed Python and its packages, and those for development from documents 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from experiments.command import run_or_exit
 from experiments.text.corpus import Document, distinct, installed_documents, is_held_out
 
 Rows = list[tuple[object, ...]]
@@ -181,7 +181,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f'error: {error}')
+    run_or_exit(main)
