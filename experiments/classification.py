@@ -63,6 +63,12 @@ class Classification(Training):
     def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         loss = F.cross_entropy(logits, batch.label)
+        self.log_pass(stage, batch, loss, logits, graphs)
+        return loss, graphs
+
+    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+                 graphs: list[BipartiteGraph | PairMask]) -> None:
+        """Logs what came of a batch; ``stage`` is train, val or test."""
         has_label = batch.label != NO_LABEL
         accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].float().mean()
         density = {f'{stage}/density/{place}': value
@@ -71,7 +77,6 @@ class Classification(Training):
         self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
                       batch_size=int(has_label.sum()), **options)
         self.log_dict(density, batch_size=batch.ptr.numel() - 1, **options)
-        return loss, graphs
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:

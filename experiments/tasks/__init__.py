@@ -1,9 +1,10 @@
 """Data, one task per file."""
 
 from experiments.tasks.digits import Digits
+from experiments.tasks.documents import Documents
 from experiments.tasks.duplicates import Duplicates
 from experiments.tasks.glue import Glue
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
 
-__all__ = ['Digits', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted']
+__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted']

@@ -190,9 +190,9 @@ class MaskedLanguage(L.LightningDataModule):
         sampler = BatchStream(len(examples), self.batch_size, self.trainer.world_size,
                               self.trainer.global_rank, seed=self.seed, shuffle=shuffle,
                               batches_done=batches_done)
-        return _ResumableLoader(examples, batch_size=None, sampler=sampler,
-                                num_workers=self.num_workers,
-                                pin_memory=self.trainer.strategy.root_device.type == 'cuda')
+        return ResumableLoader(examples, batch_size=None, sampler=sampler,
+                               num_workers=self.num_workers,
+                               pin_memory=self.trainer.strategy.root_device.type == 'cuda')
 
     def _check_length(self, model: nn.Module) -> None:
         positions = model.encoder.position_embedding.num_embeddings
@@ -209,7 +209,7 @@ class MaskedLanguage(L.LightningDataModule):
                              f"vocabulary of the tokenizer (got {num_tokens})")
 
 
-class _ResumableLoader(DataLoader):
+class ResumableLoader(DataLoader):
     """Resumes within an epoch: :class:`BatchStream` asks the trainer how far it is.
 
     Lightning asks for an iterator before it has read the checkpoint, and workers would begin at

@@ -42,6 +42,7 @@ class SequenceClassifier(nn.Module):
             raise ValueError(f"'pooler_dropout' needs pooling='pooler' (got {pooler_dropout} with "
                              f"{pooling!r})")
         self.encoder = encoder
+        self.num_classes = num_classes
         self.pooling = pooling
         self.mean = MeanAggregation()
         has_pooler = pooling == 'pooler'

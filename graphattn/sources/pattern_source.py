@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,10 @@ from torch import Tensor
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Mask, Pattern, load_masks, parse
 from graphattn.sources.base import GraphSource
+
+# Of one source, in graphs of the lengths seen last. An edge takes 16 bytes, so 64 MiB: all lengths
+# up to 230 of full attention, and of documents, whose lengths hardly recur, no more than that.
+MAX_EDGES_KEPT = 2**22
 
 
 class PatternSource(GraphSource):
@@ -54,7 +59,8 @@ class PatternSource(GraphSource):
         known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
         self.max_length = min((length for length in known if length is not None), default=None)
         self.seed = seed
-        self._graph_of: dict[tuple[int, int], BipartiteGraph] = {}
+        self._kept: OrderedDict[tuple[int, int], BipartiteGraph] = OrderedDict()
+        self._num_edges_kept = 0
         self._last_batch: tuple[list[int], BipartiteGraph] | None = None
 
     def forward(
@@ -78,16 +84,25 @@ class PatternSource(GraphSource):
         # Batches of equal lengths follow one another in training, and a graph that is kept also
         # keeps the pointers that kernels ask it for.
         if self._last_batch is None or self._last_batch[0] != lengths:
-            graphs = [self._graph(number, length)
+            graph_of = {(number, length): self._graph(number, length)
+                        for number in range(len(self.patterns)) for length in set(lengths)}
+            graphs = [graph_of[number, length]
                       for number in range(len(self.patterns)) for length in lengths]
             self._last_batch = lengths, BipartiteGraph.batch(graphs).to(query.device)
         return self._last_batch[1].to(query.device)
 
     def _graph(self, number: int, length: int) -> BipartiteGraph:
-        if (number, length) not in self._graph_of:
-            seed = None if self.seed is None else self.seed + number
-            self._graph_of[number, length] = self.patterns[number].build(length, seed=seed)
-        return self._graph_of[number, length]
+        if (number, length) in self._kept:
+            self._kept.move_to_end((number, length))
+            return self._kept[number, length]
+        seed = None if self.seed is None else self.seed + number
+        graph = self.patterns[number].build(length, seed=seed)
+        if graph.num_edges <= MAX_EDGES_KEPT:
+            self._kept[number, length] = graph
+            self._num_edges_kept += graph.num_edges
+        while self._num_edges_kept > MAX_EDGES_KEPT:
+            self._num_edges_kept -= self._kept.popitem(last=False)[1].num_edges
+        return graph
 
     def extra_repr(self) -> str:
         patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'

@@ -18,3 +18,14 @@ class SaveParameters(Callback):
     def on_fit_end(self, trainer, pl_module):
         torch.save({'parameters': pl_module.state_dict(), 'num_edges': self.num_edges},
                    Path(trainer.default_root_dir) / f'rank{trainer.global_rank}.pt')
+
+
+class Fail(Callback):
+    """Ends a training with an error, after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.steps:
+            raise RuntimeError('as told')

@@ -4,7 +4,7 @@ import torch
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import FreeLayout
 from graphattn.patterns import GlobalTokens, Mask, RandomKeys, SlidingWindow, save_masks
-from graphattn.sources import PatternSource
+from graphattn.sources import PatternSource, pattern_source
 
 PTR = torch.tensor([0, 6, 12, 15])
 TOKENS = torch.randn(15, 1, 2)
@@ -68,3 +68,48 @@ def test_masks_may_come_from_a_file(tmp_path):
         PatternSource('missing.npz')
     with pytest.raises(ValueError, match="must have a head for each of the 2 patterns"):
         source(TOKENS, TOKENS, PTR)
+
+
+def lengths_built(source, lengths, monkeypatch):
+    """Which lengths are built anew when sequences of these lengths come, one batch each."""
+    built = []
+    build = SlidingWindow.build
+    monkeypatch.setattr(SlidingWindow, 'build', lambda self, length, **options: (
+        built.append(length) or build(self, length, **options)))
+    for length in lengths:
+        tokens = torch.zeros(length, 1, 2)
+        graph = source(tokens, tokens, torch.tensor([0, length]))
+        assert graph == build(SlidingWindow(0), length)
+    monkeypatch.undo()
+    return built
+
+
+def test_the_graphs_that_were_used_last_are_kept(monkeypatch):
+    monkeypatch.setattr(pattern_source, 'MAX_EDGES_KEPT', 60)
+    source = PatternSource(SlidingWindow(0))  # as many edges as tokens
+    with monkeypatch.context() as patch:
+        assert lengths_built(source, [10, 20, 30, 10], patch) == [10, 20, 30]
+        assert lengths_built(source, [5], patch) == [5]  # 20 goes, unused for longest
+        assert lengths_built(source, [10, 30, 5, 20, 10], patch) == [20, 10]
+        assert lengths_built(source, [61, 20, 10], patch) == [61]  # too large to displace others
+        assert lengths_built(source, [61], patch) == [61]
+    assert source._num_edges_kept == sum(g.num_edges for g in source._kept.values()) <= 60
+
+
+def test_what_is_kept_is_bounded_over_many_lengths():
+    source = PatternSource(SlidingWindow(64))  # 100 graphs of 129,000 edges or more
+    for length in range(1100, 1200):
+        tokens = torch.zeros(length, 1, 2)
+        source(tokens, tokens, torch.tensor([0, length]))
+        assert sum(g.num_edges for g in source._kept.values()) <= pattern_source.MAX_EDGES_KEPT
+
+
+def test_a_large_graph_is_built_once_for_a_batch(monkeypatch):
+    monkeypatch.setattr(pattern_source, 'MAX_EDGES_KEPT', 5)
+    source = PatternSource(SlidingWindow(0))
+    built = []
+    build = SlidingWindow.build
+    monkeypatch.setattr(SlidingWindow, 'build', lambda self, length, **options: (
+        built.append(length) or build(self, length, **options)))
+    source(TOKENS, TOKENS, PTR)
+    assert sorted(built) == [3, 6]

@@ -1,0 +1,242 @@
+"""Classes of long documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+from tqdm import tqdm
+
+from experiments.classification import Batch
+from experiments.tasks.mlm import BatchStream, ResumableLoader
+from experiments.text.document_files import PARTS, Collection, Document, DocumentSource
+from experiments.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
+from graphattn._files import write_whole
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NUM_SPECIAL = 2
+BATCHES_IN_BUCKET = 32
+
+
+class Documents(L.LightningDataModule):
+    """Documents of hundreds to thousands of tokens, each with a class::
+
+        tokens    [CLS] it was the best of times , ... far better rest [SEP]
+        label     negative
+
+    A longer document is cut at its end, to ``max_length`` tokens; how many are is printed. Batches
+    for training hold documents of similar length. Their order depends on (``seed``, epoch) alone.
+
+    Args:
+        documents (DocumentSource): Where they come from.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            ``vocab_size`` tokens is trained on the part for training.
+        vocab_size (int): For a tokenizer that is trained here.
+        max_length (int): The most tokens of a document, [CLS] and [SEP] included.
+        batch_size (int): Documents per step and process.
+        seed (int): Which order.
+        cache (str): A folder for tokenizers that are trained here.
+
+    Raises:
+        ValueError: A value is out of range, the files cannot be used, a part or a class has no
+            documents for training, or the model is for other data.
+    """
+
+    def __init__(self, documents: DocumentSource, tokenizer: str | None = None,
+                 vocab_size: int = 8192, max_length: int = 4096, batch_size: int = 8,
+                 seed: int = 0, cache: str = 'data/cache'):
+        super().__init__()
+        for name, size, least in (('vocab_size', vocab_size, 100), ('batch_size', batch_size, 1),
+                                  ('max_length', max_length, NUM_SPECIAL + 1), ('seed', seed, 0)):
+            if size < least:
+                raise ValueError(f"'{name}' must be at least {least} (got {size})")
+        self.documents, self.tokenizer_path = documents, tokenizer
+        self.vocab_size, self.max_length, self.batch_size = vocab_size, max_length, batch_size
+        self.seed, self.cache = seed, Path(cache)
+        self.sets: dict[str, EncodedDocuments] = {}
+
+    @cached_property
+    def collection(self) -> Collection:
+        collection = self.documents.read()
+        for part in PARTS:
+            if not collection.parts[part]:
+                raise ValueError(f"'documents' must have some for each of {', '.join(PARTS)} "
+                                 f"(there are none for {part})")
+        learnt = {document.label for document in collection.parts['train']}
+        for label, name in enumerate(collection.classes):
+            if label not in learnt:
+                raise ValueError(f"'documents' must have some of each class for training (there "
+                                 f"are none of {name!r})")
+        return collection
+
+    def prepare_data(self) -> None:
+        model = self.trainer.lightning_module.model
+        positions = model.encoder.position_embedding.num_embeddings
+        if self.max_length > positions:
+            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
+                             f"model (got {self.max_length})")
+        if model.num_classes != len(self.collection.classes):
+            raise ValueError(f"'num_classes' of the model must be {len(self.collection.classes)}, "
+                             f"as in the documents (got {model.num_classes})")
+        path = self._trained_tokenizer
+        if self.tokenizer_path is None and not path.exists():
+            trained = train_tokenizer(self._texts, self.vocab_size)
+            write_whole(path, lambda temporary: trained.save(str(temporary)))
+        tokenizer = load_tokenizer(self.tokenizer_path or path)
+        self._check_vocabulary(model, tokenizer)
+        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
+                    lambda temporary: tokenizer.save(str(temporary)))
+
+    def setup(self, stage: str | None = None) -> None:
+        tokenizer = load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+        for part in PARTS if stage in (None, 'fit') else PARTS[1:]:
+            if part not in self.sets:
+                self.sets[part] = EncodedDocuments(self.collection.parts[part], tokenizer,
+                                                   self.max_length, part)
+                self.sets[part].describe(part)
+
+    def train_dataloader(self) -> DataLoader:
+        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        sampler = BucketStream(self.sets['train'].lengths, self.batch_size,
+                               self.trainer.world_size, self.trainer.global_rank, seed=self.seed,
+                               shuffle=True, batches_done=lambda: progress.processed)
+        return ResumableLoader(_Batches(self.sets['train']), batch_size=None, sampler=sampler)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._longest_first(self.sets['dev'])
+
+    def test_dataloader(self) -> DataLoader:
+        return self._longest_first(self.sets['test'])
+
+    def _longest_first(self, encoded: EncodedDocuments) -> DataLoader:
+        """Over all processes every document once, in batches of similar length."""
+        ordered = Subset(encoded, np.argsort(-encoded.lengths, kind='stable').tolist())
+        sampler = UnrepeatedDistributedSampler(ordered, self.trainer.world_size,
+                                               self.trainer.global_rank, shuffle=False)
+        return DataLoader(ordered, self.batch_size, sampler=sampler, collate_fn=collate)
+
+    @property
+    def _trained_tokenizer(self) -> Path:
+        digest = blake2b(f'{self.vocab_size}'.encode(), digest_size=12)
+        for text in self._texts():
+            digest.update(text.encode() + b'\0')
+        return self.cache / f'tokenizer-{digest.hexdigest()}.json'
+
+    def _texts(self) -> Iterable[str]:
+        return (document.text for document in self.collection.parts['train'])
+
+    @staticmethod
+    def _check_vocabulary(model: nn.Module, tokenizer: Tokenizer) -> None:
+        num_tokens = model.encoder.token_embedding.num_embeddings
+        if tokenizer.get_vocab_size() > num_tokens:
+            raise ValueError(f"'num_tokens' of the encoder must be at least "
+                             f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
+                             f"{num_tokens})")
+
+
+class EncodedDocuments(Dataset):
+    """Token ids and classes; ``documents[i]`` is (ids int64 ``[length]``, class).
+
+    Args:
+        documents (list): What to encode.
+        tokenizer (tokenizers.Tokenizer): What with.
+        max_length (int): Longer documents are cut there, at their end.
+        name (str): What the progress bar says.
+
+    Attributes:
+        full_lengths (np.ndarray): Tokens of each document before it was cut, int64
+            ``[num_documents]``.
+        lengths (np.ndarray): And after.
+    """
+
+    def __init__(self, documents: list[Document], tokenizer: Tokenizer, max_length: int,
+                 name: str = 'documents'):
+        special = special_tokens(tokenizer)
+        room = max_length - NUM_SPECIAL
+        tokens, full_lengths = [], []
+        texts = iter(tqdm([document.text for document in documents], desc=f'encoding {name}',
+                          unit=' documents', disable=None))
+        while some := list(islice(texts, 256)):
+            for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False):
+                ids = encoding.ids
+                tokens.append(np.array([special.cls, *ids[:room], special.sep], dtype=np.int32))
+                full_lengths.append(len(ids) + NUM_SPECIAL)
+        self.tokens = torch.from_numpy(np.concatenate(tokens))
+        self.full_lengths = np.array(full_lengths)
+        self.lengths = np.minimum(self.full_lengths, max_length)
+        self.ptr = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.label = torch.tensor([document.label for document in documents])
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        begin, end = self.ptr[index:index + 2]
+        return self.tokens[begin:end].long(), self.label[index]
+
+    @rank_zero_only
+    def describe(self, name: str) -> None:
+        """Prints how many there are, and how long."""
+        num_cut = int((self.full_lengths > self.lengths).sum())
+        print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; tokens: '
+              f'median {np.median(self.full_lengths):,.0f}, longest {self.full_lengths.max():,}; '
+              f'{num_cut:,} are cut to {self.lengths.max():,}')
+
+
+class _Batches(Dataset):
+    """Maps a list of (epoch, number of the document) to a batch."""
+
+    def __init__(self, documents: EncodedDocuments):
+        self.documents = documents
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
+        return collate([self.documents[index] for _, index in keys])
+
+
+class BucketStream(BatchStream):
+    """Batches of documents of similar length, so that no process waits for another's long ones.
+
+    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length; then
+    the batches are shuffled. Documents that are left over from the last batch are any.
+
+    Args:
+        lengths (np.ndarray): Of each document, int64 ``[num_documents]``.
+        *args: As :class:`experiments.tasks.mlm.BatchStream` after the number of examples.
+        **kwargs: The same.
+    """
+
+    def __init__(self, lengths: np.ndarray, *args, **kwargs):
+        super().__init__(len(lengths), *args, **kwargs)
+        self.lengths = lengths
+
+    def _order(self, epoch: int) -> np.ndarray:
+        order = super()._order(epoch)
+        size = self.batch_size * self.num_processes
+        whole = len(order) - len(order) % size
+        bucket = BATCHES_IN_BUCKET * size
+        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
+        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
+        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
+        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
+        return np.concatenate([batches.ravel(), order[whole:]])
+
+
+def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:
+    """Documents as a ragged batch."""
+    tokens, label = zip(*examples)
+    ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
+    return Batch(torch.cat(tokens), ptr, torch.stack(label))

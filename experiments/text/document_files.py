@@ -1,0 +1,428 @@
+"""Collections of labelled documents, from the files that their makers distribute.
+
+Nothing is downloaded, and archives are not unpacked: a collection's ``path`` is what lies there
+when that is done.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import json
+import re
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from heapq import nsmallest
+from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
+
+import numpy as np
+from tqdm import tqdm
+
+PARTS = ('train', 'dev', 'test')
+EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
+NINE_ONE = (0.9, 0.1)
+
+
+class Document(NamedTuple):
+    """What it says, and the number of its class."""
+
+    text: str
+    label: int
+
+
+class Collection(NamedTuple):
+    """The names of the classes, and the documents of ``train``, ``dev`` and ``test``."""
+
+    classes: tuple[str, ...]
+    parts: dict[str, list[Document]]
+
+
+class DocumentSource(ABC):
+    """Where the documents of a classification task come from."""
+
+    @abstractmethod
+    def read(self) -> Collection:
+        """All documents; the same ones each time.
+
+        Raises:
+            ValueError: A file is missing or malformed; the message names it, and the line.
+        """
+
+
+@dataclass(frozen=True)
+class Hyperpartisan(DocumentSource):
+    """Is a news article extremely one-sided? SemEval-2019, task 4, by article::
+
+        <article id="0000001" title="..."><p>It is time.</p></article>
+        <article id="0000001" hyperpartisan="true" ... />               in the file of labels
+
+    An article's text is its body, without the title, addresses of web pages, and repeated blanks.
+
+    Longformer's split is not clean: of its 65 articles for testing, 51 are in its training part.
+    It is used as it is, with a warning that says so. Without ``splits``, the articles are divided
+    8/1/1 by what they say (:func:`part_of`), so that no text is in two parts.
+
+    XML is read by expat itself. A document type declaration is an error, and only there can a file
+    declare entities; so nothing expands, and nothing outside the file is read.
+
+    Args:
+        articles (str): articles-training-byarticle-20181122.xml.
+        labels (str): ground-truth-training-byarticle-20181122.xml.
+        splits (str, optional): A JSON file of ids, ``{"train": [1, 7], "dev": [3], "test": [4]}``,
+            such as Longformer's hp-splits.json.
+        seed (int): Which split, if there is no file of them.
+    """
+
+    articles: str
+    labels: str
+    splits: str | None = None
+    seed: int = 0
+
+    def read(self) -> Collection:
+        truth = {article.id: _truth(article, self.labels)
+                 for article in _read_articles(self.labels)}
+        documents = {}
+        for article in _read_articles(self.articles):
+            where = f'{self.articles}, line {article.line}'
+            if article.id not in truth:
+                raise ValueError(f'{where}: article {article.id} has no label in {self.labels}')
+            text = _checked_text(_WEB_ADDRESS.sub(' ', html.unescape(article.text)), where)
+            documents[article.id] = Document(text, truth[article.id])
+        without = sorted(truth.keys() - documents.keys())
+        if without:
+            raise ValueError(f'{self.labels}: label of article {without[0]}, which is not in '
+                             f'{self.articles}')
+        classes = ('not hyperpartisan', 'hyperpartisan')
+        if self.splits is None:
+            return Collection(classes, divide(documents.values(), self.seed))
+        split = _read_split(Path(self.splits), documents.keys())
+        return Collection(classes, {part: [documents[number] for number in split[part]]
+                                    for part in PARTS})
+
+
+@dataclass(frozen=True)
+class Newsgroups(DocumentSource):
+    """Which of 20 newsgroups is a message from? The files of 20news-bydate::
+
+        20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
+
+    A message is in Latin-1, as those files are. A tenth of those for training, by what they say, is
+    for development.
+
+    Args:
+        path (str): The folder of the two folders.
+        strip_headers (bool): Leaves out all before the first blank line: who wrote it, where, about
+            what. The papers do not say whether they do; with the headers the task is easier.
+            Messages of nothing else are passed over, and counted.
+        seed (int): Which messages are for development.
+    """
+
+    path: str
+    strip_headers: bool = True
+    seed: int = 0
+
+    def read(self) -> Collection:
+        train, test = (Path(self.path) / f'20news-bydate-{part}' for part in ('train', 'test'))
+        classes, unknown = _folders(train), sorted(set(_folders(test)) - set(_folders(train)))
+        if unknown:
+            raise ValueError(f'{test / unknown[0]}: a class that {train} does not have')
+        learn, test = (list(self._read_part(folder, classes)) for folder in (train, test))
+        return Collection(classes, {**divide(learn, self.seed, NINE_ONE), 'test': test})
+
+    def _read_part(self, folder: Path, classes: tuple[str, ...]) -> Iterator[Document]:
+        num_headers_only = 0
+        for label, name in enumerate(classes):
+            for file in _files(folder / name):
+                text = _checked_text(_read_text(file, 'latin-1'), str(file))
+                if self.strip_headers:
+                    text = text.partition('\n\n')[2].strip()
+                if text:
+                    yield Document(text, label)
+                num_headers_only += not text
+        if num_headers_only:
+            print(f'{folder}: {num_headers_only} messages are headers only and are passed over')
+
+
+@dataclass(frozen=True)
+class Imdb(DocumentSource):
+    """Is a review of a film favourable? The files of aclImdb::
+
+        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
+
+    Line breaks in HTML become blanks. A tenth of the reviews for training, by what they say, is for
+    development.
+
+    Args:
+        path (str): The folder of ``train`` and ``test``; ``train/unsup`` is not read.
+        seed (int): Which reviews are for development.
+    """
+
+    path: str
+    seed: int = 0
+
+    def read(self) -> Collection:
+        learn, test = (list(self._read_part(Path(self.path) / part)) for part in ('train', 'test'))
+        return Collection(('negative', 'positive'),
+                          {**divide(learn, self.seed, NINE_ONE), 'test': test})
+
+    @staticmethod
+    def _read_part(folder: Path) -> Iterator[Document]:
+        for label, name in enumerate(('neg', 'pos')):
+            for file in _files(folder / name, '*.txt'):
+                text = _read_text(file, 'utf-8').replace('<br />', ' ')
+                yield Document(_checked_text(text, str(file)), label)
+
+
+@dataclass(frozen=True)
+class AmazonReviews(DocumentSource):
+    """How many stars has a long review given? One JSON object on each line::
+
+        {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
+
+    (He and McAuley, 2016.) Diffuser has two sets of them: A-512 is Electronics with
+    ``longer_than=512``; A-2048 is Books with ``longer_than=2048, num_sampled=10_000``. They are
+    divided 8/1/1 by what they say, so that a review that is filed under two products is in one
+    part.
+
+    Args:
+        path (str): A ``.json`` or ``.json.gz`` file.
+        longer_than (int): A review must have more words than that.
+        num_sampled (int, optional): So many of them, drawn at random; all if omitted.
+        seed (int): Which sample and which split.
+    """
+
+    path: str
+    longer_than: int
+    num_sampled: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, value in (('longer_than', self.longer_than), ('num_sampled', self.num_sampled)):
+            if value is not None and value < 1:
+                raise ValueError(f"'{name}' must be positive (got {value})")
+
+    def read(self) -> Collection:
+        reviews: Iterable[Document] = self._long_reviews()
+        if self.num_sampled is not None:
+            rng = np.random.default_rng(self.seed)
+            # Those of the smallest numbers; so the file passes once, and only they are kept.
+            numbered = ((rng.random(), place, review) for place, review in enumerate(reviews))
+            chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
+            if len(chosen) < self.num_sampled:
+                raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the reviews of "
+                                 f"more than {self.longer_than} words in {self.path} (got "
+                                 f"{self.num_sampled})")
+            reviews = (review for _, _, review in chosen)
+        return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
+
+    def _long_reviews(self) -> Iterator[Document]:
+        for number, row in read_json_lines(Path(self.path)):
+            where = f'{self.path}, line {number}'
+            text, stars = row.get('reviewText'), row.get('overall')
+            if not isinstance(text, str):
+                raise ValueError(f"{where}: expected a text 'reviewText' (got {text!r:.60})")
+            if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
+                raise ValueError(f"{where}: expected 'overall' from 1 to 5 stars (got "
+                                 f"{stars!r:.60})")
+            if len(text.split()) > self.longer_than:
+                yield Document(text.strip(), int(stars) - 1)
+
+
+def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
+    """The part that a document belongs to, by what it says: equal texts are in the same one.
+
+    Case and blanks do not count. The shares are expected ones.
+
+    Args:
+        text (str): The document.
+        seed (int): Another seed gives another division.
+        shares (tuple): Of train, dev and test, or of the first of them.
+    """
+    key = f'{seed} {" ".join(text.lower().split())}'.encode()
+    number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
+    return PARTS[min(int(np.searchsorted(np.cumsum(shares), number, side='right')),
+                     len(shares) - 1)]
+
+
+def divide(documents: Iterable[Document], seed: int,
+           shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
+    """The documents by their :func:`part_of`, otherwise in the order in which they come."""
+    parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
+    for document in documents:
+        parts[part_of(document.text, seed, shares)].append(document)
+    return parts
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
+    """Number and object of each line of a ``.json`` or ``.json.gz`` file.
+
+    Raises:
+        ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
+    """
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
+            for number, line in enumerate(tqdm(file, desc=f'reading {path.name}', unit=' lines',
+                                               disable=None), start=1):
+                yield number, _json_object(line, f'{path}, line {number}')
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"'path' cannot be read: {path}, after line {number} ({error})") from error
+
+
+def _json_object(line: bytes, where: str) -> dict:
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{where}: not UTF-8 ({error.reason})') from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f'{where}: not JSON ({error})') from error
+    if not isinstance(row, dict):
+        raise ValueError(f'{where}: expected a JSON object (got {type(row).__name__})')
+    return row
+
+
+class _Article(NamedTuple):
+    id: int
+    attributes: dict[str, str]
+    text: str
+    line: int
+
+
+_WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
+
+
+def _read_articles(path: str) -> list[_Article]:
+    """The ``<article>`` elements of a file, each id once.
+
+    Raises:
+        ValueError: The file cannot be read, or is not well-formed UTF-8 XML without a document type
+            declaration, or an article has no id of its own.
+    """
+    articles: dict[int, _Article] = {}
+    open_article: tuple[int, dict[str, str], int] | None = None
+    text: list[str] = []
+    parser = expat.ParserCreate('utf-8')  # whatever the file declares
+    parser.buffer_text = True
+
+    def fail(problem: str) -> None:
+        raise ValueError(f'{path}, line {parser.CurrentLineNumber}: {problem}')
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal open_article
+        text.append(' ' if name == 'p' else '')
+        if name != 'article':
+            return
+        number = attributes.get('id', '')
+        if open_article is not None:
+            fail('an article within an article')
+        if not re.fullmatch('[0-9]{1,9}', number):
+            fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
+        if int(number) in articles:
+            fail(f'article {int(number)} came before')
+        open_article = int(number), attributes, parser.CurrentLineNumber
+        text.clear()
+
+    def end(name: str) -> None:
+        nonlocal open_article
+        if name == 'article':
+            number, attributes, line = open_article
+            articles[number] = _Article(number, attributes, ''.join(text), line)
+            open_article = None
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = text.append
+    parser.StartDoctypeDeclHandler = lambda *_: fail(
+        'a document type declaration, which could declare entities, is not read')
+    try:
+        with Path(path).open('rb') as file:
+            parser.ParseFile(file)
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive first, and '
+                         f'give the XML file in it') from error
+    except expat.ExpatError as error:
+        raise ValueError(f'{path}, line {error.lineno}: not well-formed XML in UTF-8 '
+                         f'({expat.errors.messages[error.code]})') from error
+    if not articles:
+        raise ValueError(f'{path} holds no articles')
+    return list(articles.values())
+
+
+def _truth(article: _Article, path: str) -> int:
+    label = article.attributes.get('hyperpartisan')
+    if label not in ('false', 'true'):
+        raise ValueError(f"{path}, line {article.line}: expected hyperpartisan=\"true\" or "
+                         f"\"false\" (got {label!r:.60})")
+    return int(label == 'true')
+
+
+def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
+    """The ids of each part, as they are; warns of those that are in two."""
+    try:
+        split = _json_object(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ValueError(f"'splits' cannot be read: {path} ({error.strerror})") from error
+    if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
+        raise ValueError(f"{path}: expected lists of ids called {', '.join(PARTS)} (got "
+                         f"{', '.join(split) or 'nothing'})")
+    split = {part: [_article_id(number, path) for number in split[part]] for part in PARTS}
+    ids = {part: set(numbers) for part, numbers in split.items()}
+    unknown = sorted(set().union(*ids.values()).difference(known))
+    if unknown:
+        raise ValueError(f'{path}: there is no article {unknown[0]}')
+    leaks = [f'{len(shared)} of the {len(split[later])} ids of {later} are in {earlier}'
+             for later, earlier in (('test', 'train'), ('test', 'dev'), ('dev', 'train'))
+             if (shared := [number for number in split[later] if number in ids[earlier]])]
+    if leaks:
+        warnings.warn(f'{path} leaks: {", ".join(leaks)}; results on it are not results on unseen '
+                      f"articles (leave out 'splits' for a clean one)", stacklevel=3)
+    return split
+
+
+def _article_id(number: object, path: Path) -> int:
+    if not re.fullmatch('[0-9]{1,9}', str(number)):
+        raise ValueError(f'{path}: expected ids of digits (got {number!r:.60})')
+    return int(number)
+
+
+def _folders(path: Path) -> tuple[str, ...]:
+    """The names of the folders in a folder; a file among them is an error, unless hidden."""
+    entries = sorted(path.iterdir()) if path.is_dir() else []
+    entries = [entry for entry in entries if not entry.name.startswith('.')]
+    if not entries:
+        raise ValueError(f"'path' must hold the folder {path.name} with one folder for each class "
+                         f"(there is none in {path.parent})")
+    for entry in entries:
+        if not entry.is_dir():
+            raise ValueError(f'{entry}: expected a folder, one for each class')
+    return tuple(entry.name for entry in entries)
+
+
+def _files(folder: Path, pattern: str = '*') -> list[Path]:
+    files = sorted(file for file in folder.glob(pattern)
+                   if file.is_file() and not file.name.startswith('.'))
+    if not files:
+        raise ValueError(f'{folder}: expected a folder of documents (there are none called '
+                         f'{pattern}); unpack the archive first')
+    return files
+
+
+def _read_text(file: Path, encoding: str) -> str:
+    content = file.read_bytes()
+    try:
+        # Line breaks as Python reads them from a text file.
+        return content.decode(encoding).replace('\r\n', '\n')
+    except UnicodeDecodeError as error:
+        line = content[:error.start].count(b'\n') + 1
+        raise ValueError(f'{file}, line {line}: not UTF-8 ({error.reason})') from error
+
+
+def _checked_text(text: str, where: str) -> str:
+    if not text.strip():
+        raise ValueError(f'{where}: an empty document')
+    return text.strip()
