@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, Study, summary
-from experiments.studies.text_runs import PATTERNS, TextRuns, scores
+from experiments.studies.study import ScaleName, summary
+from experiments.studies.text_runs import PATTERNS, TextRuns, scores, text_study
 from graphattn.patterns import (
     Full,
     Pattern,
@@ -51,34 +50,21 @@ SPREADS = {LOSS: 'loss, spread', 'average': 'average, spread'}
 COLOURS = {WITH: 'C0', RANDOM: '0.6', WITHOUT: 'C1'}
 
 
-def main(
-    scale: ScaleName = 'small',
-    corpus: str | None = None,
-    glue: Path | None = None,
-    tasks: list[str] | None = None,
-    seeds: PositiveInt | None = None,
-    out: Path = Path('runs/studies'),
-) -> None:
+def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Trains with and without the diagonal and compares.
 
     Args:
         scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Some of the tasks; all that are there, or some local ones, if omitted.
-        seeds: Trainings, from the start, with every pair and without 1 / n of them.
-        out: Folder of all studies.
+        **kwargs: Those of :func:`text_study`.
     """
-    study = Study('diagonal', scale, out)
-    runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or runs.default_tasks)
-    rows = _full(runs, tasks, range(seeds or SEEDS[scale]))
+    runs, tasks, seeds = text_study('diagonal', scale, SEEDS[scale], **kwargs)
+    rows = _full(runs, tasks, seeds)
     for name in CHOSEN[scale]:
         rows += _pattern(runs, tasks, name)
     for weight in WEIGHTS[scale]:
         rows += _learned(runs, tasks, weight)
     print(f'\n{runs.about}; {runs.sizes["max_length"]} tokens, in the paper 128')
-    study.report(rows, _draw(rows, runs.about))
+    runs.study.report(rows, _draw(rows, runs.about))
 
 
 def _full(runs: TextRuns, tasks: Sequence[str], seeds: range) -> list[dict]:

@@ -21,14 +21,20 @@ from pathlib import Path
 
 import torch
 from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, Study, summary
-from experiments.studies.text_runs import LAMBDAS, PATTERNS, SMALL_LAMBDAS, TextRuns, scores
+from experiments.studies.study import ScaleName, summary
+from experiments.studies.text_runs import (
+    LAMBDAS,
+    PATTERNS,
+    SMALL_LAMBDAS,
+    TextRuns,
+    scores,
+    text_study,
+)
 from graphattn.patterns import Pattern, load_masks
 
 # Sparsity and average score in per cent, of Table 3.
@@ -46,28 +52,14 @@ DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}  # lambda, as in Fig
 HEADS_PER_ROW = 6
 
 
-def main(
-    scale: ScaleName = 'small',
-    corpus: str | None = None,
-    glue: Path | None = None,
-    tasks: list[str] | None = None,
-    seeds: PositiveInt | None = None,
-    out: Path = Path('runs/studies'),
-) -> None:
+def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Trains along fixed patterns and learned masks and compares.
 
     Args:
         scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Some of the tasks; all that are there, or some local ones, if omitted.
-        seeds: Fine-tunings of each kind.
-        out: Folder of all studies.
+        **kwargs: Those of :func:`text_study`.
     """
-    study = Study('masks', scale, out)
-    runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or runs.default_tasks)
-    seeds = range(seeds or SEEDS[scale])
+    runs, tasks, seeds = text_study('masks', scale, SEEDS[scale], **kwargs)
     size = runs.sizes['max_length']
     rows, pictures = [], {}
     for name in CHOSEN[scale]:
@@ -80,7 +72,7 @@ def main(
         if weight == DRAWN[scale]:
             pictures[name] = mask
     print(f'\n{runs.about}; {size} tokens, in the paper 128')
-    study.report(rows, _draw(rows, pictures, runs.about))
+    runs.study.report(rows, _draw(rows, pictures, runs.about))
 
 
 def _dense(heads: Sequence[Pattern], size: int) -> Tensor:

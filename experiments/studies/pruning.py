@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns, spread
-from experiments.studies.study import ScaleName, Study
-from experiments.studies.text_runs import TextRuns
+from experiments.studies.study import ScaleName
+from experiments.studies.text_runs import text_study
 
 PAPER_PERCENT = tuple(range(10, 100, 10))
 PERCENT = {'smoke': (50, 90), 'small': (30, 60, 90), 'paper': PAPER_PERCENT}
@@ -30,29 +28,16 @@ LOSS = 'masked tokens, loss'
 RANDOM_MASKS = 3  # whose losses are averaged
 
 
-def main(
-    scale: ScaleName = 'small',
-    corpus: str | None = None,
-    glue: Path | None = None,
-    tasks: list[str] | None = None,
-    seeds: PositiveInt | None = None,
-    out: Path = Path('runs/studies'),
-) -> None:
+def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Prunes the pairs of a pre-trained model by P and at random, and fine-tunes what is left.
 
     Args:
         scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Some of the tasks; all that are there if omitted.
-        seeds: Fine-tunings of each kind, each with other random pairs.
-        out: Folder of all studies.
+        **kwargs: Those of :func:`text_study`.
     """
-    study = Study('pruning', scale, out)
-    runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or runs.default_tasks)
+    runs, tasks, seeds = text_study('pruning', scale, SEEDS[scale], **kwargs)
     pruned = PrunedRuns(runs)
-    percent, seeds = PERCENT[scale], range(seeds or SEEDS[scale])
+    percent = PERCENT[scale]
     rows = [_row(LOSS, share, [pruned.loss(pruned.masks(share))],
                  [pruned.loss(pruned.masks(share, seed)) for seed in range(RANDOM_MASKS)])
             for share in (0, *PAPER_PERCENT)]
@@ -62,7 +47,7 @@ def main(
     rows.append({'task': 'all', 'better here': f'P in {compared.count("P")} of {len(compared)}',
                  'better in the paper': 'P in all'})
     print(f'\n{runs.about}')
-    study.report(rows, _draw(rows[:-1], runs.about))
+    runs.study.report(rows, _draw(rows[:-1], runs.about))
 
 
 def _fine_tuned(pruned: PrunedRuns, task: str, percent: Sequence[int],

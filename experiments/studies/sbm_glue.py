@@ -15,14 +15,13 @@ import statistics
 from pathlib import Path
 
 from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
 from experiments.fine_tuning import LAST
 from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, Study, summary
-from experiments.studies.text_runs import TextRuns
+from experiments.studies.study import ScaleName, summary
+from experiments.studies.text_runs import text_study
 
 FULL, SAMPLED = 'full', 'sampled + window'
 # F1 and density of Table 4, in per cent.
@@ -32,27 +31,14 @@ TASKS = ('SST-2', 'QQP', 'MNLI', 'QNLI')
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 
 
-def main(
-    scale: ScaleName = 'small',
-    corpus: str | None = None,
-    glue: Path | None = None,
-    tasks: list[str] | None = None,
-    seeds: PositiveInt | None = None,
-    out: Path = Path('runs/studies'),
-) -> None:
+def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Pre-trains and fine-tunes full attention and sampled graphs beside a window.
 
     Args:
         scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Those of the paper if omitted, or some local ones.
-        seeds: Fine-tunings of each kind.
-        out: Folder of all studies.
+        **kwargs: Those of :func:`text_study`.
     """
-    study = Study('sbm_glue', scale, out)
-    runs = TextRuns(study, corpus, glue)
-    tasks = runs.chosen(tasks or (TASKS if glue else runs.default_tasks))
+    runs, tasks, seeds = text_study('sbm_glue', scale, SEEDS[scale], TASKS, **kwargs)
     masked_tokens, sampled, tuning = (
         ('--config', str(runs.config(f'{name}.yaml')))
         for name in ('pretrain_mlm', 'pretrain_sbm', 'finetune_sbm'))
@@ -62,14 +48,14 @@ def main(
     for task in tasks:
         for attention, run in pretrained.items():
             reports = [_report(runs.tuned(run, task, seed, *tuning, name='mean'))
-                       for seed in range(seeds or SEEDS[scale])]
-            rows += _rows(task, attention, reports, is_glue=glue is not None)
+                       for seed in seeds]
+            rows += _rows(task, attention, reports, is_glue=runs.glue is not None)
     rows += [{'task': 'masked tokens', 'attention': attention, 'loss': summary(run)['mlm_loss'],
               'accuracy, %': 100 * summary(run)['mlm_accuracy'],
               'density, %': 100 * statistics.mean(summary(run)['density'].values())}
             for attention, run in pretrained.items()]
     print(f'\n{runs.about}')
-    study.report(rows, _draw(rows, runs.about))
+    runs.study.report(rows, _draw(rows, runs.about))
 
 
 def _report(run: Path) -> dict[str, float]:

@@ -14,14 +14,13 @@ import statistics
 from pathlib import Path
 
 from jsonargparse import auto_cli
-from jsonargparse.typing import PositiveInt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns, spread
-from experiments.studies.study import ScaleName, Study, summary
-from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, TextRuns, scores
+from experiments.studies.study import ScaleName, summary
+from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, scores, text_study
 from graphattn.patterns import load_masks
 
 TASKS = ('QNLI', 'MRPC')
@@ -31,28 +30,15 @@ SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
 LOSS = 'masked tokens, loss'
 
 
-def main(
-    scale: ScaleName = 'small',
-    corpus: str | None = None,
-    glue: Path | None = None,
-    tasks: list[str] | None = None,
-    seeds: PositiveInt | None = None,
-    out: Path = Path('runs/studies'),
-) -> None:
+def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Fine-tunes along masks that were learned in one stage and in two.
 
     Args:
         scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Those of the paper if omitted, or some local ones.
-        seeds: Fine-tunings of each kind.
-        out: Folder of all studies.
+        **kwargs: Those of :func:`text_study`.
     """
-    study = Study('stages', scale, out)
-    runs = TextRuns(study, corpus, glue)
-    pruned, seeds = PrunedRuns(runs), range(seeds or SEEDS[scale])
-    tasks = runs.chosen(tasks or (TASKS if glue else runs.default_tasks))
+    runs, tasks, seeds = text_study('stages', scale, SEEDS[scale], TASKS, **kwargs)
+    pruned = PrunedRuns(runs)
     dam = {f'DAM_{kind}, {weight}': runs.dam(kind, weight)
            for kind in ('u', 's') for weight in WEIGHTS[scale]}
     rows = []
@@ -72,7 +58,7 @@ def main(
     rows.sort(key=lambda row: (row['task'] != LOSS, row['task']))
     compared = [row['better here'] for row in rows if row['better in the paper'] is not None]
     print(f'\n{runs.about}')
-    study.report([*rows, {
+    runs.study.report([*rows, {
         'task': 'all', 'better here': f'one in {compared.count("one")} of {len(compared)}',
         'better in the paper': 'one in all'}], _draw(rows, runs.about))
 

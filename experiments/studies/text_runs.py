@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
+from jsonargparse.typing import PositiveInt
 
 from experiments.fine_tuning import LAST
 from experiments.glue_table import COLUMNS
 from experiments.studies.few_documents import few_documents
-from experiments.studies.study import Study
+from experiments.studies.study import ScaleName, Study
 from experiments.tasks.glue import TASKS
 from experiments.text.corpus import distinct, installed_documents, new_folder
 from experiments.text.local_glue import HEADERS, build_local_glue
@@ -183,3 +184,33 @@ def scores(run: Path) -> dict[str, float]:
     report = json.loads((run / 'dev.json').read_text())
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
+
+
+def text_study(
+    name: str,
+    scale: ScaleName,
+    num_seeds: int,
+    glue_tasks: Sequence[str] | None = None,
+    *,
+    corpus: str | None = None,
+    glue: Path | None = None,
+    tasks: list[str] | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> tuple[TextRuns, tuple[str, ...], range]:
+    """What studies of text begin with: their runs, tasks and seeds.
+
+    Args:
+        name: Of the study.
+        scale: How much of it.
+        num_seeds: How many seeds, unless told otherwise.
+        glue_tasks: Tasks of GLUE that the paper has; all that are there if omitted.
+        corpus: Text for pre-training; the documentation of this Python if omitted.
+        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
+        tasks: Some of the tasks; those of the paper, or some local ones, if omitted.
+        seeds: Trainings of each kind.
+        out: Folder of all studies.
+    """
+    runs = TextRuns(Study(name, scale, out), corpus, glue)
+    default = glue_tasks if glue and glue_tasks else runs.default_tasks
+    return runs, runs.chosen(tasks or default), range(seeds or num_seeds)
