@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 import yaml
 from jsonargparse import ArgumentParser
+from safetensors.torch import load_file
 from torch import nn
 
-from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier
+from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
 
 
@@ -60,6 +61,34 @@ def pretrained_classifier(
             raise ValueError(f"'pooling' must be 'mean': {checkpoint} was trained without a pooler")
         classifier.pooler.load_state_dict(model.pooler.state_dict())
     return classifier
+
+
+def roberta(
+    weights: str | Path,
+    model: SequenceClassifier | MaskedLanguageModel,
+    *,
+    tile_positions: bool = True,
+) -> nn.Module:
+    """A model that begins with the weights of a Hugging Face RoBERTa, as Diffuser does (Sec. 4).
+
+    The data need RoBERTa's tokenizer.json.
+
+    Args:
+        weights: Its model.safetensors or pytorch_model.bin.
+        model: What they go into, of its sizes, see :func:`graphattn.models.load_roberta`. A new
+            head stays as it is.
+        tile_positions (bool): A model for longer sequences repeats the positions.
+
+    Raises:
+        ValueError: The file cannot be read, or its tensors do not fit.
+    """
+    try:
+        state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
+                      else torch.load(weights, weights_only=True, map_location='cpu'))
+    except Exception as error:  # what unpickling and safetensors may raise
+        raise ValueError(f"'weights' cannot be read: {weights} ({error})") from error
+    load_roberta(model, state_dict, tile_positions=tile_positions)
+    return model
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:

@@ -18,8 +18,7 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
-from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import PATTERNS, TextRuns, scores, text_study
 from graphattn.patterns import (
     Full,

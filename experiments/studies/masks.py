@@ -25,8 +25,7 @@ from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from experiments.command import run_or_exit
-from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import (
     LAMBDAS,
     PATTERNS,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import lightning as L
-import torch
-import yaml
-from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from experiments.language_modelling import LanguageModelling
+from experiments.studies.study import restored
 from experiments.studies.text_runs import TextRuns, scores
 from experiments.tasks import MaskedLanguage
 from graphattn.patterns import Mask, prune, prune_at_random, save_masks
@@ -69,23 +66,4 @@ class PrunedRuns:
 
     @cached_property
     def _restored(self) -> tuple[LanguageModelling, MaskedLanguage, L.Trainer]:
-        """What the pre-training left, its data, and a trainer that tests as its own did."""
-        config = yaml.safe_load((self.pretrained / 'config.yaml').read_text())
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument('--model', type=LanguageModelling)
-        parser.add_argument('--data', type=MaskedLanguage)
-        made = parser.instantiate(parser.parse_object({name: config[name]
-                                                       for name in ('model', 'data')}))
-        checkpoint = torch.load(self.pretrained / 'checkpoints' / 'last.ckpt', weights_only=True,
-                                map_location='cpu')
-        made.model.load_state_dict(checkpoint['state_dict'])
-        trainer = L.Trainer(
-            default_root_dir=self.pretrained,
-            limit_test_batches=config['trainer']['limit_test_batches'], logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-        return made.model, made.data, trainer
-
-
-def spread(values: list[float]) -> float | None:
-    """The standard deviation; ``None`` of one value."""
-    return statistics.stdev(values) if len(values) > 1 else None
+        return restored(self.pretrained)

@@ -17,8 +17,8 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
-from experiments.studies.pruned_runs import PrunedRuns, spread
-from experiments.studies.study import ScaleName
+from experiments.studies.pruned_runs import PrunedRuns
+from experiments.studies.study import ScaleName, spread
 from experiments.studies.text_runs import text_study
 
 PAPER_PERCENT = tuple(range(10, 100, 10))

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 
 from experiments.command import run_or_exit
 from experiments.fine_tuning import LAST
-from experiments.studies.pruned_runs import spread
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import text_study
 
 FULL, SAMPLED = 'full', 'sampled + window'

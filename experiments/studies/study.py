@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import lightning as L
+import torch
+import yaml
 from filelock import FileLock
+from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.tables import report
+from experiments.training import Training
 from graphattn._files import write_whole
 
 ScaleName = Literal['smoke', 'small', 'paper']
+CONFIGS = Path(__file__).parent / 'configs'
 
 
 @dataclass(frozen=True)
@@ -84,3 +91,26 @@ class Study:
 def summary(run: Path) -> dict:
     """What a run says of itself in the end."""
     return json.loads((run / 'summary.json').read_text())
+
+
+def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
+    """What a run left, its data, and a trainer that tests as its own did."""
+    config = yaml.safe_load((run / 'config.yaml').read_text())
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--model', type=Training)
+    parser.add_argument('--data', type=L.LightningDataModule)
+    made = parser.instantiate(parser.parse_object({name: config[name]
+                                                   for name in ('model', 'data')}))
+    checkpoint = torch.load(run / 'checkpoints' / 'last.ckpt', weights_only=True,
+                            map_location='cpu')
+    made.model.load_state_dict(checkpoint['state_dict'])
+    trainer = L.Trainer(
+        default_root_dir=run, limit_test_batches=config['trainer']['limit_test_batches'],
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False)
+    return made.model, made.data, trainer
+
+
+def spread(values: list[float]) -> float | None:
+    """The standard deviation; ``None`` of one value."""
+    return statistics.stdev(values) if len(values) > 1 else None

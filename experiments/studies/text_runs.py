@@ -15,13 +15,12 @@ from jsonargparse.typing import PositiveInt
 from experiments.fine_tuning import LAST
 from experiments.glue_table import COLUMNS
 from experiments.studies.few_documents import few_documents
-from experiments.studies.study import ScaleName, Study
+from experiments.studies.study import CONFIGS, ScaleName, Study
 from experiments.tasks.glue import TASKS
 from experiments.text.corpus import distinct, installed_documents, new_folder
 from experiments.text.local_glue import HEADERS, build_local_glue
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 
-CONFIGS = Path(__file__).parent / 'configs'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 SOURCE = f'{ENCODER}.source'
 # With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints.

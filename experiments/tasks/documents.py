@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from functools import cached_property
 from hashlib import blake2b
@@ -187,6 +188,20 @@ class EncodedDocuments(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         begin, end = self.ptr[index:index + 2]
         return self.tokens[begin:end].long(), self.label[index]
+
+    def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
+        """The same documents, what stood at position i standing at i + ``shift`` now.
+
+        Args:
+            shift (int): How far; what falls off at the end of a document is at its beginning.
+            keep_ends (bool): [CLS] and [SEP] stay where they are.
+        """
+        rolled, end = copy.copy(self), int(keep_ends)
+        rolled.tokens = torch.cat([
+            torch.cat([tokens[:end], tokens[end:len(tokens) - end].roll(shift),
+                       tokens[len(tokens) - end:]])
+            for tokens in self.tokens.split(self.lengths.tolist())])
+        return rolled
 
     @rank_zero_only
     def describe(self, name: str) -> None:

@@ -23,8 +23,7 @@ class SpecialTokens(NamedTuple):
 
 
 NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
-
-
+ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
 COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
 
 
@@ -109,17 +108,18 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
-    """The ids of the special tokens, looked up by name.
+    """The ids of the special tokens, looked up by the names of BERT or of RoBERTa.
 
     Raises:
         ValueError: One is missing.
     """
-    ids = [tokenizer.token_to_id(name) for name in NAMES]
-    missing = [name for name, number in zip(NAMES, ids) if number is None]
-    if missing:
-        raise ValueError(f"'tokenizer' must know {', '.join(NAMES)} ({source} lacks "
-                         f"{', '.join(missing)})")
-    return SpecialTokens(*ids)
+    for names in (ROBERTA_NAMES, NAMES):
+        ids = [tokenizer.token_to_id(name) for name in names]
+        missing = [name for name, number in zip(names, ids) if number is None]
+        if not missing:
+            return SpecialTokens(*ids)
+    raise ValueError(f"'tokenizer' must know {', '.join(NAMES)}, or RoBERTa's "
+                     f"{', '.join(ROBERTA_NAMES)} ({source} lacks {', '.join(missing)})")
 
 
 def _process_as_bert(tokenizer: Tokenizer) -> None:

@@ -1,0 +1,223 @@
+"""What the studies of diffusion train: classifiers of long documents, which they share."""
+
+from __future__ import annotations
+
+import json
+import operator
+import statistics
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from pathlib import Path
+
+import yaml
+from filelock import FileLock
+from jsonargparse.typing import PositiveInt
+
+from experiments.studies.few_documents import few_documents
+from experiments.studies.study import CONFIGS, ScaleName, Study, spread, summary
+from experiments.text.corpus import distinct, installed_documents
+from experiments.text.package_docs import build_package_docs
+from graphattn.patterns import (
+    Full,
+    GlobalTokens,
+    OverlappingBlocks,
+    Pattern,
+    RandomKeys,
+    SlidingWindow,
+    get,
+)
+
+ENCODER = '--model.init_args.model.init_args.encoder.init_args'
+DOCUMENTS = '--data.init_args.documents.init_args'
+METRICS = {'accuracy': 'accuracy', 'macro F1': 'macro_f1'}
+# Tokens that a query attends to in each way (Table S.10). Small documents are a quarter as long
+# as the paper's, and with a quarter of each the densities are the paper's as well.
+COUNT = {'smoke': 8, 'small': 16, 'paper': 64}
+CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One kind of attention: where the edges come from, and how far values travel along them.
+
+    Args:
+        name (str): Of the run's folder; the same name is the same edges.
+        edges (Pattern or tuple): A pattern, drawn with the seed of the run and shared by all
+            layers, or options of the command line that say what the source is.
+        hops (int): Number of hops.
+        teleport (float): Probability of a walk to stop before a hop.
+    """
+
+    name: str
+    edges: Pattern | tuple[str, ...]
+    hops: int = 1
+    teleport: float = 0.
+
+    def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
+        """The same edges, more hops."""
+        return replace(self, hops=hops, teleport=teleport)
+
+    def options(self, seed: int) -> list[str]:
+        edges = self.edges
+        if isinstance(edges, Pattern):
+            source = {'class_path': 'graphattn.sources.PatternSource',
+                      'init_args': {'pattern': str(edges), 'seed': seed}}
+            edges = (f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'true')
+        return [*edges, f'{ENCODER}.hops', str(self.hops),
+                f'{ENCODER}.teleport', str(self.teleport)]
+
+
+@dataclass(frozen=True)
+class DocumentRuns:
+    """Runs of :meth:`Study.trained` on long documents; the same arguments are the same run.
+
+    Args:
+        study (Study): Whose scale chooses the config, and where the runs go.
+        documents (Path, optional): Another config of :mod:`experiments.train` to begin with, for
+            documents of your own.
+    """
+
+    study: Study
+    documents: Path | None = None
+
+    @property
+    def count(self) -> int:
+        """How many tokens a query attends to in each of Diffuser's three ways."""
+        return COUNT[self.study.scale]
+
+    def diffuser(self, window: int | None = None, num_global: int | None = None,
+                 num_random: int | None = None, *, uniform: bool = False,
+                 cls_global: bool = True) -> Attention:
+        """Diffuser's edges, of which a kind may be left out; one hop.
+
+        Args:
+            window (int, optional): Width of the blocks.
+            num_global (int, optional): Number of global tokens.
+            num_random (int, optional): Random keys of each query.
+            uniform (bool): They are evenly spaced.
+            cls_global (bool): The token that the class is read from is one of the global ones.
+        """
+        counts = [self.count if count is None else count
+                  for count in (window, num_global, num_random)]
+        kind = ['uniform'] * uniform + ['local-cls'] * (not cls_global)
+        return Attention('-'.join(['diffuser', *map(str, counts), *kind]),
+                         _edges(*counts, uniform, cls_global))
+
+    def block_model(self, density_weight: float) -> Attention:
+        """Edges that each head samples beside a local window; one hop.
+
+        Args:
+            density_weight (float): Of the penalty on density.
+        """
+        encoder = yaml.safe_load(self._base.read_text())['model']['init_args']['model'][
+            'init_args']['encoder']['init_args']
+        heads = encoder['heads']
+        source = {'class_path': 'graphattn.sources.BlockModelSource',
+                  'init_args': {'heads': heads, 'head_channels': encoder['channels'] // heads,
+                                'clusters': CLUSTERS[self.study.scale],
+                                'fixed': str(SlidingWindow(self.count // 2))}}
+        return Attention(f'sbm-{density_weight:g}', (
+            f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
+            '--model.init_args.density_weight', str(density_weight)))
+
+    @property
+    def bigbird(self) -> Attention:
+        """BigBird's edges; one hop."""
+        return Attention('bigbird', get('bigbird', block=self.count))
+
+    @property
+    def longformer(self) -> Attention:
+        """Longformer's edges, in windows of eight times what Diffuser has; one hop."""
+        return Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
+
+    @property
+    def full(self) -> Attention:
+        """All edges; one hop."""
+        return Attention('full', Full())
+
+    def trained(self, attention: Attention, seed: int) -> Path:
+        """A classifier with this attention in all layers."""
+        run = f'documents-{attention.name}-{attention.hops}-{attention.teleport:g}-{seed}'
+        return self.study.trained(
+            run, '--config', str(self._base), *self._data, '--seed_everything', str(seed),
+            '--data.init_args.seed', str(seed), *attention.options(seed))
+
+    def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
+        """What the test part says of classifiers of these seeds: means and deviations."""
+        reports = [summary(self.trained(attention, seed)) for seed in seeds]
+        scores = {}
+        for title, metric in METRICS.items():
+            values = [100 * report[metric] for report in reports]
+            scores |= {f'{title}, %': statistics.mean(values),
+                       f'{title}, spread': spread(values)}
+        density = statistics.mean(value for report in reports
+                                  for value in report['density'].values())
+        return {**scores, 'density, %': 100 * density}
+
+    @property
+    def about(self) -> str:
+        """What the numbers are of."""
+        few = 'a little of ' if self.study.scale == 'smoke' else ''
+        return (f'{few}the documentation of this Python: which package is it from?'
+                if self._has_package_docs else f'documents of {self._base}')
+
+    @property
+    def _has_package_docs(self) -> bool:
+        return self.documents is None and self.study.scale != 'paper'
+
+    @property
+    def _base(self) -> Path:
+        return self.documents or CONFIGS / self.study.scale / 'documents.yaml'
+
+    @cached_property
+    def _data(self) -> list[str]:
+        """Where the documents are, unless their config says it."""
+        if not self._has_package_docs:
+            return []
+        root = self.study.out / self.study.scale
+        folder = root / 'package_docs'
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(f'{folder}.lock'):
+            if not folder.exists():
+                build_package_docs(folder, few_documents() if self.study.scale == 'smoke'
+                                   else distinct(installed_documents()))
+        return [f'{DOCUMENTS}.path', str(folder), '--data.init_args.cache', str(root / 'cache')]
+
+
+def document_study(
+    name: str,
+    scale: ScaleName,
+    num_seeds: int,
+    *,
+    documents: Path | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> tuple[DocumentRuns, range]:
+    """What studies of long documents begin with: their runs and seeds.
+
+    Args:
+        name: Of the study.
+        scale: How much of it.
+        num_seeds: How many seeds, unless told otherwise.
+        documents: A config of experiments.train for some; if omitted, the scale's own: installed
+            packages' documentation, or for the paper's scale Amazon reviews.
+        seeds: Trainings of each kind.
+        out: Folder of all studies.
+    """
+    return DocumentRuns(Study(name, scale, out), documents), range(seeds or num_seeds)
+
+
+def _edges(window: int, num_global: int, num_random: int, uniform: bool,
+           cls_global: bool) -> Pattern:
+    """``get('diffuser')`` without the kinds of which there is none."""
+    parts: list[Pattern] = []
+    if window:
+        parts.append(OverlappingBlocks(window))
+    if num_global and cls_global:
+        parts.append(GlobalTokens(1) | GlobalTokens(num_global - 1, random=True, first=1))
+    elif num_global:
+        parts.append(GlobalTokens(num_global, random=True, first=1))
+    if num_random:
+        parts.append(RandomKeys(num_random, 'uniform' if uniform else 'random'))
+    return reduce(operator.or_, parts)

@@ -1,0 +1,48 @@
+r"""How many local, global and random edges (Fig. S.6)?
+
+    python -m experiments.studies.edge_types --scale small
+
+One kind at a time is varied, the others have the usual number, and then random and global edges
+are exchanged for each other. The paper says that each kind helps less and less, and that the best
+is a mixture of random and global ones.
+"""
+
+from __future__ import annotations
+
+from jsonargparse import auto_cli
+
+from experiments.command import run_or_exit
+from experiments.studies.document_runs import document_study
+from experiments.studies.score_figures import curves
+from experiments.studies.study import ScaleName
+
+SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
+SHARES = {'smoke': (0, 1), 'small': (0, 1, 2), 'paper': (0, 0.25, 0.5, 1, 1.5, 2)}
+KINDS = {'window': 'local', 'num_global': 'global', 'num_random': 'random'}
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Trains a classifier for each number of each kind of edges.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`document_study`.
+    """
+    runs, seeds = document_study('edge_types', scale, SEEDS[scale], **kwargs)
+    counts = [round(share * runs.count) for share in SHARES[scale]]
+    settings = [(f'{name} edges', count, {kind: count}) for kind, name in KINDS.items()
+                for count in counts]
+    both = 2 * runs.count
+    settings += [(f'random of {both} random and global', num_random,
+                  {'num_random': num_random, 'num_global': both - num_random})
+                 for num_random in (both * quarters // 4 for quarters in range(5))]
+    rows = [{'varied': varied, 'value': count,
+             **runs.scored(runs.diffuser(**setting).diffused(), seeds)}
+            for varied, count, setting in settings]
+    print(f'\n{runs.about}')
+    runs.study.report(rows, curves(rows, 'The paper: each kind helps less and less, and random and '
+                                   f'global edges are best together.\n{runs.about}'))
+
+
+if __name__ == '__main__':
+    run_or_exit(lambda: auto_cli(main))

@@ -1,0 +1,43 @@
+r"""Diffusion along edges that every head samples: what no paper has.
+
+    python -m experiments.studies.sbm_diffusion --scale small
+
+Block models (SBM-Transformer) beside a local window, with one hop and with five (Diffuser), free
+and with a penalty on their density (SBM, Sec. 5.2): do several hops need fewer edges?
+"""
+
+from __future__ import annotations
+
+from jsonargparse import auto_cli
+
+from experiments.command import run_or_exit
+from experiments.studies.document_runs import document_study
+from experiments.studies.score_figures import bars
+from experiments.studies.study import ScaleName
+
+SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
+DENSITY_WEIGHTS = (0., 1.)
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Trains classifiers whose heads sample their edges, with one hop and with several.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`document_study`.
+    """
+    runs, seeds = document_study('sbm_diffusion', scale, SEEDS[scale], **kwargs)
+    rows = []
+    for density_weight in DENSITY_WEIGHTS:
+        sampled = runs.block_model(density_weight)
+        for attention in (sampled, sampled.diffused()):
+            hops = 'one hop' if attention.hops == 1 else f'{attention.hops} hops'
+            rows.append({'attention': f'{hops}, penalty {density_weight:g}', 'hops': attention.hops,
+                         'penalty': density_weight, **runs.scored(attention, seeds)})
+    print(f'\n{runs.about}')
+    runs.study.report(rows, bars(rows, 'attention', f'Sampled edges, one hop and several.\n'
+                                 f'{runs.about}'))
+
+
+if __name__ == '__main__':
+    run_or_exit(lambda: auto_cli(main))

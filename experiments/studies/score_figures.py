@@ -1,0 +1,60 @@
+"""Pictures of scores with their spread over seeds."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from experiments.studies.document_runs import METRICS
+
+
+def bars(rows: list[dict], label: str, title: str) -> Figure:
+    """A bar for each row and metric, and the standard deviation.
+
+    Args:
+        rows (list): With ``METRIC, %`` and ``METRIC, spread`` of :data:`METRICS`.
+        label (str): The column that says what a row is.
+        title (str): What to look for, and what the numbers are of.
+    """
+    figure = Figure(figsize=(11, 0.45 * len(rows) + 1.7), layout='constrained')
+    panels = figure.subplots(1, len(METRICS), sharey=True)
+    for axes, metric in zip(panels, METRICS):
+        scores = [row[f'{metric}, %'] for row in rows]
+        spreads = [row[f'{metric}, spread'] or 0. for row in rows]
+        axes.barh(range(len(rows)), scores, xerr=spreads, color='tab:blue', alpha=0.5, capsize=3)
+        for y, score in enumerate(scores):
+            axes.text(1, y, f' {score:.1f}', va='center', fontsize=9)
+        axes.set(xlabel=f'{metric}, %', xlim=(0, 100), yticks=range(len(rows)),
+                 yticklabels=[row[label] for row in rows])
+        axes.grid(alpha=0.3, axis='x')
+    panels[0].invert_yaxis()
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def curves(rows: list[dict], title: str, level: tuple[str, dict] | None = None) -> Figure:
+    """A panel for each thing that is varied.
+
+    Args:
+        rows (list): With ``varied``, ``value`` and the scores as for :func:`bars`.
+        title (str): What to look for, and what the numbers are of.
+        level (tuple, optional): A name and a row of scores, drawn as a line across.
+    """
+    varied = list(dict.fromkeys(row['varied'] for row in rows))
+    figure = Figure(figsize=(4 * len(varied), 4), layout='constrained')
+    panels = figure.subplots(1, len(varied), squeeze=False, sharey=True)[0]
+    for axes, name in zip(panels, varied):
+        chosen = [row for row in rows if row['varied'] == name]
+        for number, metric in enumerate(METRICS):
+            axes.errorbar([row['value'] for row in chosen],
+                          [row[f'{metric}, %'] for row in chosen],
+                          [row[f'{metric}, spread'] or 0. for row in chosen], label=metric,
+                          color=f'C{number}', marker='o', capsize=3)
+            if level is not None:
+                axes.axhline(level[1][f'{metric}, %'], color=f'C{number}', ls=':',
+                             label=f'{metric}, {level[0]}')
+        axes.set(xlabel=name)
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel='score, %')
+    panels[-1].legend(fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    return figure
