@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 import yaml
 from jsonargparse import ArgumentParser
-from safetensors.torch import load_file
 from torch import nn
 
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
@@ -82,6 +81,8 @@ def roberta(
     Raises:
         ValueError: The file cannot be read, or its tensors do not fit.
     """
+    from safetensors.torch import load_file
+
     try:
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
                       else torch.load(weights, weights_only=True, map_location='cpu'))

@@ -3,10 +3,16 @@
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import RobertaConfig, RobertaModel
 
-from experiments.pretrained import pretrained_classifier
-from graphattn.patterns import SlidingWindow, save_masks
+from experiments import train
+from experiments.pretrained import pretrained_classifier, roberta
+from graphattn.models import Encoder, SequenceClassifier, load_roberta
+from graphattn.patterns import Full, SlidingWindow, save_masks
 from graphattn.sources import BlockModelSource, PatternSource
+from tests.experiments.document_folders import write_imdb
 from tests.experiments.glue_files import write_pretrained
 
 TOKENS, PTR = torch.arange(5, 55), torch.tensor([0, 12, 50])
@@ -186,3 +192,76 @@ def test_a_model_without_pooler(full, tmp_path):
     with pytest.raises(ValueError, match="'pooling' must be 'mean': .* without a pooler"):
         pretrained_classifier(checkpoint, 2)
     assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None
+
+
+SIZES = dict(num_tokens=300, max_length=40, channels=16, heads=2, num_layers=1,
+             hidden_channels=24, num_segments=1, norm_first=False)
+
+
+@pytest.fixture(scope='module')
+def roberta_file(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp('roberta') / 'model.safetensors'
+    config = RobertaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1,
+                           num_attention_heads=2, intermediate_size=24,
+                           max_position_embeddings=34, type_vocab_size=1)
+    save_file(RobertaModel(config).state_dict(), path)
+    torch.save(RobertaModel(config).state_dict(), path.with_suffix('.bin'))
+    return path
+
+
+def untrained():
+    return SequenceClassifier(Encoder(PatternSource(Full()), **SIZES), 2, pooling='pooler')
+
+
+@pytest.mark.parametrize('suffix', ['.safetensors', '.bin'])
+def test_weights_of_roberta_come_from_a_file(suffix, roberta_file):
+    model = roberta(roberta_file.with_suffix(suffix), untrained())
+    position = model.encoder.position_embedding.weight
+    assert torch.equal(position[32:], position[:8])
+    with pytest.raises(ValueError, match='40'):
+        roberta(roberta_file, untrained(), tile_positions=False)
+
+
+def test_weights_that_are_not_robertas(roberta_file, tmp_path):
+    torch.save({'weight': torch.ones(2)}, tmp_path / 'other.bin')
+    (tmp_path / 'broken.safetensors').write_text('nothing')
+    for name in ('broken.safetensors', 'missing.bin'):
+        with pytest.raises(ValueError, match=f"'weights' cannot be read: .*{name}"):
+            roberta(tmp_path / name, untrained())
+    with pytest.raises(ValueError, match='RoBERTa'):
+        roberta(tmp_path / 'other.bin', untrained())
+
+
+@pytest.mark.slow
+def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
+    write_imdb(tmp_path / 'aclImdb')
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        ['a great film'], vocab_size=300, show_progress=False,
+        special_tokens=['<s>', '<pad>', '</s>', '<unk>', '<mask>'])
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    encoder = {'class_path': 'graphattn.models.Encoder', 'init_args': {
+        **SIZES, 'hops': 5, 'teleport': 0.1,
+        'source': {'class_path': 'graphattn.sources.PatternSource', 'init_args': {
+            'pattern': 'diffuser(window=4, num_global=2, num_random=2)'}}}}
+    model = {'class_path': 'experiments.pretrained.roberta', 'init_args': {
+        'weights': str(roberta_file), 'model': {
+            'class_path': 'graphattn.models.SequenceClassifier',
+            'init_args': {'encoder': encoder, 'num_classes': 2, 'pooling': 'pooler'}}}}
+    config = {
+        'trainer': {'max_steps': 1, 'enable_progress_bar': False,
+                    'default_root_dir': str(tmp_path / 'run')},
+        'model': {'class_path': 'experiments.document_classification.DocumentClassification',
+                  'init_args': {'lr': 1e-12, 'model': model}},
+        'data': {'class_path': 'experiments.tasks.Documents', 'init_args': {
+            'documents': {'class_path': 'experiments.text.document_files.Imdb',
+                          'init_args': {'path': str(tmp_path / 'aclImdb')}},
+            'tokenizer': str(tmp_path / 'tokenizer.json'), 'max_length': 40, 'batch_size': 5}}}
+    (tmp_path / 'config.yaml').write_text(yaml.safe_dump(config))
+    train.main(['fit', '--config', str(tmp_path / 'config.yaml')])
+    saved = torch.load(tmp_path / 'run/checkpoints/last.ckpt', weights_only=True)['state_dict']
+    expected = untrained()
+    load_roberta(expected, load_file(roberta_file), tile_positions=True)
+    torch.testing.assert_close(saved['model.encoder.token_embedding.weight'],
+                               expected.encoder.token_embedding.weight, rtol=0, atol=1e-9)

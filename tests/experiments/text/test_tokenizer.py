@@ -1,6 +1,7 @@
 """Tokenizers that are trained, and that come from a file."""
 
 import pytest
+from tokenizers import ByteLevelBPETokenizer
 
 from experiments.text.tokenizer import (
     NAMES,
@@ -48,6 +49,16 @@ def test_a_vocabulary_file_has_its_own_ids(tmp_path):
     tokenizer = load_tokenizer(path)
     assert special_tokens(tokenizer) == (7, 6, 3, 2, 1)
     assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
+
+
+def test_robertas_special_tokens_have_other_names(tmp_path):
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(['the cats purr'] * 3, special_tokens=[
+        '<s>', '<pad>', '</s>', '<unk>', '<mask>'], show_progress=False)
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
+    assert special_tokens(loaded) == (1, 3, 0, 2, 4)
+    assert loaded.decode(loaded.encode('the cats').ids) == 'the cats'
 
 
 @pytest.mark.parametrize('name, content, match', [
