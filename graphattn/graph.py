@@ -231,11 +231,12 @@ class BipartiteGraph:
                              f"{len(graphs)})")
         query_start = np.cumsum([0] + [graph.num_queries for graph in graphs]).tolist()
         key_start = np.cumsum([0] + [graph.num_keys for graph in graphs]).tolist()
-        edge_index = torch.cat([graph._edge_index for graph in graphs], dim=1)
         sizes = [graph.num_edges for graph in graphs]
-        shift = torch.tensor([key_start[:-1], query_start[:-1]], device=edge_index.device)
-        edge_index = edge_index + shift.repeat_interleave(
-            torch.tensor(sizes, device=edge_index.device), dim=1, output_size=sum(sizes))
+        edge_index = graphs[0]._edge_index.new_empty(2, sum(sizes))
+        for part, *starts, graph in zip(edge_index.split(sizes, dim=1), key_start, query_start,
+                                        graphs):
+            for row, ids, start in zip(part, graph._edge_index, starts):
+                torch.add(ids, start, out=row)
         return cls(
             edge_index, query_start[-1], key_start[-1],
             edge_prob=torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
@@ -566,6 +567,8 @@ class BipartiteGraph:
 
 def _sort_pairs(pair: Tensor, edge_prob: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Sorts the pairs and merges repeated ones, whose probabilities must agree."""
+    if bool((pair[1:] > pair[:-1]).all()):
+        return pair, edge_prob
     if edge_prob is not None:
         pair, perm = torch.sort(pair, stable=True)
         edge_prob = edge_prob[perm]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 def grid(key: Tensor, query: Tensor) -> Tensor:
-    """Every one of the queries attends to every one of the keys."""
-    return torch.stack(torch.meshgrid(key, query, indexing='ij')).flatten(1)
+    """Every one of the queries attends to every one of the keys; sorted if they are."""
+    return torch.stack(torch.meshgrid(key, query, indexing='xy')).flatten(1)
 
 
 def key_table(key: Tensor) -> Tensor:
