@@ -13,12 +13,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jsonargparse import auto_cli
 from torch import Tensor
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import interleave, log_log, progress, saved_bytes
+from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
 from experiments.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
@@ -135,4 +134,4 @@ def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_benchmark(main)

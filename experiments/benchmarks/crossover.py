@@ -10,9 +10,8 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from jsonargparse import auto_cli
 
-from experiments.benchmarks.measure import interleave, log_log, progress
+from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
 from experiments.tables import report
 from graphattn import functional
 from graphattn.functional import edge_attention
@@ -95,4 +94,4 @@ def dense_from(rows: list[dict]) -> float:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_benchmark(main)

@@ -11,11 +11,10 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from jsonargparse import auto_cli
 from torch import Tensor
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import interleave, log_log, progress, saved_bytes
+from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
 from experiments.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import attention_diffusion, attention_weights, edge_attention
@@ -117,4 +116,4 @@ def cases(graph: BipartiteGraph, hops: int, heads: int,
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_benchmark(main)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jsonargparse import auto_cli
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import interleave, log_log, progress
+from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
 from experiments.tables import report
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
@@ -143,4 +142,4 @@ class DenseBernoulli(torch.autograd.Function):
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_benchmark(main)

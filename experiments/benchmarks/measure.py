@@ -7,13 +7,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 import torch
+from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 from graphattn._files import write_whole
+
+
+def run_benchmark(main: Callable[..., None]) -> None:
+    """Runs a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag."""
+    parser = ArgumentParser(description=main.__doc__.partition('\n')[0])
+    parser.add_function_arguments(main, skip={'quick'})
+    parser.add_argument('--quick', action='store_true', help='Ends within a minute.')
+    main(**parser.instantiate(parser.parse_args()).as_dict())
 
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
@@ -57,6 +67,14 @@ def saved_bytes(forward: Callable[[], object]) -> int:
         kept = forward()
     del kept
     return sum(storages.values())
+
+
+def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
+    """Bytes that this process holds, or the most that it has held, from Linux."""
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return 1024 * int(line.split()[1])
+    raise KeyError(name)
 
 
 def progress(cases: Iterable, title: str) -> Iterable:

@@ -10,9 +10,8 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from jsonargparse import auto_cli
 
-from experiments.benchmarks.measure import interleave, log_log, progress
+from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
 from experiments.tables import report
 from graphattn.functional import edge_probability
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
@@ -100,4 +99,4 @@ def block_model(n: int, density: float, clusters: int) -> FactorModel:
 
 
 if __name__ == '__main__':
-    auto_cli(main)
+    run_benchmark(main)

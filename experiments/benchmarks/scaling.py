@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jsonargparse import auto_cli
 from numba import njit
 
-from experiments.benchmarks.measure import log_log, progress
+from experiments.benchmarks.measure import log_log, memory, progress, run_benchmark
 from experiments.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
@@ -78,7 +77,7 @@ def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
     tiny = [torch.randn(8, heads, channels, requires_grad=True) for _ in range(3)]
     edge_attention(*tiny, RandomKeys(2).build(8)).sum().backward()  # compiles
     Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
-    before = _memory('VmRSS')
+    before = memory('VmRSS')
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -87,12 +86,12 @@ def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
     step = sorted(times)[len(times) // 2]
     return {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
             'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
-            'ns of memory': 1e9 * seconds_of_memory(graph.key.numpy(), n, channels),
-            'peak MiB': (_memory('VmHWM') - before) / 2**20,
-            'whole process MiB': _memory('VmHWM') / 2**20}
+            'ns of memory': 1e9 * seconds_ofmemory(graph.key.numpy(), n, channels),
+            'peak MiB': (memory('VmHWM') - before) / 2**20,
+            'whole process MiB': memory('VmHWM') / 2**20}
 
 
-def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
+def seconds_ofmemory(key: np.ndarray, n: int, channels: int) -> float:
     """For each edge: to read a row of key, value and their gradients, and write the latter two."""
     parts = np.array_split(key, torch.get_num_threads())
     calls = [(_walk, part, *np.zeros((4, n, channels), np.float32)) for part in parts]
@@ -113,16 +112,8 @@ def _walk(keys, key, value, grad_key, grad_value):
             grad_value[j, c] += value[j, c]
 
 
-def _memory(name: str) -> int:
-    """Bytes of this process, from Linux."""
-    for line in Path('/proc/self/status').read_text().splitlines():
-        if line.startswith(f'{name}:'):
-            return 1024 * int(line.split()[1])
-    raise KeyError(name)
-
-
 if __name__ == '__main__':
     if sys.argv[1:2] == ['--measure']:
         print(json.dumps(measure(*map(int, sys.argv[2:]))))
     else:
-        auto_cli(main)
+        run_benchmark(main)

@@ -8,18 +8,20 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.benchmarks import length
 from experiments.benchmarks.layer import released_algorithm
 from experiments.benchmarks.measure import interleave, saved_bytes
-from graphattn.layers import GraphAttention
-from graphattn.sources import BlockModelSource
+from graphattn.layers import EncoderLayer, GraphAttention
+from graphattn.patterns import Full
+from graphattn.sources import BlockModelSource, PatternSource
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'layer', 'sampler',
-                                  'scaling'])
+@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'layer', 'length',
+                                  'sampler', 'scaling'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
-    command = [sys.executable, '-m', f'experiments.benchmarks.{name}', '--quick', 'true',
+    command = [sys.executable, '-m', f'experiments.benchmarks.{name}', '--quick',
                '--out', str(tmp_path)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
@@ -52,3 +54,19 @@ def test_released_algorithm_is_attention_along_its_mask(monkeypatch):
     weight = (query @ key.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
     expected = layer.lin_out((weight @ value).transpose(0, 1).flatten(1))
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize('case', length.FULL)
+def test_full_attention_by_length_is_attention_along_the_full_pattern(case):
+    layer = length.encoder_layer(case)
+    along_edges = EncoderLayer(length.CHANNELS, length.HEADS, PatternSource(Full()),
+                               norm_first=False)
+    along_edges.load_state_dict(layer.state_dict())
+    x, ptr = torch.randn(9, length.CHANNELS), torch.tensor([0, 9])
+    torch.testing.assert_close(layer(x, ptr), along_edges(x, ptr))
+
+
+def test_peak_by_length_sees_the_weights_that_are_formed():
+    weights = 4 * length.HEADS * 1024**2  # bytes
+    sdpa, eager = (length.elsewhere(length.peak_bytes, case, 1024) for case in length.FULL)
+    assert sdpa + 2.5 * weights < eager < 7 * weights  # in the backward pass there are three

@@ -1,0 +1,201 @@
+"""Seconds and memory of one encoder layer of RoBERTa-base against the length of its sequence.
+
+    python -m experiments.benchmarks.length
+    python -m experiments.benchmarks.length --quick
+
+The question of Diffuser's Fig. S.4, for one sequence and a training step of one layer. Full
+attention comes twice: torch's SDPA, which keeps no weights, and eager attention, which forms them
+and is what the papers compare with. Neither holds a graph; the others' peaks include theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+from torch import Tensor
+
+from experiments.benchmarks.measure import (
+    interleave,
+    memory,
+    progress,
+    run_benchmark,
+    saved_bytes,
+)
+from experiments.tables import report
+from graphattn._files import write_whole
+from graphattn.layers import EncoderLayer, GraphAttention
+from graphattn.patterns import SlidingWindow, get
+from graphattn.sources import PatternSource
+
+CHANNELS, HEADS = 768, 12  # Diffuser, Table S.10
+DIFFUSER = get('diffuser', cls_global=True)
+SPARSE = {
+    'Longformer': (get('longformer', radius=256, num_global=1), {}),
+    'BigBird': (get('bigbird', block=64), {}),
+    'Diffuser, 1 hop': (DIFFUSER, {}),
+    'Diffuser, 5 hops': (DIFFUSER, {'hops': 5, 'teleport': 0.1}),
+}
+
+
+def main(
+    nodes: list[int] = (512, 1024, 2048, 4096, 8192),
+    rounds: int = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times the steps in turns; each peak of memory is that of a process of its own.
+
+    Args:
+        nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
+            bytes: 10 GB at 8,192.
+        rounds: Measurements of each case, of which the median counts; two where steps are long.
+        quick: The shortest length, which ends within a minute.
+        out: Where table and figure go.
+    """
+    nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
+    rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
+    report(rows, 'length', out)
+    draw(rows, out)
+
+
+def measure(n: int, rounds: int) -> list[dict]:
+    """One row for each kind of attention."""
+    torch.manual_seed(0)
+    x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
+    heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
+    layers = {case: encoder_layer(case) for case in CASES}
+    graphs = {case: layers[case].attention.source(*heads[:2], ptr) for case in SPARSE}
+
+    def attend(case: str) -> Tensor:
+        if case in FULL:
+            return FULL[case](*heads)
+        return layers[case].attention.attention(*heads, graphs[case])
+
+    seconds = interleave({case: lambda case=case: train_step(layers[case], x, ptr)
+                          for case in CASES}, rounds)
+    alone = interleave({case: lambda case=case: backpropagate(attend(case), heads)
+                        for case in CASES}, rounds)
+    peak = {case: elsewhere(peak_bytes, case, n) for case in CASES}
+    return [{'n': n, 'case': case, 'density': graphs[case].density() if case in graphs else 1.,
+             's per step': seconds[case], 'attention s': alone[case],
+             'saved MiB': saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
+             'peak MiB': peak[case] / 2**20,
+             **{f'{what} / {full}': values[case] / values[full]
+                for what, values in (('s', seconds), ('peak', peak)) for full in FULL}}
+            for case, layer in layers.items()]
+
+
+def encoder_layer(case: str) -> EncoderLayer:
+    """Post-norm; without dropout, for which torch's SDPA would form its weights on a CPU."""
+    if case in FULL:
+        layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
+        layer.attention = FullAttention(FULL[case])
+        return layer
+    pattern, diffusion = SPARSE[case]
+    return EncoderLayer(CHANNELS, HEADS, PatternSource(pattern), norm_first=False, **diffusion)
+
+
+class FullAttention(GraphAttention):
+    """The same projections around dense attention.
+
+    The pattern ``Full()`` takes the same product, but lists its edges: 16 bytes for every pair.
+    """
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]):
+        super().__init__(CHANNELS, HEADS)
+        self.attend = attend
+
+    def forward(self, x: Tensor, ptr: Tensor, **unused: object) -> tuple[Tensor, None]:
+        query, key, value = (linear(x).unflatten(-1, (HEADS, -1))
+                             for linear in (self.lin_query, self.lin_key, self.lin_value))
+        return self.lin_out(self.attend(query, key, value).flatten(1)), None
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Torch's attention, which computes the weights block by block, and in the backward pass
+    again."""
+    batch = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
+
+
+def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Two products of matrices, with the weights ``[heads, n, n]`` in between."""
+    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
+    return (weight @ value).transpose(0, 1)
+
+
+FULL = {'full SDPA': sdpa, 'full eager': eager}
+CASES = (*FULL, *SPARSE)
+
+
+def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
+    """Forward and backward, down to the tokens, as in the middle of a model."""
+    backpropagate(layer(x, ptr), [x, *layer.parameters()])
+
+
+def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
+    # Of a sum, a layer norm would pass back nothing but rounding.
+    torch.autograd.grad(out, inputs, torch.randn_like(out))
+
+
+def elsewhere(measured: Callable[..., int], *arguments: object) -> int:
+    """What a new process makes of it. Its parent has imported everything and run nothing."""
+    context = get_context('forkserver')
+    context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(measured, *arguments).result()
+
+
+def peak_bytes(case: str, n: int) -> int:
+    """The most memory of one step and of its graph, over what the process held before."""
+    layer = encoder_layer(case)
+    x = torch.randn(n, CHANNELS, requires_grad=True)
+    compile_kernels(layer)
+    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
+    before = memory('VmRSS')
+    train_step(layer, x, torch.tensor([0, n]))
+    return memory('VmHWM') - before
+
+
+def compile_kernels(layer: EncoderLayer) -> None:
+    """By a step so small that it leaves little free memory for the next one to use."""
+    x = torch.randn(64, CHANNELS, requires_grad=True)
+    out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
+    backpropagate(out, [x, *layer.parameters()])
+
+
+def draw(rows: list[dict], out: Path) -> None:
+    """Time and memory against the length."""
+    nodes = sorted({row['n'] for row in rows})
+    figure = Figure(figsize=(10, 4.5), layout='constrained')
+    panels = zip(figure.subplots(1, 2), ('s per step', 'peak MiB'),
+                 ('seconds per step', 'peak memory, MiB'))
+    for axes, column, label in panels:
+        for case in CASES:
+            axes.loglog(nodes, [row[column] for row in rows if row['case'] == case], marker='o',
+                        linestyle='--' if case in FULL else '-', label=case)
+        axes.xaxis.set_major_locator(FixedLocator(nodes))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
+            axis.set_minor_formatter(NullFormatter())
+        axes.set(title=label, xlabel='tokens')
+        axes.grid(alpha=0.3, which='both')
+    figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
+                    f'batch 1, {torch.get_num_threads()} threads')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
+    write_whole(out / 'length.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "length.png"}')
+
+
+if __name__ == '__main__':
+    run_benchmark(main)
