@@ -6,5 +6,6 @@ from experiments.tasks.duplicates import Duplicates
 from experiments.tasks.glue import Glue
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
+from experiments.tasks.two_hop import TwoHop
 
-__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted']
+__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted', 'TwoHop']

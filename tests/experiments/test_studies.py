@@ -1,4 +1,4 @@
-"""Studies of text at the scale of smoke tests: what their tables say holds of what was trained."""
+"""Studies at the scale of smoke tests: what their tables say holds of what was trained."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import yaml
 
 from experiments import train
 from experiments.fine_tuning import BEST, LAST
-from experiments.studies import diagonal, importance, masks
+from experiments.studies import diagonal, importance, masks, two_hop
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import Study
 from experiments.studies.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope='module')
 def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp('studies')
-    for study in (importance, diagonal, masks):
+    for study in (importance, diagonal, masks, two_hop):
         study.main(scale='smoke', out=folder)
     return folder
 
@@ -168,6 +168,19 @@ def test_studies_share_their_runs(out, monkeypatch):
     pd.testing.assert_frame_equal(table(out, 'masks'), before)
     shared = [path.name for path in (out / 'smoke/runs').iterdir()]
     assert 'star-0' in shared and len(shared) == len(set(shared))
+
+
+def test_one_hop_of_one_layer_is_right_as_often_as_a_guess(out):
+    rows = table(out, 'two_hop').set_index(['layers', 'hops'])
+    assert list(rows.index) == [(1, 1), (1, 2), (1, 3), (1, 5), (2, 1)]
+    assert rows.loc[(1, 1), 'mean'] == rows.loc[(1, 1), 'seed 0'] == rows.loc[(1, 1), 'chance']
+    for layers, hops in rows.index:
+        run = out / 'smoke/runs' / f'two_hop-{layers}x{hops}-0'
+        encoder = yaml.safe_load((run / 'config.yaml').read_text())['model']['init_args']['model'][
+            'init_args']['encoder']['init_args']
+        assert (encoder['num_layers'], encoder['hops']) == (layers, hops)
+        accuracy = json.loads((run / 'summary.json').read_text())['accuracy']
+        assert rows.loc[(layers, hops), 'mean'] == accuracy
 
 
 def test_published_patterns_have_the_published_sparsity():
