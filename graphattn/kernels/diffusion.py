@@ -17,19 +17,22 @@ from torch import Tensor
 
 from graphattn._threads import run_calls
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.gather import restart
 from graphattn.kernels.rows import (
     GRAIN,
+    add_row,
     add_weighted,
+    add_weighted_and_dots,
     clear_row,
+    copy_row,
     cut_into_spans,
     dots,
     exponentials,
     jit,
+    jit_inline,
     longest_row,
     modify,
+    multiply_row,
 )
-from graphattn.kernels.vectors import LANES
 
 
 def attention_weights(
@@ -146,11 +149,12 @@ def _diffusion(
     channels]``."""
     start, chance = _apart(value), _chance(teleport, weight)
     messages = start.new_empty(len(chance) if keep_messages else 1, *start.shape)
-    offset, z = _offsets(edge_key, start), start
+    z, after = start, torch.empty_like(start)
+    offset = _offsets(edge_key, start)
     for hop in reversed(range(len(chance))):
-        message = messages[hop if keep_messages else 0]
-        _products(weight, z, message, indptr, offset)
-        z = restart(message, start, chance[hop])
+        _run(_hop, indptr, start, weight, z, start, chance[hop],
+             messages[hop if keep_messages else 0], after, offset)
+        z, after = after, torch.empty_like(z) if z is start else z
     out = z.transpose(0, 1).to(value.dtype, copy=True).contiguous()
     return out, messages if keep_messages else messages.new_empty(0, *start.shape)
 
@@ -172,26 +176,26 @@ def _diffusion_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of weight, value and teleport; empty where not needed."""
     start, chance, grad = _apart(value), _chance(teleport, weight), _apart(grad_out)
-    transposed = _transposed(weight, start, key_indptr, position)
-    offset = _offsets(edge_query, start)
-    grad_start, grad_transposed = torch.zeros_like(start), torch.zeros_like(transposed)
+    stop = torch.cat([chance, torch.ones_like(chance[:1])])  # after the last hop for certain
+    going_on, grad_start = (1 - stop[0]) * grad, stop[0] * grad
     grad_teleport = teleport.new_zeros(teleport.shape if needs_teleport else 0)
+    transposed = _transposed(weight, start, key_indptr, position)
+    dot = torch.empty_like(transposed) if needs_weight else transposed[:, :0]
+    offset = _offsets(edge_query, start)
     for hop in range(len(chance)):  # the last hop first
         if needs_teleport:
             grad_teleport[hop] = (grad * (start - messages[hop])).sum(dim=2).t()
-        grad_start.addcmul_(chance[hop], grad)
+        # It started from the values, or from what the hop before it made of its message.
         is_first = hop == len(chance) - 1
-        before = start if is_first else restart(messages[hop + 1], start, chance[hop + 1])
-        after, grad = (1 - chance[hop]) * grad, torch.empty_like(start)
-        if needs_weight:
-            _run(_products_and_dots, key_indptr, start, transposed, after.contiguous(),
-                 before.contiguous(), grad, grad_transposed, offset)
-        else:
-            _products(transposed, after, grad, key_indptr, offset)
-    grad_start += grad
+        message, back = (start, torch.zeros_like(stop[0])) if is_first else (
+            messages[hop + 1], chance[hop + 1])
+        going_on, x = torch.empty_like(start), going_on
+        grad = torch.empty_like(start)
+        _run(_hop_back, key_indptr, start, transposed, x, start, message, back, stop[hop + 1],
+             grad, going_on, grad_start, dot, hop > 0, offset)
     grad_weight = transposed if needs_weight else weight.new_empty(0)  # in the room that is free
     if needs_weight:
-        _run(_to_query_order, key_indptr, start, grad_transposed, grad_weight, position)
+        _run(_to_query_order, key_indptr, start, dot, grad_weight, position)
     return (grad_weight, grad_start.transpose(0, 1).to(value.dtype, copy=True).contiguous(),
             grad_teleport)
 
@@ -259,8 +263,9 @@ def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
 def _offsets(column: Tensor, rows: Tensor) -> Tensor:
     """Where the row of each edge begins; three more, for dot products are taken by fours."""
     dtype = torch.int32 if rows.size(1) * rows.size(2) < 2**31 else torch.int64
-    offset = column.new_zeros(column.numel() + 3, dtype=dtype)
-    torch.mul(column, rows.size(2), out=offset[:-3])
+    offset = column.new_empty(column.numel() + 3, dtype=dtype)
+    offset[:-3].copy_(column).mul_(rows.size(2))
+    offset[-3:] = 0
     return offset
 
 
@@ -353,20 +358,54 @@ def _weighted_sums(spans, weight, x, out, offset, indptr):
 
 
 @jit
-def _products_and_dots(spans, weight, x, y, out, dot, offset, indptr):
-    """``_weighted_sums`` of ``x``, and ``<x_j, y_i>`` added to ``dot`` on every edge."""
-    row_dot = np.empty(_TILE + LANES, x.dtype)
+def _hop(spans, weight, x, start, chance, message, out, offset, indptr):
+    """``_weighted_sums``, and back to the start by chance."""
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
-            clear_row(out[head], i)
-            for first in range(indptr[i], indptr[i + 1], _TILE):
-                n = min(_TILE, indptr[i + 1] - first)
-                dots(row_dot, y[head], i, x[head], 0, offset[first:], n)
+            clear_row(message[head], i)
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            add_weighted(message[head], i, weight[head, first:], x[head], 0, offset[first:], n)
+            _restart(out[head], i, message[head], start[head], chance[head, i, 0], i)
+
+
+@jit
+def _hop_back(spans, weight, x, start, message, chance, stop, grad, going_on, grad_start, dot,
+              adds_to_dot, offset, indptr):
+    """``_weighted_sums`` of ``x``, of which a part stops and the rest goes on, and on every edge
+    ``<x_j, y_i>``, where y is what the hop started from."""
+    row_dot, y = np.empty(longest_row(spans, indptr), x.dtype), np.empty((1, x.shape[2]), x.dtype)
+    for span in range(len(spans)):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            clear_row(grad[head], i)
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            row_weight, row_offset = weight[head, first:], offset[first:]
+            if dot.shape[1] == 0:
+                add_weighted(grad[head], i, row_weight, x[head], 0, row_offset, n)
+            else:
+                _restart(y, 0, message[head], start[head], chance[head, i, 0], i)
+                add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head], row_offset,
+                                      n)
                 edge_dot = dot[head, first:first + n]
-                for e in range(n):
-                    edge_dot[e] += row_dot[e]
-                add_weighted(out[head], i, weight[head, first:], x[head], 0, offset[first:], n)
+                if adds_to_dot:
+                    for e in range(n):
+                        edge_dot[e] += row_dot[e]
+                else:
+                    for e in range(n):
+                        edge_dot[e] = row_dot[e]
+            copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
+            multiply_row(going_on[head], i, grad.dtype.type(1 - stop[head, i, 0]))
+            add_row(grad_start[head], i, stop[head, i, 0], grad[head], i)
+
+
+@jit_inline
+def _restart(out, row, message, start, chance, i):
+    """:func:`graphattn.kernels.gather.restart` of row ``i``."""
+    copy_row(out, row, 0, message, i, 0, message.shape[1])
+    if chance != 0:
+        multiply_row(out, row, out.dtype.type(1 - chance))
+        add_row(out, row, chance, start, i)
 
 
 @jit
@@ -385,6 +424,3 @@ def _to_query_order(spans, by_key, by_query, position, indptr):
         source, target, row = by_key[head, first:last], by_query[head], position[first:last]
         for e in range(len(row)):
             target[np.uint64(row[e])] = source[e]
-
-
-_TILE = 64  # edges of a row whose values stay in the first level of the cache

@@ -94,6 +94,18 @@ def multiply_row(x, row, factor):
 
 
 @jit_inline
+def add_row(x, row, factor, y, y_row):
+    """``x[row] += factor * y[y_row]``."""
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        at = row * width + c
+        store(x, at, multiply_add(many, load(y, y_row * width + c), load(x, at)))
+    for c in range(whole, width):
+        x[row, c] += factor * y[y_row, c]
+
+
+@jit_inline
 def dot_of_rows(x, y, row):
     total = x.dtype.type(0)
     for c in range(x.shape[1]):
@@ -198,6 +210,38 @@ def add_weighted(total, row, weight, y, shift, offset, n):
             j = offset[e] // y.shape[1]
             for c in range(whole, width):
                 total[row, c] += weight[e] * y[j, shift + c]
+
+
+@jit_inline
+def add_weighted_and_dots(total, row, weight, dot, x, y, offset, n):
+    """``add_weighted`` to ``total[row]``, and ``dots`` of ``x[0]``: every row of ``y`` is read
+    once."""
+    width = total.shape[1]
+    whole, zero, end = width // LANES * LANES, y.dtype.type(0), n // 4 * 4
+    for e in range(0, end, 4):
+        y0, y1, y2, y3 = offset[e], offset[e + 1], offset[e + 2], offset[e + 3]
+        many0, many1 = splat(weight[e]), splat(weight[e + 1])
+        many2, many3 = splat(weight[e + 2]), splat(weight[e + 3])
+        sum0 = sum1 = sum2 = sum3 = splat(zero)
+        for c in range(0, whole, LANES):
+            x_c, at = load(x, c), row * width + c
+            row0, row1 = load(y, y0 + c), load(y, y1 + c)
+            row2, row3 = load(y, y2 + c), load(y, y3 + c)
+            sum0, sum1 = multiply_add(x_c, row0, sum0), multiply_add(x_c, row1, sum1)
+            sum2, sum3 = multiply_add(x_c, row2, sum2), multiply_add(x_c, row3, sum3)
+            pair = multiply_add(many1, row1, multiply(many0, row0))
+            other = multiply_add(many3, row3, multiply(many2, row2))
+            store(total, at, add(load(total, at), add(pair, other)))
+        store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
+    if whole < width:
+        for e in range(end):
+            j = offset[e] // y.shape[1]
+            for c in range(whole, width):
+                dot[e] += x[0, c] * y[j, c]
+                total[row, c] += weight[e] * y[j, c]
+    if end < n:
+        dots(dot[end:], x, 0, y, 0, offset[end:], n - end)
+        add_weighted(total, row, weight[end:], y, 0, offset[end:], n - end)
 
 
 @jit_inline

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
@@ -30,7 +31,10 @@ class EdgeAttention(MessagePassing):
       PyG's ``AttentionExplainer`` looks for it.
 
     With more hops than one the weights, computed once, are used for each:
-    :func:`graphattn.functional.attention_diffusion`.
+    :func:`graphattn.functional.attention_diffusion`. For the backward pass the fused way then
+    keeps query, key and value, edges x heads weights, and hops x values; with ``recompute`` query,
+    key and value alone, and the backward pass takes the forward pass once more. One hop keeps no
+    weights either way.
 
     Args:
         dropout (float): Probability with which a weight is zeroed in training, in all hops alike.
@@ -40,6 +44,9 @@ class EdgeAttention(MessagePassing):
             hops or for each. One hop without it is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
+        recompute (bool): Compute weights and hops again in the backward pass instead of keeping
+            them, in the fused way; dropout stays what it was, and gradients are the same bit for
+            bit. Not for infinitely many hops, of which one is kept.
         **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
 
     Example:
@@ -60,7 +67,8 @@ class EdgeAttention(MessagePassing):
     SUPPORTS_FUSED_EDGE_INDEX = True
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
-                 hops: int | float = 1, teleport: float | Sequence[float] = 0., **kwargs):
+                 hops: int | float = 1, teleport: float | Sequence[float] = 0.,
+                 recompute: bool = False, **kwargs):
         kwargs.setdefault('aggr', 'add')
         super().__init__(node_dim=0, **kwargs)
         if not 0. <= dropout < 1.:
@@ -69,11 +77,16 @@ class EdgeAttention(MessagePassing):
             functional.kernels.load(backend)
         functional.check_hops(hops)
         functional.check_teleport(teleport, hops)
+        if recompute and hops == math.inf:
+            raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop "
+                             "is kept of them, and each step of their gradient would compute all "
+                             "again")
         self.dropout = dropout
         self.hops = hops
         self.teleport = teleport
         self.scale = scale
         self.backend = backend
+        self.recompute = recompute
 
     def forward(
         self,
@@ -157,16 +170,22 @@ class EdgeAttention(MessagePassing):
                      'dropout_p': self.dropout if self.training else 0., 'backend': self.backend}
         if functional.is_one_hop(self.hops, teleport):
             return functional.edge_attention(query, key, value, graph, **arguments)
-        alpha = functional.attention_weights(query, key, graph, **arguments)
-        return functional.attention_diffusion(alpha, value, graph, hops=self.hops,
-                                              teleport=teleport, backend=self.backend)
+
+        def diffuse(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            alpha = functional.attention_weights(query, key, graph, **arguments)
+            return functional.attention_diffusion(alpha, value, graph, hops=self.hops,
+                                                  teleport=teleport, backend=self.backend)
+
+        if self.recompute:
+            return checkpoint(diffuse, query, key, value, use_reentrant=False)
+        return diffuse(query, key, value)
 
     def _scale(self, key: Tensor) -> float:
         return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale
 
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '
-                f'hops={self.hops}, teleport={self.teleport})')
+                f'hops={self.hops}, teleport={self.teleport}, recompute={self.recompute})')
 
 
 def _edges_in_given_order(

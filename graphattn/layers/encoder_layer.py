@@ -33,7 +33,7 @@ class EncoderLayer(nn.Module):
         attention_dropout (float): Dropout on the attention weights.
         norm_first (bool): Pre-norm, or post-norm as BERT.
         norm_eps (float): Added to the variance in layer norms.
-        hops, teleport, learn_teleport: As in :class:`GraphAttention`.
+        hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
     """
 
@@ -42,14 +42,14 @@ class EncoderLayer(nn.Module):
                  dropout: float = 0., attention_dropout: float = 0., norm_first: bool = True,
                  norm_eps: float = 1e-5, hops: int | float = 1,
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
-                 backend: str = 'auto'):
+                 backend: str = 'auto', recompute: bool = False):
         super().__init__()
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         self.norm_first = norm_first
         self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
                                         dropout=attention_dropout, hops=hops,
                                         teleport=teleport, learn_teleport=learn_teleport,
-                                        backend=backend)
+                                        backend=backend, recompute=recompute)
         hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
             nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),

@@ -41,6 +41,8 @@ class GraphAttention(nn.Module):
         learn_teleport (bool): Every head learns a teleport of its own, one number for all hops,
             as the sigmoid of a parameter; ``teleport`` is where it begins.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+        recompute (bool): Compute weights and hops along edges again in the backward pass, see
+            :class:`EdgeAttention`.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
@@ -59,7 +61,7 @@ class GraphAttention(nn.Module):
     def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
                  head_channels: int | None = None, dropout: float = 0., bias: bool = True,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
-                 learn_teleport: bool = False, backend: str = 'auto'):
+                 learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
         super().__init__()
         if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
             raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
@@ -79,7 +81,7 @@ class GraphAttention(nn.Module):
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
         self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
-                                       teleport=teleport)
+                                       teleport=teleport, recompute=recompute)
         self.teleport_logit = nn.Parameter(torch.empty(heads)) if learn_teleport else None
         self._reset_teleport()
 

@@ -444,6 +444,17 @@ def test_a_change_between_the_passes_is_an_error(changed):
         out.sum().backward()
 
 
+@pytest.mark.parametrize('learn_teleport', [False, True])
+def test_the_gradient_that_comes_in_stays_what_it_is(learn_teleport):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, heads=1)  # a head alone lies apart as it is, and is not copied
+    inputs['teleport'] = torch.tensor(0.3).double().requires_grad_(learn_teleport)
+    out = diffuse(graph, inputs)
+    cotangent = torch.ones_like(out)
+    out.backward(cotangent)
+    assert bool((cotangent == 1).all())
+
+
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()

@@ -9,7 +9,8 @@ from torch_geometric.explain import AttentionExplainer, Explainer
 
 from graphattn import BipartiteGraph, functional
 from graphattn.layers import EdgeAttention
-from tests.graphs import GRAPHS
+from tests.graphs import GRAPHS, random_graph
+from tests.kernels.test_diffusion import saved_bytes
 
 
 def draw_inputs(graph, heads=2, dtype=torch.double):
@@ -81,6 +82,7 @@ def test_a_repeated_edge_is_an_error():
     (dict(hops=-1), ValueError, "'hops' must not be negative .got -1"),
     (dict(hops=2, teleport=1.5), ValueError, r"'teleport' must be in \[0, 1\] .got 1.5"),
     (dict(hops=2, teleport=[0.1]), ValueError, "one for each of the 2 hops .got 1"),
+    (dict(hops=math.inf, teleport=0.1, recompute=True), ValueError, "'recompute' must be False"),
 ])
 def test_bad_arguments(arguments, error, match):
     with pytest.raises(error, match=match):
@@ -173,6 +175,39 @@ def test_hops_of_half_precision_accumulate_in_float32(dtype, explicit):
     out = out[0] if explicit else out
     assert out.dtype == dtype
     torch.testing.assert_close(out.float(), exact, atol=1e-5, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize('backend', ['numba', 'gather', 'reference'])
+@pytest.mark.parametrize('hops', [2, 5])
+def test_recomputed_gradients_are_those_of_what_is_kept(hops, backend):
+    graph = GRAPHS['ragged_batch']()
+    query, key, value, bias, gate = inputs = draw_inputs(graph)
+    inputs += (teleport := torch.tensor([0.2, 0.7]).double().requires_grad_()),
+    results = []
+    for recompute in (False, True):
+        attention = EdgeAttention(0.4, hops=hops, backend=backend, recompute=recompute)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            out = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate,
+                            teleport=teleport)
+            torch.rand(7)  # the backward pass finds another state of the generator
+            results.append((out, *torch.autograd.grad(out.sin().sum(), inputs)))
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize('dropout', [0., 0.4])
+@pytest.mark.parametrize('hops', [2, 5])
+def test_recomputing_keeps_query_key_and_value_alone(hops, dropout):
+    graph = random_graph(60, 60, 0.2)
+    inputs = query, key, value = [x.detach().requires_grad_() for x in draw_inputs(graph)[:3]]
+
+    def kept(recompute):
+        attention = EdgeAttention(dropout, hops=hops, teleport=0.1, recompute=recompute)
+        return saved_bytes(lambda: attention(query, key, value, graph))
+
+    weights = 2 * graph.num_edges * value.itemsize
+    assert kept(recompute=True) == sum(x.nbytes for x in inputs)
+    assert kept(recompute=False) > sum(x.nbytes for x in inputs) + weights + hops * value.nbytes
 
 
 @pytest.mark.parametrize('explicit', [False, True])

@@ -200,6 +200,12 @@ def test_hops_along_the_edges_of_any_source(source, learn_teleport):
     assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
 
 
+def test_a_layer_hands_recompute_on():
+    layer = EncoderLayer(8, 2, PatternSource(SlidingWindow(1)), hops=3, recompute=True)
+    assert layer.attention.attention.recompute
+    assert not EncoderLayer(8, 2, hops=3).attention.attention.recompute
+
+
 def test_a_learned_teleport_begins_where_it_is_told_to():
     x = torch.randn(14, 8)
     fixed = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2)
