@@ -41,6 +41,8 @@ def edge_attention(
     *,
     edge_bias: Tensor | None = None,
     edge_gate: Tensor | None = None,
+    hops: int | float = 1,
+    teleport: float | Sequence[float] | Tensor = 0.,
     scale: float | None = None,
     dropout_p: float = 0.,
     return_attention_weights: bool = False,
@@ -66,6 +68,9 @@ def edge_attention(
             folded into nodes first (:func:`graphattn.layers.fold_heads`).
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
         edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
+        hops (int or float): How many hops values travel by these weights, see
+            :func:`attention_diffusion`; one without a teleport is attention.
+        teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Instead of :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
             divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
@@ -96,6 +101,9 @@ def edge_attention(
     """
     edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
     scale = _check_numbers(scale, dropout_p, query)
+    if not is_one_hop(hops, teleport):
+        return _diffused_attention(query, key, value, graph, edge_bias, edge_gate, hops, teleport,
+                                   scale, dropout_p, return_attention_weights, backend)
     if backend == 'auto':
         backend = _choose_backend(query, key, value, graph, edge_gate, return_attention_weights)
     if return_attention_weights and backend in kernels.FUSED:
@@ -110,6 +118,24 @@ def edge_attention(
         weight = F.dropout(kernel.attention_weights(query, key, graph, **terms), dropout_p)
         out = kernel.weighted_sum(weight, value, graph).to(dtype)
     return (out, weight.to(dtype)) if return_attention_weights else out
+
+
+def _diffused_attention(
+    query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, edge_bias: Tensor | None,
+    edge_gate: Tensor | None, hops: int | float, teleport: float | Sequence[float] | Tensor,
+    scale: float, dropout_p: float, return_attention_weights: bool, backend: str,
+) -> Tensor | tuple[Tensor, Tensor]:
+    check_square(graph)
+    chance, kernel = spread_teleport(teleport, hops, value), _weighing_kernel(backend, graph)
+    terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': scale}
+    is_plain = len(chance) > 0 and hops != math.inf and dropout_p == 0
+    with torch.autocast(graph.device.type, enabled=False):
+        if is_plain and not return_attention_weights and hasattr(kernel, 'diffused_attention'):
+            return kernel.diffused_attention(query, key, value, graph, chance, **terms)
+        weight = kernel.attention_weights(_accumulated(query), _accumulated(key), graph, **terms)
+        weight = F.dropout(weight, dropout_p) if dropout_p > 0 else weight
+    out = attention_diffusion(weight, value, graph, hops=hops, teleport=teleport, backend=backend)
+    return (out, weight.to(query.dtype)) if return_attention_weights else out
 
 
 def attention_weights(

@@ -17,7 +17,7 @@ from torch_geometric.utils import scatter, softmax
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
 from experiments.tables import report
 from graphattn import BipartiteGraph
-from graphattn.functional import attention_diffusion, attention_weights, edge_attention
+from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys
 
 TELEPORT = 0.1  # Diffuser's
@@ -96,9 +96,8 @@ def cases(graph: BipartiteGraph, hops: int, heads: int,
     key_j, query_i = graph.edge_index.as_tensor().clone()
 
     def diffuse(backend: str) -> Tensor:
-        alpha = attention_weights(query, key, graph, backend=backend)
-        return attention_diffusion(alpha, value, graph, hops=hops, teleport=TELEPORT,
-                                   backend=backend)
+        return edge_attention(query, key, value, graph, hops=hops, teleport=TELEPORT,
+                              backend=backend)
 
     def gather_scatter() -> Tensor:
         logit = (query[query_i] * key[key_j]).sum(-1) / channels**0.5

@@ -3,9 +3,11 @@ r"""One meaning of attention over edges, several speeds, one file each.
 A module of this package either forms the weights: it defines ``attention_weights(query, key, graph,
 *, edge_bias, edge_gate, scale)``, ``[num_edges, heads]``, and ``weighted_sum(weight, value,
 graph)``. Or it is one of :data:`FUSED` and defines ``edge_attention(query, key, value, graph, *,
-edge_bias, edge_gate, scale, dropout_p)``. :mod:`numba` does both, and all hops of a diffusion in
-one ``attention_diffusion(weight, value, graph, teleport)``. Modules raise ``ImportError`` when they
-are imported without what they are built on. Arguments arrive validated (see
+edge_bias, edge_gate, scale, dropout_p)``. :mod:`numba` does both, all hops of a diffusion in
+one ``attention_diffusion(weight, value, graph, teleport)``, and weights and hops in one
+``diffused_attention(query, key, value, graph, teleport, *, edge_bias, edge_gate, scale)``. Modules
+raise ``ImportError`` when they are imported without what they are built on. Arguments arrive
+validated (see
 :mod:`graphattn.functional`, which documents them).
 """
 

@@ -6,10 +6,13 @@ values of one stay in the cache while its edges are followed; weights are ``[hea
 
 The weights are kept, edges x heads numbers, and what every hop brought, hops x values. The backward
 pass goes back along the transposed graph, from queries to a key: a gradient that it reads to carry
-it there is also multiplied by the key's values before the hop, which is what the weight gets.
+it there is also multiplied by the key's values before the hop, which is what the weight gets. It
+takes a few heads at a time, so that what it needs for each edge stays small, and in the cache.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +60,25 @@ def attention_diffusion(weight: Tensor, value: Tensor, graph: BipartiteGraph,
     return out
 
 
+def diffused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    teleport: Tensor,
+    *,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """:func:`attention_diffusion` along :func:`attention_weights`, of which the gradient, edges x
+    heads numbers more, is never held as a whole."""
+    by_key = _by_key(graph, query, key, value, edge_bias, edge_gate, teleport)
+    out, *_ = _diffused(query, key, value, edge_bias, edge_gate, teleport, graph.indptr, graph.key,
+                        *by_key, scale, by_key[0].numel() > 0)
+    return out
+
+
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     """One hop on a square graph."""
     return attention_diffusion(weight, value, graph, weight.new_zeros(1, *value.shape[:2]))
@@ -100,19 +122,12 @@ def _weights_backward(
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, bias and gate; the last two empty where not needed."""
-    rows = [_apart(tensor) for tensor in (query, key)]
-    grads = [torch.empty_like(tensor) for tensor in rows]
-    edge_grads = [weight.new_empty(edge_key.numel() if needed else 0, query.size(1))
-                  for needed in (needs_bias, needs_gate)]
-    grad_logit, (_, gate, scale) = torch.empty_like(weight), _modifiers(None, edge_gate, scale,
-                                                                        weight)
-    _run(_softmax_backward, indptr, rows[1], *rows, gate, scale, weight, grad.contiguous(),
-         grad_logit, grads[0], *edge_grads, _offsets(edge_key, rows[1]))
-    _products(_transposed(grad_logit, rows[0], key_indptr, position), rows[0], grads[1], key_indptr,
-              _offsets(edge_query, rows[0]))
-    return (*(tensor.transpose(0, 1).to(query.dtype, copy=True).contiguous() for tensor in grads),
-            *(sum_to(edge_grad, values)
-              for edge_grad, values in zip(edge_grads, (edge_bias, edge_gate))))
+    logits = _Logits.of(query, key, edge_gate, scale, weight, (needs_bias, needs_gate))
+    edges = _Edges.of(indptr, edge_key, key_indptr, edge_query, position, logits.key)
+    for some in _heads_at_once(weight):
+        grad_weight = grad[some].clone(memory_format=torch.contiguous_format)
+        logits.backward(edges, some, weight[some], grad_weight)
+    return logits.gradients(query.dtype, edge_bias, edge_gate)
 
 
 @_weights_backward.register_fake
@@ -149,13 +164,16 @@ def _diffusion(
     channels]``."""
     start, chance = _apart(value), _chance(teleport, weight)
     messages = start.new_empty(len(chance) if keep_messages else 1, *start.shape)
-    z, after = start, torch.empty_like(start)
-    offset = _offsets(edge_key, start)
-    for hop in reversed(range(len(chance))):
-        _run(_hop, indptr, start, weight, z, start, chance[hop],
-             messages[hop if keep_messages else 0], after, offset)
-        z, after = after, torch.empty_like(z) if z is start else z
-    out = z.transpose(0, 1).to(value.dtype, copy=True).contiguous()
+    out, offset = torch.empty_like(start), _offsets(edge_key, start)
+    for some in _heads_at_once(weight):
+        z = start[some]
+        for hop in reversed(range(len(chance))):
+            message = messages[hop if keep_messages else 0, some]
+            after = torch.empty_like(z) if hop else out[some]
+            _run(_hop, indptr, z, weight[some], z, start[some], chance[hop, some], message, after,
+                 offset)
+            z = after
+    out = _together(out, value.dtype)
     return out, messages if keep_messages else messages.new_empty(0, *start.shape)
 
 
@@ -175,29 +193,14 @@ def _diffusion_backward(
     needs_weight: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of weight, value and teleport; empty where not needed."""
-    start, chance, grad = _apart(value), _chance(teleport, weight), _apart(grad_out)
-    stop = torch.cat([chance, torch.ones_like(chance[:1])])  # after the last hop for certain
-    going_on, grad_start = (1 - stop[0]) * grad, stop[0] * grad
-    grad_teleport = teleport.new_zeros(teleport.shape if needs_teleport else 0)
-    transposed = _transposed(weight, start, key_indptr, position)
-    dot = torch.empty_like(transposed) if needs_weight else transposed[:, :0]
-    offset = _offsets(edge_query, start)
-    for hop in range(len(chance)):  # the last hop first
-        if needs_teleport:
-            grad_teleport[hop] = (grad * (start - messages[hop])).sum(dim=2).t()
-        # It started from the values, or from what the hop before it made of its message.
-        is_first = hop == len(chance) - 1
-        message, back = (start, torch.zeros_like(stop[0])) if is_first else (
-            messages[hop + 1], chance[hop + 1])
-        going_on, x = torch.empty_like(start), going_on
-        grad = torch.empty_like(start)
-        _run(_hop_back, key_indptr, start, transposed, x, start, message, back, stop[hop + 1],
-             grad, going_on, grad_start, dot, hop > 0, offset)
-    grad_weight = transposed if needs_weight else weight.new_empty(0)  # in the room that is free
-    if needs_weight:
-        _run(_to_query_order, key_indptr, start, dot, grad_weight, position)
-    return (grad_weight, grad_start.transpose(0, 1).to(value.dtype, copy=True).contiguous(),
-            grad_teleport)
+    hops = _Hops.of(grad_out, messages, value, teleport, weight, needs_teleport)
+    edges = _Edges.of(indptr, edge_key, key_indptr, edge_query, position, hops.start)
+    grad_weight = weight.new_empty(weight.shape if needs_weight else 0)
+    for some in _heads_at_once(weight):
+        dot = hops.backward(edges, some, weight[some], needs_weight)
+        if needs_weight:
+            edges.to_query_order(dot, grad_weight[some])
+    return grad_weight, *hops.gradients(value.dtype)
 
 
 @_diffusion_backward.register_fake
@@ -229,6 +232,202 @@ def _differentiate_diffusion(ctx, grad_out, _):
 _diffusion.register_autograd(_differentiate_diffusion, setup_context=_save_diffusion)
 
 
+@torch.library.custom_op('graphattn::diffused_attention', mutates_args=(), device_types='cpu')
+def _diffused(
+    query: Tensor, key: Tensor, value: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, and if kept the weights and what hops brought."""
+    graph = indptr, edge_key, key_indptr, edge_query, position
+    weight = _weights(query, key, edge_bias, edge_gate, *graph, scale)
+    out, messages = _diffusion(weight, value, teleport, *graph, keep)
+    return out, weight if keep else weight.new_empty(0), messages
+
+
+@_diffused.register_fake
+def _(query, key, value, edge_bias, edge_gate, teleport, indptr, edge_key, key_indptr, edge_query,
+      position, scale, keep):
+    (nodes, heads, channels), dtype = value.shape, accumulation_dtype(query)
+    weight = query.new_empty((heads, edge_key.numel()) if keep else 0, dtype=dtype)
+    messages = query.new_empty(teleport.size(0) if keep else 0, heads, nodes, channels, dtype=dtype)
+    return value.new_empty(value.shape), weight, messages
+
+
+@torch.library.custom_op('graphattn::diffused_attention_backward', mutates_args=(),
+                         device_types='cpu')
+def _diffused_backward(
+    grad_out: Tensor, weight: Tensor, messages: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float, needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, bias, gate, value and teleport; empty where not needed."""
+    graph = indptr, edge_key, key_indptr, edge_query, position
+    hops = _Hops.of(grad_out, messages, value, teleport, weight, needs_teleport)
+    logits = _Logits.of(query, key, edge_gate, scale, weight, (needs_bias, needs_gate))
+    edges_of_values, edges_of_keys = (_Edges.of(*graph, rows) for rows in (hops.start, logits.key))
+    for some in _heads_at_once(weight):
+        dot = hops.backward(edges_of_values, some, weight[some], needs_weight)
+        if needs_weight:
+            grad_weight = torch.empty_like(dot)
+            edges_of_values.to_query_order(dot, grad_weight)
+            logits.backward(edges_of_keys, some, weight[some], grad_weight)
+    return *logits.gradients(query.dtype, edge_bias, edge_gate), *hops.gradients(value.dtype)
+
+
+@_diffused_backward.register_fake
+def _(grad_out, weight, messages, query, key, value, edge_bias, edge_gate, teleport, indptr,
+      edge_key, key_indptr, edge_query, position, scale, needs_weight, needs_bias, needs_gate,
+      needs_teleport):
+    edge_grads = [values.new_empty(values.shape) if needed else weight.new_empty(0, query.size(1))
+                  for values, needed in ((edge_bias, needs_bias), (edge_gate, needs_gate))]
+    return (query.new_empty(query.shape), key.new_empty(key.shape), *edge_grads,
+            value.new_empty(value.shape),
+            teleport.new_empty(teleport.shape if needs_teleport else 0))
+
+
+def _save_diffused(ctx, inputs, output) -> None:
+    *tensors, ctx.scale, _ = inputs
+    _, weight, messages = output
+    ctx.mark_non_differentiable(weight, messages)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(weight, messages, *tensors)
+
+
+def _differentiate_diffused(ctx, grad_out, *_):
+    nothing = (None,) * 7
+    if grad_out is None:
+        return *(None,) * 6, *nothing
+    needs_query, needs_key, _, needs_bias, needs_gate, needs_teleport = ctx.needs_input_grad[:6]
+    needs_weight = needs_query or needs_key or needs_bias or needs_gate
+    query, key, bias, gate, value, teleport = _diffused_backward(
+        grad_out, *ctx.saved_tensors, ctx.scale, needs_weight, needs_bias, needs_gate,
+        needs_teleport)
+    return (query if needs_query else None, key if needs_key else None, value,
+            bias if needs_bias else None, gate if needs_gate else None,
+            teleport if needs_teleport else None, *nothing)
+
+
+_diffused.register_autograd(_differentiate_diffused, setup_context=_save_diffused)
+
+
+# Backward passes, a few heads at a time ##############################################
+
+
+class _Edges(NamedTuple):
+    """A graph and its transpose as the loops read them, for rows of one width."""
+
+    indptr: Tensor
+    offset: Tensor
+    key_indptr: Tensor
+    key_offset: Tensor
+    position: Tensor
+
+    @classmethod
+    def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
+           position: Tensor, rows: Tensor) -> _Edges:
+        return cls(indptr, _offsets(edge_key, rows), key_indptr, _offsets(edge_query, rows),
+                   position)
+
+    def by_key(self, weight: Tensor) -> Tensor:
+        by_key = torch.empty_like(weight)
+        _run(_to_key_order, self.key_indptr, weight[..., None], weight, by_key, self.position)
+        return by_key
+
+    def to_query_order(self, by_key: Tensor, out: Tensor) -> None:
+        _run(_to_query_order, self.key_indptr, by_key[..., None], by_key, out, self.position)
+
+
+class _Hops(NamedTuple):
+    """Tensors of the hops whose heads lie apart, and what their gradients become."""
+
+    start: Tensor
+    chance: Tensor
+    messages: Tensor
+    grad: Tensor
+    grad_start: Tensor
+    grad_teleport: Tensor
+
+    @classmethod
+    def of(cls, grad_out: Tensor, messages: Tensor, value: Tensor, teleport: Tensor,
+           weight: Tensor, needs_teleport: bool) -> _Hops:
+        start = _apart(value)
+        return cls(start, _chance(teleport, weight), messages, _apart(grad_out),
+                   torch.empty_like(start),
+                   teleport.new_zeros(teleport.shape if needs_teleport else 0))
+
+    def backward(self, edges: _Edges, some: slice, weight: Tensor, needs_weight: bool) -> Tensor:
+        """Of some heads; returns the gradients of their weights, by key."""
+        start, grad, messages = self.start[some], self.grad[some], self.messages[:, some]
+        chance = self.chance[:, some]
+        stop = torch.cat([chance, torch.ones_like(chance[:1])])  # after the last hop for certain
+        going_on, grad_start = (1 - stop[0]) * grad, self.grad_start[some]
+        torch.mul(stop[0], grad, out=grad_start)
+        by_key = edges.by_key(weight)
+        dot = torch.empty_like(by_key) if needs_weight else by_key[:, :0]
+        for hop in range(len(chance)):  # the last hop first
+            if self.grad_teleport.numel():
+                change = (grad * (start - messages[hop])).sum(dim=2)
+                self.grad_teleport[hop, :, some] = change.t()
+            # It started from the values, or from what the hop before it made of its message.
+            is_first = hop == len(chance) - 1
+            message, back = (start, torch.zeros_like(stop[0])) if is_first else (
+                messages[hop + 1], chance[hop + 1])
+            going_on, x, grad = torch.empty_like(start), going_on, torch.empty_like(start)
+            _run(_hop_back, edges.key_indptr, start, by_key, x, start, message, back,
+                 stop[hop + 1], grad, going_on, grad_start, dot, hop > 0, edges.key_offset)
+        return dot
+
+    def gradients(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Of value and teleport."""
+        return _together(self.grad_start, dtype), self.grad_teleport
+
+
+class _Logits(NamedTuple):
+    """What logits are made of, heads apart, and what the gradients become."""
+
+    query: Tensor
+    key: Tensor
+    gate: Tensor
+    scale: float
+    grad_query: Tensor
+    grad_key: Tensor
+    edge_grads: list[Tensor]
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, edge_gate: Tensor | None, scale: float,
+           weight: Tensor, needs_edge_grads: tuple[bool, bool]) -> _Logits:
+        query, key = _apart(query), _apart(key)
+        _, gate, scale = _modifiers(None, edge_gate, scale, weight)
+        heads, num_edges = weight.shape
+        edge_grads = [weight.new_empty(num_edges if needed else 0, heads)
+                      for needed in needs_edge_grads]
+        return cls(query, key, gate, scale, torch.empty_like(query), torch.empty_like(key),
+                   edge_grads)
+
+    def backward(self, edges: _Edges, some: slice, weight: Tensor, grad: Tensor) -> None:
+        """Of some heads; puts the gradients of the logits in the place of those of the weights."""
+        query, key, gate = self.query[some], self.key[some], self.gate
+        gate = gate[:, some].contiguous() if gate.size(1) > 1 else gate
+        edge_grads = [values.new_empty(len(values), len(weight)) for values in self.edge_grads]
+        _run(_softmax_backward, edges.indptr, key, query, key, gate, self.scale,
+             weight, grad, grad, self.grad_query[some], *edge_grads, edges.offset)
+        for values, of_some in zip(self.edge_grads, edge_grads):
+            values[:, some] = of_some
+        _run(_weighted_sums, edges.key_indptr, query, edges.by_key(grad), query,
+             self.grad_key[some], edges.key_offset)
+
+    def gradients(self, dtype: torch.dtype, edge_bias: Tensor | None,
+                  edge_gate: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of query, key, bias and gate."""
+        return (_together(self.grad_query, dtype), _together(self.grad_key, dtype),
+                *(sum_to(grad, values)
+                  for grad, values in zip(self.edge_grads, (edge_bias, edge_gate))))
+
+
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float)
 
@@ -236,6 +435,11 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def _apart(tensor: Tensor) -> Tensor:
     """``[nodes, heads, channels]`` as ``[heads, nodes, channels]``, in the dtype of sums."""
     return tensor.detach().to(accumulation_dtype(tensor)).transpose(0, 1).contiguous()
+
+
+def _together(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[heads, nodes, channels]`` as ``[nodes, heads, channels]``."""
+    return tensor.transpose(0, 1).to(dtype, copy=True).contiguous()
 
 
 def _chance(teleport: Tensor, weight: Tensor) -> Tensor:
@@ -269,15 +473,14 @@ def _offsets(column: Tensor, rows: Tensor) -> Tensor:
     return offset
 
 
-def _transposed(weight: Tensor, rows: Tensor, key_indptr: Tensor, position: Tensor) -> Tensor:
-    """Edges by key, for :func:`_run` on ``rows``."""
-    by_key = torch.empty_like(weight)
-    _run(_to_key_order, key_indptr, rows, weight, by_key, position)
-    return by_key
+def _heads_at_once(weight: Tensor) -> list[slice]:
+    """Heads whose weights stay in the cache together from one hop to the next."""
+    num_heads, num_edges = weight.shape
+    size = max(1, _CACHED_EDGES // max(num_edges, 1))
+    return [slice(first, first + size) for first in range(0, num_heads, size)]
 
 
-def _products(weight: Tensor, x: Tensor, out: Tensor, indptr: Tensor, offset: Tensor) -> None:
-    _run(_weighted_sums, indptr, x, weight, x.contiguous(), out, offset)
+_CACHED_EDGES = 1 << 20  # of a few kinds of weights each
 
 
 def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:

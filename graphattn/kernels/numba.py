@@ -25,6 +25,7 @@ try:
         accumulation_dtype,
         attention_diffusion,
         attention_weights,
+        diffused_attention,
         sum_to,
         weighted_sum,
     )
@@ -594,5 +595,5 @@ def _keep(seed, threshold, keep_scale, counter):
     return keep_scale if bits >= threshold else keep_scale * 0
 
 
-__all__ = ['attention_diffusion', 'attention_weights', 'edge_attention', 'edge_dot', 'is_available',
-           'weighted_sum']
+__all__ = ['attention_diffusion', 'attention_weights', 'diffused_attention', 'edge_attention',
+           'edge_dot', 'is_available', 'weighted_sum']

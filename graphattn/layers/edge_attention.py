@@ -167,18 +167,12 @@ class EdgeAttention(MessagePassing):
                               edge_gate: Tensor | None,
                               teleport: float | Sequence[float] | Tensor) -> Tensor:
         arguments = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': self.scale,
-                     'dropout_p': self.dropout if self.training else 0., 'backend': self.backend}
-        if functional.is_one_hop(self.hops, teleport):
-            return functional.edge_attention(query, key, value, graph, **arguments)
-
-        def diffuse(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            alpha = functional.attention_weights(query, key, graph, **arguments)
-            return functional.attention_diffusion(alpha, value, graph, hops=self.hops,
-                                                  teleport=teleport, backend=self.backend)
-
-        if self.recompute:
-            return checkpoint(diffuse, query, key, value, use_reentrant=False)
-        return diffuse(query, key, value)
+                     'hops': self.hops, 'teleport': teleport, 'backend': self.backend,
+                     'dropout_p': self.dropout if self.training else 0.}
+        if self.recompute and not functional.is_one_hop(self.hops, teleport):
+            return checkpoint(functional.edge_attention, query, key, value, graph, **arguments,
+                              use_reentrant=False)
+        return functional.edge_attention(query, key, value, graph, **arguments)
 
     def _scale(self, key: Tensor) -> float:
         return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale

@@ -81,6 +81,12 @@ def diffuse(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'nu
     return attention_diffusion(alpha, value, graph, hops=hops, teleport=teleport, backend=backend)
 
 
+def diffuse_in_one(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
+                   hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
+    return edge_attention(graph=graph, **{'teleport': teleport, **inputs}, hops=hops,
+                          dropout_p=dropout_p, backend=backend)
+
+
 def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
                             dtype=torch.float64).mul(2).round().to(out)
@@ -385,14 +391,15 @@ def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
     assert_same(out, (dense @ dense @ inputs['value'].transpose(0, 1)).transpose(0, 1))
 
 
+@pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
 @pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
-def test_bit_for_bit_the_same_in_any_number_of_threads(name, with_threads):
+def test_bit_for_bit_the_same_in_any_number_of_threads(name, run, with_threads):
     graph = GRAPHS[name]()
     inputs = draw(graph, 'shared', dtype=torch.float32)
     inputs['teleport'] = torch.full((HEADS,), 0.4).requires_grad_()
 
     def train():
-        return with_grads(diffuse(graph, inputs), inputs)
+        return with_grads(run(graph, inputs), inputs)
 
     expected = with_threads(1, train)
     for num_threads in (1, 2, 2, 3, 4, 7):
@@ -414,15 +421,76 @@ def saved_bytes(forward) -> int:
     return sum(saved.values())
 
 
+@pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
 @pytest.mark.parametrize('hops', [1, 5])
-def test_bytes_saved_for_backward(hops):
+def test_bytes_saved_for_backward(hops, run):
     graph = random_graph(60, 60, 0.2)
     inputs = draw(graph, dtype=torch.float32, value_channels=CHANNELS)
     nodes = inputs['value'].numel() * 4
     weights = 4 * HEADS * graph.num_edges
     edges = 8 * 2 * graph.num_edges + 8 * 2 * graph.num_edges + 2 * 8 * 61  # both orders
-    saved = saved_bytes(partial(diffuse, graph, inputs, hops=hops, teleport=0.1))
+    saved = saved_bytes(partial(run, graph, inputs, hops=hops, teleport=0.1))
     assert weights + (3 + hops) * nodes <= saved <= weights + (3 + hops) * nodes + edges + 64
+
+
+@pytest.mark.parametrize('cached_edges', [1, 2**20])
+@pytest.mark.parametrize('teleport', TELEPORTS)
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', SQUARE)
+def test_one_operator_gives_what_two_give(name, edge_values, teleport, cached_edges, monkeypatch):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, edge_values)
+    teleport = TELEPORTS[teleport](graph.num_queries)
+    if isinstance(teleport, Tensor):
+        inputs['teleport'], teleport = teleport.requires_grad_(), None
+    expected = with_grads(diffuse(graph, inputs, teleport=teleport), inputs)
+    monkeypatch.setattr(diffusion, '_CACHED_EDGES', cached_edges)  # heads apart, or together
+    assert_same(with_grads(diffuse_in_one(graph, inputs, teleport=teleport), inputs), expected,
+                tolerance=1e-13)
+    assert_same(with_grads(diffuse(graph, inputs, teleport=teleport), inputs), expected,
+                tolerance=1e-13)
+
+
+@pytest.mark.parametrize('needed', [('query',), ('key',), ('value',), ('edge_bias',),
+                                    ('edge_gate',), ('teleport',), ('value', 'edge_gate')])
+def test_one_operator_gives_the_gradients_that_are_asked_for(needed):
+    graph = GRAPHS['square']()
+    inputs = {**draw(graph, 'per_head'), 'teleport': torch.rand(HOPS, 1, HEADS).double()}
+    inputs = {name: tensor.detach().requires_grad_(name in needed)
+              for name, tensor in inputs.items()}
+    expected, actual = (run(graph, inputs) for run in (diffuse, diffuse_in_one))
+    leaves = [inputs[name] for name in needed]
+    assert_same(torch.autograd.grad(actual.sum(), leaves),
+                torch.autograd.grad(expected.sum(), leaves))
+
+
+@pytest.mark.parametrize('changes', [
+    {'dropout_p': 0.5}, {'hops': 0}, {'hops': math.inf}, {'teleport': 1.}, {'backend': 'gather'}])
+def test_what_one_operator_does_not_do_two_do(changes):
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    results = []
+    for run in (diffuse, diffuse_in_one):
+        torch.manual_seed(0)
+        results.append(with_grads(run(graph, inputs, **changes), inputs))
+    assert_same(results[1], results[0])
+
+
+def test_one_operator_in_half_precision():
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_head', dtype=torch.bfloat16)
+    actual, expected = (with_grads(run(graph, inputs), inputs) for run in (diffuse_in_one, diffuse))
+    assert actual['out'].dtype == torch.bfloat16
+    assert_same(actual, expected, tolerance=0.02)
+
+
+def test_weights_of_diffusion_are_returned():
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    out, alpha = edge_attention(graph=graph, **inputs, hops=2, teleport=0.1,
+                                return_attention_weights=True)
+    assert_same(out, edge_attention(graph=graph, **inputs, hops=2, teleport=0.1))
+    assert_same(alpha, attention_weights(inputs['query'], inputs['key'], graph))
 
 
 def test_inference_keeps_nothing_and_transposes_nothing():
@@ -470,6 +538,8 @@ def test_operators_keep_torchs_rules(edge_values):
                           (weight, inputs['value'], teleport, *edges, True))
     torch.library.opcheck(diffusion._diffusion, (
         weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
+    torch.library.opcheck(diffusion._diffused, (
+        inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges, 0.3, True))
 
 
 PEAK_MEMORY = """
