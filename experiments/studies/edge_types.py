@@ -35,7 +35,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     both = 2 * runs.count
     settings += [(f'random of {both} random and global', num_random,
                   {'num_random': num_random, 'num_global': both - num_random})
-                 for num_random in (both * quarters // 4 for quarters in range(5))]
+                 for num_random in (0, runs.count, both)]
     rows = [{'varied': varied, 'value': count,
              **runs.scored(runs.diffuser(**setting).diffused(), seeds)}
             for varied, count, setting in settings]

@@ -19,8 +19,9 @@ def bars(rows: list[dict], label: str, title: str) -> Figure:
     panels = figure.subplots(1, len(METRICS), sharey=True)
     for axes, metric in zip(panels, METRICS):
         scores = [row[f'{metric}, %'] for row in rows]
-        spreads = [row[f'{metric}, spread'] or 0. for row in rows]
-        axes.barh(range(len(rows)), scores, xerr=spreads, color='tab:blue', alpha=0.5, capsize=3)
+        spreads = [row[f'{metric}, spread'] for row in rows]
+        axes.barh(range(len(rows)), scores, color='tab:blue', alpha=0.5, capsize=3,
+                  xerr=None if None in spreads else spreads)
         for y, score in enumerate(scores):
             axes.text(1, y, f' {score:.1f}', va='center', fontsize=9)
         axes.set(xlabel=f'{metric}, %', xlim=(0, 100), yticks=range(len(rows)),
@@ -40,7 +41,7 @@ def curves(rows: list[dict], title: str, level: tuple[str, dict] | None = None) 
         level (tuple, optional): A name and a row of scores, drawn as a line across.
     """
     varied = list(dict.fromkeys(row['varied'] for row in rows))
-    figure = Figure(figsize=(4 * len(varied), 4), layout='constrained')
+    figure = Figure(figsize=(4 * len(varied) + 2, 4), layout='constrained')
     panels = figure.subplots(1, len(varied), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, varied):
         chosen = [row for row in rows if row['varied'] == name]
@@ -55,6 +56,6 @@ def curves(rows: list[dict], title: str, level: tuple[str, dict] | None = None) 
         axes.set(xlabel=name)
         axes.grid(alpha=0.3)
     panels[0].set(ylabel='score, %')
-    panels[-1].legend(fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', fontsize=8)
     figure.suptitle(title, fontsize=10)
     return figure

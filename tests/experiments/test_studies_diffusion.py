@@ -38,7 +38,7 @@ def pattern_of(run):
 @pytest.mark.slow
 def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
     rows = table(diffusion, out).set_index('attention')
-    assert list(rows.hops) == [1, 1, 5, 1, 5, 1, 5]
+    assert list(rows.hops) == [1, 1, 5, 1, 5, 1, 5, 1, 5]
     runs = {name: out / f'smoke/runs/documents-{name}-0' for name in (
         'bigbird-1-0', 'bigbird-5-0.1', 'diffuser-8-8-8-1-0', 'diffuser-8-8-8-5-0.1')}
     for row, name in (('BigBird, diffused', 'bigbird-5-0.1'), ('Diffuser', 'diffuser-8-8-8-5-0.1')):
@@ -50,6 +50,9 @@ def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
     assert one_hop == diffused
     assert pattern_of(runs['diffuser-8-8-8-5-0.1']) == get(
         'diffuser', window=8, num_global=8, num_random=8, cls_global=True)
+    local_cls = pattern_of(out / 'smoke/runs/documents-diffuser-8-8-8-local-cls-1-0-0')
+    assert int(local_cls.build(64).in_degree()[0]) < 64 == int(
+        pattern_of(runs['diffuser-8-8-8-1-0']).build(64).in_degree()[0])
 
 
 @pytest.mark.slow
@@ -63,9 +66,6 @@ def test_ablation_leaves_out_what_it_names(out):
     without_local = pattern_of(out / 'smoke/runs/documents-diffuser-0-8-8-5-0.1-0').build(64)
     edges = set(map(tuple, without_local.edge_index.t().tolist()))
     assert (40, 40) not in edges or (41, 41) not in edges  # no window: not every token sees itself
-    local_cls = pattern_of(out / 'smoke/runs/documents-diffuser-8-8-8-local-cls-1-0-0').build(64)
-    assert int(local_cls.in_degree()[0]) < 64 == int(
-        pattern_of(out / 'smoke/runs/documents-diffuser-8-8-8-1-0-0').build(64).in_degree()[0])
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_edge_types_vary_one_kind_or_exchange_two(out):
         of_kind = rows[rows.varied == f'{kind} edges']
         assert list(of_kind.value) == [0, COUNT['smoke']]
         assert of_kind['density, %'].is_monotonic_increasing
-    assert list(rows[rows.varied.str.startswith('random of')].value) == [0, 4, 8, 12, 16]
+    assert list(rows[rows.varied.str.startswith('random of')].value) == [0, 8, 16]
 
 
 @pytest.mark.slow
