@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from numbers import Real
 from types import ModuleType
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import kernels
-from graphattn._checks import check_floating, check_ptr, check_size
+from graphattn._checks import check_floating, check_ptr
+from graphattn.diffusion import diffuse, heat_teleport, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.gather import restart
 from graphattn.pair_mask import PairMask
 
 if TYPE_CHECKING:
@@ -259,44 +259,6 @@ def attention_diffusion(
                        chance.unsqueeze(-1), to_the_limit=hops == math.inf).to(value.dtype)
 
 
-def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
-    r"""What ``teleport`` of each hop diffuses attention by the heat kernel.
-
-    .. math::
-        \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad
-        t_k = \frac{\theta_k}{\sum_{m=k}^{K} \theta_m}
-
-    The weights of K hops are scaled to sum to 1, as Eq. S.6 asks of all weights: constant values
-    then stay what they are. The paper has the kernel with infinitely many hops only.
-
-    Args:
-        hops (int): Number of hops K.
-        time (float): :math:`\tau`, the mean number of hops were there no last one; positive.
-
-    Returns:
-        tuple of ``hops`` floats in [0, 1], for :func:`attention_diffusion` and the layers.
-
-    Raises:
-        TypeError, ValueError: An argument is out of range.
-
-    Source: Diffuser, Eq. S.6 and Appendix A.
-
-    Example:
-        >>> from graphattn.functional import heat_teleport
-        >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
-        [0.4, 0.667]
-    """
-    check_size('hops', hops)
-    if not isinstance(time, Real) or not 0 < time < math.inf:
-        raise ValueError(f"'time' must be a positive number (got {time})")
-    log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
-    weight = np.exp(log_weight - log_weight.max())
-    to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short
-    # Where weights vanish before the last hop, no walk arrives that could go on.
-    stop = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
-    return tuple(stop[:-1].tolist())
-
-
 def pair_attention(
     query: Tensor,
     key: Tensor,
@@ -419,118 +381,6 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)
         return kernel.edge_dot(query, key, graph).squeeze(1)
-
-
-def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
-                    value: Tensor) -> Tensor:
-    """Checks both; returns ``[hops, num_tokens, heads]``, one hop for infinitely many, and none if
-    the values are never left."""
-    if isinstance(teleport, Tensor) and teleport.device != value.device:
-        raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
-                         f"{teleport.device})")
-    check_hops(hops)
-    check_teleport(teleport, hops)
-    dtype = torch.promote_types(value.dtype, torch.float)
-    if isinstance(teleport, Tensor):
-        chance = teleport.to(dtype)
-    else:
-        chance = torch.tensor(teleport, dtype=dtype, device=value.device)
-        chance = chance[:, None, None] if chance.dim() else chance
-        hops = 0 if chance.dim() == 0 and teleport == 1 else hops
-    shape = (1 if hops == math.inf else hops, *value.shape[:2])
-    try:
-        return chance.expand(shape) if hops else chance.new_empty(shape)
-    except RuntimeError:
-        raise ValueError(f"'teleport' must be a number or broadcast to {list(shape)}, [hops, "
-                         f"num_tokens, heads] (got shape {tuple(chance.shape)})") from None
-
-
-def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, chance: Tensor, *,
-            to_the_limit: bool) -> Tensor:
-    """The recursion of :func:`attention_diffusion`, for any way to multiply by the weights.
-
-    Args:
-        one_hop (Callable): Multiplies values by the weights.
-        value (Tensor): What every walk can return to.
-        chance (Tensor): Of every hop, ``[hops, ...]``, each broadcasting to ``value``.
-        to_the_limit (bool): Repeat the one hop until nothing changes.
-    """
-    if to_the_limit and len(chance):
-        if not bool((chance > 0).all()):
-            raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
-        return _fixed_point(lambda z: restart(one_hop(z), value, chance[0]), value)
-    z = value
-    for chance_of_hop in reversed(chance.unbind()):
-        z = restart(one_hop(z), value, chance_of_hop)
-    return z
-
-
-def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """``z = step(z)``. By the implicit function theorem its gradient is a fixed point too, so that
-    no iteration is kept."""
-    with torch.no_grad():
-        z = _iterate(step, start)
-    if not torch.is_grad_enabled():
-        return z
-    leaf = z.requires_grad_()
-    after = step(leaf)
-    out = step(z.detach())
-    if out.requires_grad:
-        def solve(grad: Tensor) -> Tensor:
-            def adjoint(y: Tensor) -> Tensor:
-                return grad + torch.autograd.grad(after, leaf, y, retain_graph=True)[0]
-            return _iterate(adjoint, grad)
-        out.register_hook(solve)
-    return out
-
-
-def _iterate(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    if z.numel() == 0:
-        return z
-    was_finite = bool(z.isfinite().all())
-    for _ in range(_MOST_HOPS):
-        before, z = z, step(z)
-        change = (z - before).abs()
-        if not bool((change > 4 * torch.finfo(z.dtype).eps * z.abs().amax()).any()):
-            break
-    else:
-        raise RuntimeError(f"'hops' without end did not converge within {_MOST_HOPS}; raise "
-                           f"'teleport', or take a number of hops")
-    if was_finite and not bool(z.isfinite().all()):
-        raise RuntimeError("'hops' without end did not converge: the weights of some query sum to "
-                           "more than 1, as with dropout; take a number of hops")
-    return z
-
-
-_MOST_HOPS = 10_000
-
-
-def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Whether diffusion is plain attention."""
-    return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
-
-
-def check_hops(hops: int | float) -> None:
-    if hops != math.inf or isinstance(hops, Tensor):
-        check_size('hops', hops)
-
-
-def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
-    if isinstance(teleport, Tensor):
-        check_floating('teleport', teleport)
-        inside = bool(((teleport >= 0) & (teleport <= 1)).all())
-        shown = f'{float(teleport.min())} to {float(teleport.max())}' if not inside else ''
-    else:
-        each = teleport if isinstance(teleport, Sequence) else [teleport]
-        if isinstance(teleport, str) or not all(isinstance(t, Real) for t in each):
-            raise TypeError(f"'teleport' must be a number, one for each hop, or a Tensor (got "
-                            f"{teleport!r})")
-        if each is teleport and len(each) != hops:
-            raise ValueError(f"'teleport' must be one number or one for each of the {hops} hops "
-                             f"(got {len(each)})")
-        inside, shown = all(0 <= t <= 1 for t in each), teleport
-    if not inside:
-        raise ValueError(f"'teleport' must be in [0, 1] (got {shown})")
 
 
 def _choose_backend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,

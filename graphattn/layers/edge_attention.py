@@ -14,6 +14,13 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
 from graphattn import functional
+from graphattn.diffusion import (
+    check_hops,
+    check_teleport,
+    diffuse,
+    is_one_hop,
+    spread_teleport,
+)
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.gather import edge_logit
 
@@ -75,8 +82,8 @@ class EdgeAttention(MessagePassing):
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         if backend != 'auto':
             functional.kernels.load(backend)
-        functional.check_hops(hops)
-        functional.check_teleport(teleport, hops)
+        check_hops(hops)
+        check_teleport(teleport, hops)
         if recompute and hops == math.inf:
             raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop "
                              "is kept of them, and each step of their gradient would compute all "
@@ -142,13 +149,13 @@ class EdgeAttention(MessagePassing):
                                   query=query, key=key, value=z, alpha=alpha, graph=graph,
                                   edge_bias=edge_bias, edge_gate=edge_gate, teleport=teleport)
 
-        if alpha is None or functional.is_one_hop(self.hops, teleport):
+        if alpha is None or is_one_hop(self.hops, teleport):
             out = one_hop(value)  # the fused way takes all hops in one
         else:
             functional.check_square(graph)
-            chance = functional.spread_teleport(teleport, self.hops, value)
-            out = functional.diffuse(one_hop, value, chance.unsqueeze(-1),
-                                     to_the_limit=self.hops == math.inf)
+            chance = spread_teleport(teleport, self.hops, value)
+            out = diffuse(one_hop, value, chance.unsqueeze(-1),
+                          to_the_limit=self.hops == math.inf)
         out = out.to(dtype)
         return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
 
@@ -169,7 +176,7 @@ class EdgeAttention(MessagePassing):
         arguments = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': self.scale,
                      'hops': self.hops, 'teleport': teleport, 'backend': self.backend,
                      'dropout_p': self.dropout if self.training else 0.}
-        if self.recompute and not functional.is_one_hop(self.hops, teleport):
+        if self.recompute and not is_one_hop(self.hops, teleport):
             return checkpoint(functional.edge_attention, query, key, value, graph, **arguments,
                               use_reentrant=False)
         return functional.edge_attention(query, key, value, graph, **arguments)
