@@ -268,7 +268,9 @@ def _diffused_backward(
     graph = indptr, edge_key, key_indptr, edge_query, position
     hops = _Hops.of(grad_out, messages, value, teleport, weight, needs_teleport)
     logits = _Logits.of(query, key, edge_gate, scale, weight, (needs_bias, needs_gate))
-    edges_of_values, edges_of_keys = (_Edges.of(*graph, rows) for rows in (hops.start, logits.key))
+    edges_of_values = _Edges.of(*graph, hops.start)
+    is_one_width = hops.start.size(2) == logits.key.size(2)
+    edges_of_keys = edges_of_values if is_one_width else _Edges.of(*graph, logits.key)
     for some in _heads_at_once(weight):
         dot = hops.backward(edges_of_values, some, weight[some], needs_weight)
         if needs_weight:
