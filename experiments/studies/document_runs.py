@@ -104,11 +104,12 @@ class DocumentRuns:
         return Attention('-'.join(['diffuser', *map(str, counts), *kind]),
                          _edges(*counts, uniform, cls_global))
 
-    def block_model(self, density_weight: float) -> Attention:
+    def block_model(self, density_weight: float, max_length: int) -> Attention:
         """Edges that each head samples beside a local window; one hop.
 
         Args:
             density_weight (float): Of the penalty on density.
+            max_length (int): Where documents are cut: a quarter of all pairs is a lot at first.
         """
         encoder = yaml.safe_load(self._base.read_text())['model']['init_args']['model'][
             'init_args']['encoder']['init_args']
@@ -117,9 +118,10 @@ class DocumentRuns:
                   'init_args': {'heads': heads, 'head_channels': encoder['channels'] // heads,
                                 'clusters': CLUSTERS[self.study.scale],
                                 'fixed': str(SlidingWindow(self.count // 2))}}
-        return Attention(f'sbm-{density_weight:g}', (
+        return Attention(f'sbm-{density_weight:g}-{max_length}', (
             f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
-            '--model.init_args.density_weight', str(density_weight)))
+            '--model.init_args.density_weight', str(density_weight),
+            '--data.init_args.max_length', str(max_length)))
 
     @property
     def bigbird(self) -> Attention:

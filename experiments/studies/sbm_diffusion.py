@@ -17,6 +17,7 @@ from experiments.studies.study import ScaleName
 
 SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
 DENSITY_WEIGHTS = (0., 1.)
+MAX_LENGTH = {'smoke': 64, 'small': 256, 'paper': 4096}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
@@ -29,14 +30,15 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     runs, seeds = document_study('sbm_diffusion', scale, SEEDS[scale], **kwargs)
     rows = []
     for density_weight in DENSITY_WEIGHTS:
-        sampled = runs.block_model(density_weight)
+        sampled = runs.block_model(density_weight, MAX_LENGTH[scale])
         for attention in (sampled, sampled.diffused()):
             hops = 'one hop' if attention.hops == 1 else f'{attention.hops} hops'
             rows.append({'attention': f'{hops}, penalty {density_weight:g}', 'hops': attention.hops,
                          'penalty': density_weight, **runs.scored(attention, seeds)})
-    print(f'\n{runs.about}')
-    runs.study.report(rows, bars(rows, 'attention', f'Sampled edges, one hop and several.\n'
-                                 f'{runs.about}'))
+    about = f'{runs.about}; cut to {MAX_LENGTH[scale]} tokens'
+    print(f'\n{about}')
+    runs.study.report(rows, bars(rows, 'attention',
+                                 f'Sampled edges, one hop and several.\n{about}'))
 
 
 if __name__ == '__main__':

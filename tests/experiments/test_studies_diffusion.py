@@ -94,7 +94,7 @@ def test_edge_types_vary_one_kind_or_exchange_two(out):
 def test_sampled_edges_are_diffused(out):
     rows = table(sbm_diffusion, out)
     assert list(zip(rows.hops, rows.penalty)) == [(1, 0), (5, 0), (1, 1), (5, 1)]
-    config = encoder_config(out / 'smoke/runs/documents-sbm-1-5-0.1-0')
+    config = encoder_config(out / 'smoke/runs/documents-sbm-1-64-5-0.1-0')
     assert config['hops'] == 5 and config['source']['class_path'].endswith('BlockModelSource')
     assert rows['density, %'].between(5, 60).all()
 
