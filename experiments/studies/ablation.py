@@ -14,7 +14,7 @@ from experiments.studies.document_runs import document_study
 from experiments.studies.score_figures import bars
 from experiments.studies.study import ScaleName
 
-SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
+SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
 # Average accuracy on Long Range Arena, in per cent.
 PAPER = {'Diffuser': 57.31, 'without local edges': 52.65, 'without random edges': 55.74,
          'without global edges': 55.19, 'without diffusion': 52.36, 'evenly spaced keys': 57.07}

@@ -77,8 +77,9 @@ def _draw(rows: list[dict], about: str) -> Figure:
             axes.errorbar([row['by'] for row in chosen], [row['drop, points'] for row in chosen],
                           [row['drop, spread'] or 0. for row in chosen], label=name, marker='o',
                           capsize=3)
+        shifts = sorted({row['by'] for row in rows})
         axes.set_xscale('symlog', linthresh=1)
-        axes.set(title=f'rolled: {what}', xlabel='by, tokens')
+        axes.set(title=f'rolled: {what}', xlabel='by, tokens', xticks=shifts, xticklabels=shifts)
         axes.grid(alpha=0.3)
     panels[0].set(ylabel='drop of the accuracy, points')
     panels[1].legend(fontsize=8)

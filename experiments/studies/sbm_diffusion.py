@@ -15,7 +15,7 @@ from experiments.studies.document_runs import document_study
 from experiments.studies.score_figures import bars
 from experiments.studies.study import ScaleName
 
-SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
+SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
 DENSITY_WEIGHTS = (0., 1.)
 MAX_LENGTH = {'smoke': 64, 'small': 256, 'paper': 4096}
 
