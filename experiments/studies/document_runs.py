@@ -161,7 +161,7 @@ class DocumentRuns:
     def about(self) -> str:
         """What the numbers are of."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
-        return (f'{few}the documentation of this Python: which package is it from?'
+        return (f'{few}the documentation of this Python, labelled by package'
                 if self._has_package_docs else f'documents of {self._base}')
 
     @property
