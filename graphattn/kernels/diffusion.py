@@ -7,7 +7,7 @@ values of one stay in the cache while its edges are followed; weights are ``[hea
 The weights are kept, edges x heads numbers, and what every hop brought, hops x values. The backward
 pass goes back along the transposed graph, from queries to a key: a gradient that it reads to carry
 it there is also multiplied by the key's values before the hop, which is what the weight gets. It
-takes a few heads at a time, so that what it needs for each edge stays small, and in the cache.
+takes a few heads at a time, so that what it needs for each edge stays small.
 """
 
 from __future__ import annotations
@@ -164,16 +164,13 @@ def _diffusion(
     channels]``."""
     start, chance = _apart(value), _chance(teleport, weight)
     messages = start.new_empty(len(chance) if keep_messages else 1, *start.shape)
-    out, offset = torch.empty_like(start), _offsets(edge_key, start)
-    for some in _heads_at_once(weight):
-        z = start[some]
-        for hop in reversed(range(len(chance))):
-            message = messages[hop if keep_messages else 0, some]
-            after = torch.empty_like(z) if hop else out[some]
-            _run(_hop, indptr, z, weight[some], z, start[some], chance[hop, some], message, after,
-                 offset)
-            z = after
-    out = _together(out, value.dtype)
+    z, offset = start, _offsets(edge_key, start)
+    for hop in reversed(range(len(chance))):
+        after = torch.empty_like(start)
+        _run(_hop, indptr, start, weight, z, start, chance[hop],
+             messages[hop if keep_messages else 0], after, offset)
+        z = after
+    out = _together(z, value.dtype)
     return out, messages if keep_messages else messages.new_empty(0, *start.shape)
 
 
@@ -476,13 +473,13 @@ def _offsets(column: Tensor, rows: Tensor) -> Tensor:
 
 
 def _heads_at_once(weight: Tensor) -> list[slice]:
-    """Heads whose weights stay in the cache together from one hop to the next."""
+    """Heads that share the room for edges in a backward pass."""
     num_heads, num_edges = weight.shape
-    size = max(1, _CACHED_EDGES // max(num_edges, 1))
+    size = max(1, _EDGES_AT_ONCE // max(num_edges, 1))
     return [slice(first, first + size) for first in range(0, num_heads, size)]
 
 
-_CACHED_EDGES = 1 << 20  # of a few kinds of weights each
+_EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
 def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:

@@ -433,18 +433,18 @@ def test_bytes_saved_for_backward(hops, run):
     assert weights + (3 + hops) * nodes <= saved <= weights + (3 + hops) * nodes + edges + 64
 
 
-@pytest.mark.parametrize('cached_edges', [1, 2**20])
+@pytest.mark.parametrize('edges_at_once', [1, 2**20])
 @pytest.mark.parametrize('teleport', TELEPORTS)
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 @pytest.mark.parametrize('name', SQUARE)
-def test_one_operator_gives_what_two_give(name, edge_values, teleport, cached_edges, monkeypatch):
+def test_one_operator_gives_what_two_give(name, edge_values, teleport, edges_at_once, monkeypatch):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
     teleport = TELEPORTS[teleport](graph.num_queries)
     if isinstance(teleport, Tensor):
         inputs['teleport'], teleport = teleport.requires_grad_(), None
     expected = with_grads(diffuse(graph, inputs, teleport=teleport), inputs)
-    monkeypatch.setattr(diffusion, '_CACHED_EDGES', cached_edges)  # heads apart, or together
+    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
     assert_same(with_grads(diffuse_in_one(graph, inputs, teleport=teleport), inputs), expected,
                 tolerance=1e-13)
     assert_same(with_grads(diffuse(graph, inputs, teleport=teleport), inputs), expected,
