@@ -128,10 +128,11 @@ def _diffused_attention(
     check_square(graph)
     chance, kernel = spread_teleport(teleport, hops, value), _weighing_kernel(backend, graph)
     terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': scale}
-    is_plain = len(chance) > 0 and hops != math.inf and dropout_p == 0
+    is_plain = len(chance) > 0 and hops != math.inf
     with torch.autocast(graph.device.type, enabled=False):
         if is_plain and not return_attention_weights and hasattr(kernel, 'diffused_attention'):
-            return kernel.diffused_attention(query, key, value, graph, chance, **terms)
+            return kernel.diffused_attention(query, key, value, graph, chance, dropout_p=dropout_p,
+                                             **terms)
         weight = kernel.attention_weights(_accumulated(query), _accumulated(key), graph, **terms)
         weight = F.dropout(weight, dropout_p) if dropout_p > 0 else weight
     out = attention_diffusion(weight, value, graph, hops=hops, teleport=teleport, backend=backend)

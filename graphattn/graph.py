@@ -268,17 +268,26 @@ class BipartiteGraph:
         return index2ptr(self.query, self.num_queries)
 
     @cached_property
+    def by_query(self) -> tuple[Tensor, Tensor]:
+        """The edges as kernels read them: ``indptr``, and the key of each edge in int32, half of
+        the bytes, where that is enough."""
+        return self.indptr, _narrow(self.key, self.num_keys)
+
+    @cached_property
     def by_key(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key: CSC pointer ``[num_keys + 1]``, query of each edge, and the
-        permutation ``[num_edges]`` that takes them there from the order by query."""
+        """The edges sorted by key: CSC pointer, int64 ``[num_keys + 1]``, query of each edge, and
+        the permutation ``[num_edges]`` that takes them there from the order by query, both int32
+        where that is enough."""
         if self.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
-            position = np.arange(self.num_edges)
-            csc = sp.csr_array((position, self.key.numpy(), self.indptr.numpy()),
+            position = np.arange(self.num_edges, dtype=np.int32 if self.num_edges < 2**31 else int)
+            csc = sp.csr_array((position, self.by_query[1].numpy(), self.indptr.numpy()),
                                shape=(self.num_queries, self.num_keys)).tocsc()
-            return tuple(torch.from_numpy(part.astype(np.int64, copy=False))
-                         for part in (csc.indptr, csc.indices, csc.data))
-        key, perm = torch.sort(self.key, stable=True)
-        return index2ptr(key, self.num_keys), self.query[perm], perm
+            indptr, query, perm = (torch.from_numpy(part)
+                                   for part in (csc.indptr, csc.indices, csc.data))
+        else:
+            key, perm = torch.sort(self.key, stable=True)
+            indptr, query = index2ptr(key, self.num_keys), self.query[perm]
+        return indptr.long(), _narrow(query, self.num_queries), _narrow(perm, self.num_edges)
 
     @property
     def edge_prob(self) -> Tensor | None:
@@ -402,7 +411,7 @@ class BipartiteGraph:
         """The graph in which keys and queries have changed places."""
         _, query, perm = self.by_key
         return BipartiteGraph(
-            torch.stack([query, self.key[perm]]), self.num_keys, self.num_queries,
+            torch.stack([query.long(), self.key[perm]]), self.num_keys, self.num_queries,
             edge_prob=None if self.edge_prob is None else self.edge_prob[perm],
             query_ptr=self.key_ptr, key_ptr=self.query_ptr, validate=False)
 
@@ -584,6 +593,11 @@ def _sort_pairs(pair: Tensor, edge_prob: Tensor | None = None) -> tuple[Tensor, 
         raise ValueError("'edge_prob' differs between copies of the same edge; give each edge once")
     first = torch.cat([repeats.new_ones(1), ~repeats])
     return pair[first], None if edge_prob is None else edge_prob[first]
+
+
+def _narrow(index: Tensor, bound: int) -> Tensor:
+    """In int32 if numbers below ``bound`` fit."""
+    return index.to(torch.int32 if bound <= 2**31 else torch.int64)
 
 
 def _join_ptr(ptrs: list[Tensor], starts: list[int]) -> Tensor:

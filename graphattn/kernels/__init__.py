@@ -5,10 +5,9 @@ A module of this package either forms the weights: it defines ``attention_weight
 graph)``. Or it is one of :data:`FUSED` and defines ``edge_attention(query, key, value, graph, *,
 edge_bias, edge_gate, scale, dropout_p)``. :mod:`numba` does both, all hops of a diffusion in
 one ``attention_diffusion(weight, value, graph, teleport)``, and weights and hops in one
-``diffused_attention(query, key, value, graph, teleport, *, edge_bias, edge_gate, scale)``. Modules
-raise ``ImportError`` when they are imported without what they are built on. Arguments arrive
-validated (see
-:mod:`graphattn.functional`, which documents them).
+``diffused_attention(query, key, value, graph, teleport, *, edge_bias, edge_gate, scale,
+dropout_p)``. Modules raise ``ImportError`` when they are imported without what they are built on.
+Arguments arrive validated (see :mod:`graphattn.functional`, which documents them).
 """
 
 from difflib import get_close_matches

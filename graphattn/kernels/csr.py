@@ -96,5 +96,5 @@ def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Te
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    return torch.sparse_csr_tensor(indptr, column, values.contiguous(),
+    return torch.sparse_csr_tensor(indptr.to(column.dtype), column, values.contiguous(),
                                    size=(indptr.numel() - 1, num_columns), check_invariants=False)

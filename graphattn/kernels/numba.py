@@ -26,6 +26,7 @@ try:
         attention_diffusion,
         attention_weights,
         diffused_attention,
+        modifiers,
         sum_to,
         weighted_sum,
     )
@@ -43,7 +44,7 @@ try:
         first_from,
         jit,
         jit_inline,
-        locate,
+        keep,
         longest_row,
         modify,
         most_rows,
@@ -83,7 +84,7 @@ def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
 
 
 def _csr(graph: BipartiteGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return graph.indptr, graph.key, graph.query_ptr, graph.key_ptr
+    return *graph.by_query, graph.query_ptr, graph.key_ptr
 
 
 # Operators ###########################################################################
@@ -100,10 +101,10 @@ def _attention(
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     lse = query.new_empty(num_queries, heads, dtype=dtype)
     rows = [_rows(tensor, dtype) for tensor in (query, key, value)]
-    modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
+    terms = modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, query.size(1))
     graph.run(_attention_forward, graph.split(query.size(2) + value.size(2)),
-              *rows, *modifiers, _rows(out, dtype), lse.flatten().numpy())
+              *rows, *terms, _rows(out, dtype), lse.flatten().numpy())
     return out.to(query.dtype), lse
 
 
@@ -127,11 +128,11 @@ def _attention_backward(
     edge_grads = [query.new_empty(edge_key.numel() if needed else 0, heads, dtype=dtype)
                   for needed in (needs_bias, needs_gate)]
     rows = [_rows(tensor, dtype) for tensor in (query, key, value, grad_out, out)]
-    modifiers = _modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
+    terms = modifiers(edge_bias, edge_gate, seed, scale, dropout_p, dtype)
     graph = _Graph.of(indptr, edge_key, query_ptr, key_ptr, heads)
     graph.run_to_keys(
         _attention_backward_kernel, graph.split(query.size(2) + value.size(2)),
-        (*rows, *modifiers, lse.flatten().numpy(), _rows(grads[0], dtype),
+        (*rows, *terms, lse.flatten().numpy(), _rows(grads[0], dtype),
          *(grad.numpy() for grad in edge_grads)), grads[1:])
     return (*(grad.to(query.dtype) for grad in grads),
             *(sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
@@ -222,19 +223,6 @@ def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     return tensor.detach().to(dtype).contiguous().flatten(0, 1).numpy()
 
 
-def _modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
-               scale: float, dropout_p: float, dtype: torch.dtype) -> tuple:
-    """What stands between dot products and weights, in types that do not depend on what is given:
-    each combination would be compiled once more."""
-    bias, gate = (np.empty((0, 1), torch.zeros((), dtype=dtype).numpy().dtype) if values is None
-                  else values.detach().to(dtype).contiguous().numpy()
-                  for values in (edge_bias, edge_gate))
-    seed = np.uint64(0 if seed is None else seed.item() % 2**64)
-    threshold = np.uint64(int(dropout_p * 2**64))
-    real = bias.dtype.type
-    return bias, gate, real(scale), seed, threshold, real(1 / (1 - dropout_p))
-
-
 # Work for threads ####################################################################
 
 
@@ -301,9 +289,8 @@ class _Graph(NamedTuple):
 def _attention_forward(spans, query, key, value, bias, gate, scale, seed, threshold, keep_scale,
                        out, lse, indptr, edge_key, key_ptr, heads):
     longest, num_rows = longest_row(spans, indptr), most_rows(spans)
-    weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
-    position, high = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
-    total = np.empty(num_rows, query.dtype)
+    weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
+    high, total = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
     own, to_value = _aligned(room, channels, key), key.shape[1]
@@ -316,7 +303,7 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
         high[:end - begin], total[:end - begin] = -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            rows = own[:up - low]
+            rows, origin = own[:up - low], -low * channels
             _gather(rows, 0, key, low, head, heads)
             _gather(rows, to_value, value, low, head, heads)
             for i in range(begin, end):
@@ -328,8 +315,8 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    locate(offset, edge_key, first, n, low, channels)
-                    dots(weight, query, row, rows, 0, offset, n)
+                    row_key = edge_key[first:]
+                    dots(weight, query, row, rows, origin, row_key, n)
                     modify(weight, bias, gate, scale, first, n, head)
                     higher, added = exponentials(weight, n, high[r])
                     if low > first_key and higher > high[r]:
@@ -340,9 +327,9 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
                     total[r] += added
                     if threshold > 0:
                         for e in range(n):
-                            weight[e] *= _keep(seed, threshold, keep_scale,
+                            weight[e] *= keep(seed, threshold, keep_scale,
                                                (first + e) * heads + head)
-                    add_weighted(out, row, weight, rows, to_value, offset, n)
+                    add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
                 if up == last_key:
                     lse[row] = high[r]
                     if indptr[i] < indptr[i + 1]:
@@ -356,8 +343,8 @@ def _attention_backward_kernel(
         lse, grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key,
         shared_grad_value, indptr, edge_key, key_ptr, heads):
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
-    grad_weight, keep = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    offset, num_rows = np.empty(_TILE + LANES, np.int64), most_rows(spans)
+    grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
+    num_rows = most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
@@ -371,7 +358,7 @@ def _attention_backward_kernel(
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            rows = own[:up - low]
+            rows, origin = own[:up - low], -low * channels
             _gather(rows, 0, key, low, head, heads)
             _gather(rows, to_value, value, low, head, heads)
             rows[:, to_grad:] = 0
@@ -387,21 +374,21 @@ def _attention_backward_kernel(
                 delta = deltas[r]
                 for first in range(begin_edge, position[r], _TILE):
                     n = min(_TILE, position[r] - first)
-                    locate(offset, edge_key, first, n, low, channels)
-                    dots(dot, query, row, rows, 0, offset, n)
-                    dots(grad_weight, grad_out, row, rows, to_value, offset, n)
+                    row_key = edge_key[first:]
+                    dots(dot, query, row, rows, origin, row_key, n)
+                    dots(grad_weight, grad_out, row, rows, origin + to_value, row_key, n)
                     for e in range(whole_vectors(n)):
                         weight[e] = dot[e]
                     modify(weight, bias, gate, scale, first, n, head)
                     if threshold > 0:
                         for e in range(n):
-                            keep[e] = _keep(seed, threshold, keep_scale,
+                            kept[e] = keep(seed, threshold, keep_scale,
                                             (first + e) * heads + head)
                     for e in range(whole_vectors(n)):
                         weight[e] = exp(weight[e] - lse[row])
                     for e in range(whole_vectors(n)):
-                        grad_weight[e] = weight[e] * (grad_weight[e] * keep[e] - delta)
-                        weight[e] *= keep[e]
+                        grad_weight[e] = weight[e] * (grad_weight[e] * kept[e] - delta)
+                        weight[e] *= kept[e]
                     if grad_bias.shape[0] > 0:
                         for e in range(n):
                             grad_bias[first + e, head] = grad_weight[e]
@@ -414,8 +401,9 @@ def _attention_backward_kernel(
                         column = min(head, gate.shape[1] - 1)
                         for e in range(n):
                             grad_weight[e] *= gate[first + e, column]
-                    _add_products(grad_query, query, row, grad_weight, rows, to_grad, offset, n)
-                    _scatter(rows, to_grad + to_value, weight, grad_out, row, offset, n)
+                    _add_products(grad_query, query, row, grad_weight, rows, origin, to_grad,
+                                  row_key, n)
+                    _scatter(rows, origin + to_grad + to_value, weight, grad_out, row, row_key, n)
             if is_shared:
                 _put(shared_grad_key, rows, to_grad, low - first_key, 0, 1)
                 _put(shared_grad_value, rows, to_grad + to_value, low - first_key, 0, 1)
@@ -430,7 +418,7 @@ _TILE = 64  # edges of a row whose keys and gradients stay in the first level of
 @jit
 def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
     longest, position = longest_row(spans, indptr), np.empty(most_rows(spans), np.int64)
-    row_dot, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    row_dot = np.empty(longest, query.dtype)
     channels = key.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
     own = _aligned(room, channels, key)
@@ -442,7 +430,7 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, last_key, chunk):
             up = min(low + chunk, last_key)
-            rows = own[:up - low]
+            rows, origin = own[:up - low], -low * channels
             _gather(rows, 0, key, low, head, heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
@@ -450,8 +438,7 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    locate(offset, edge_key, first, n, low, channels)
-                    dots(row_dot, query, row, rows, 0, offset, n)
+                    dots(row_dot, query, row, rows, origin, edge_key[first:], n)
                     for e in range(n):
                         dot[first + e, head] = row_dot[e]
 
@@ -460,7 +447,7 @@ def _dot_forward(spans, query, key, dot, indptr, edge_key, key_ptr, heads):
 def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shared_grad_key,
                          indptr, edge_key, key_ptr, heads):
     longest, position = longest_row(spans, indptr), np.empty(most_rows(spans), np.int64)
-    weight, offset = np.empty(longest, query.dtype), np.empty(longest, np.int64)
+    weight = np.empty(longest, query.dtype)
     channels = 2 * key.shape[1]
     room = _largest_chunk(spans, channels, indptr, key_ptr)
     own, to_grad = _aligned(room, channels, key), key.shape[1]
@@ -473,7 +460,7 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            rows = own[:up - low]
+            rows, origin = own[:up - low], -low * channels
             _gather(rows, 0, key, low, head, heads)
             rows[:, to_grad:] = 0
             for i in range(begin, end):
@@ -485,10 +472,10 @@ def _dot_backward_kernel(spans, query, key, grad_dot, grad_query, grad_key, shar
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
-                    locate(offset, edge_key, first, n, low, channels)
                     for e in range(n):
                         weight[e] = grad_dot[first + e, head]
-                    _add_products(grad_query, query, row, weight, rows, to_grad, offset, n)
+                    _add_products(grad_query, query, row, weight, rows, origin, to_grad,
+                                  edge_key[first:], n)
             if is_shared:
                 _put(shared_grad_key, rows, to_grad, low - first_key, 0, 1)
             else:
@@ -549,50 +536,42 @@ def _largest_chunk(spans, channels, indptr, key_ptr):
 
 
 @jit_inline
-def _scatter(y, shift, weight, x, row, offset, n):
-    """``y.flat[offset[e] + shift:] += weight[e] * x[row]``."""
-    width = x.shape[1]
+def _scatter(y, shift, weight, x, row, column, n):
+    """``y.flat[column[e] * y.shape[1] + shift:] += weight[e] * x[row]``."""
+    width, stride = x.shape[1], y.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
-        x_c = load(x, row * width + c)
+        x_c, at = load(x, row * width + c), shift + c
         for e in range(n):
-            at = offset[e] + shift + c
-            store(y, at, multiply_add(splat(weight[e]), x_c, load(y, at)))
+            y_e = column[e] * stride + at
+            store(y, y_e, multiply_add(splat(weight[e]), x_c, load(y, y_e)))
     if whole < width:
+        flat = y.reshape(-1)
         for e in range(n):
-            j = offset[e] // y.shape[1]
+            y_row = column[e] * stride + shift
             for c in range(whole, width):
-                y[j, shift + c] += weight[e] * x[row, c]
+                flat[y_row + c] += weight[e] * x[row, c]
 
 
 @jit_inline
-def _add_products(total, x, row, weight, y, shift, offset, n):
-    """``add_weighted`` of the first columns of ``y`` and ``_scatter`` in one pass."""
-    width = x.shape[1]
+def _add_products(total, x, row, weight, y, shift, to_grad, column, n):
+    """``add_weighted`` of ``y`` and, ``to_grad`` columns on, ``_scatter`` in one pass."""
+    width, stride = x.shape[1], y.shape[1]
     whole, begin = width // LANES * LANES, row * width
     for c in range(0, whole, LANES):
-        sum_c, x_c = load(total, begin + c), load(x, begin + c)
+        sum_c, x_c, at = load(total, begin + c), load(x, begin + c), shift + c
         for e in range(n):
-            at, many = offset[e] + c, splat(weight[e])
-            sum_c = multiply_add(many, load(y, at), sum_c)
-            store(y, at + shift, multiply_add(many, x_c, load(y, at + shift)))
+            y_e, many = column[e] * stride + at, splat(weight[e])
+            sum_c = multiply_add(many, load(y, y_e), sum_c)
+            store(y, y_e + to_grad, multiply_add(many, x_c, load(y, y_e + to_grad)))
         store(total, begin + c, sum_c)
     if whole < width:
+        flat = y.reshape(-1)
         for e in range(n):
-            j = offset[e] // y.shape[1]
+            y_row = column[e] * stride + shift
             for c in range(whole, width):
-                total[row, c] += weight[e] * y[j, c]
-                y[j, shift + c] += weight[e] * x[row, c]
-
-
-@jit_inline
-def _keep(seed, threshold, keep_scale, counter):
-    """0 or ``keep_scale`` by the hash of a counter: SplitMix64 (Steele et al., 2014)."""
-    bits = seed + np.uint64(counter + 1) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits = bits ^ (bits >> np.uint64(31))
-    return keep_scale if bits >= threshold else keep_scale * 0
+                total[row, c] += weight[e] * flat[y_row + c]
+                flat[y_row + to_grad + c] += weight[e] * x[row, c]
 
 
 __all__ = ['attention_diffusion', 'attention_weights', 'diffused_attention', 'edge_attention',

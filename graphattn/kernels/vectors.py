@@ -53,6 +53,15 @@ def load(typingctx, array, position):
 
 
 @intrinsic
+def load_four(typingctx, array, position):
+    """What :func:`sum_lanes_of_each` makes, from memory."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, signature.return_type)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+    return _Vector(array.dtype, 4)(array, position), codegen
+
+
+@intrinsic
 def store(typingctx, array, position, vector):
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, vector)

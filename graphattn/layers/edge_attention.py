@@ -39,9 +39,9 @@ class EdgeAttention(MessagePassing):
 
     With more hops than one the weights, computed once, are used for each:
     :func:`graphattn.functional.attention_diffusion`. For the backward pass the fused way then
-    keeps query, key and value, edges x heads weights, and hops x values; with ``recompute`` query,
-    key and value alone, and the backward pass takes the forward pass once more. One hop keeps no
-    weights either way.
+    keeps query, key and value, and hops x values; with ``recompute`` query, key and value alone,
+    and the backward pass takes the forward pass once more. By ``backend='numba'`` no weights are
+    kept, whatever the hops.
 
     Args:
         dropout (float): Probability with which a weight is zeroed in training, in all hops alike.

@@ -426,11 +426,12 @@ def saved_bytes(forward) -> int:
 def test_bytes_saved_for_backward(hops, run):
     graph = random_graph(60, 60, 0.2)
     inputs = draw(graph, dtype=torch.float32, value_channels=CHANNELS)
-    nodes = inputs['value'].numel() * 4
-    weights = 4 * HEADS * graph.num_edges
-    edges = 8 * 2 * graph.num_edges + 8 * 2 * graph.num_edges + 2 * 8 * 61  # both orders
+    per_edge = 4 * HEADS * graph.num_edges if run is diffuse else 0
+    lse = 0 if run is diffuse else 4 * HEADS * 60
+    needed = per_edge + lse + (3 + hops) * inputs['value'].numel() * 4
+    edges = 4 * graph.num_edges + 8 * graph.num_edges + 2 * 8 * 61  # in both orders
     saved = saved_bytes(partial(run, graph, inputs, hops=hops, teleport=0.1))
-    assert weights + (3 + hops) * nodes <= saved <= weights + (3 + hops) * nodes + edges + 64
+    assert needed <= saved <= needed + edges + 64
 
 
 @pytest.mark.parametrize('edges_at_once', [1, 2**20])
@@ -465,15 +466,46 @@ def test_one_operator_gives_the_gradients_that_are_asked_for(needed):
 
 
 @pytest.mark.parametrize('changes', [
-    {'dropout_p': 0.5}, {'hops': 0}, {'hops': math.inf}, {'teleport': 1.}, {'backend': 'gather'}])
+    {'hops': 0}, {'hops': math.inf}, {'teleport': 1.}, {'backend': 'gather'}])
 def test_what_one_operator_does_not_do_two_do(changes):
     graph = GRAPHS['square']()
     inputs = draw(graph)
-    results = []
-    for run in (diffuse, diffuse_in_one):
-        torch.manual_seed(0)
-        results.append(with_grads(run(graph, inputs, **changes), inputs))
-    assert_same(results[1], results[0])
+    expected, actual = (with_grads(run(graph, inputs, **changes), inputs)
+                        for run in (diffuse, diffuse_in_one))
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize('edges_at_once', [1, 2**20])
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
+def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
+    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)
+    graph = GRAPHS[name]()
+    inputs, n = draw(graph, edge_values), graph.num_queries
+
+    def run(inputs, **options):
+        torch.manual_seed(3)
+        return diffuse_in_one(graph, inputs, dropout_p=0.4, **options)
+
+    # After one hop of the unit vectors there are the weights that dropout has left.
+    units = torch.eye(n).double()[:, None].expand(n, HEADS, n)
+    left = run({**inputs, 'value': units}, hops=1, teleport=0.).detach()[graph.query, :, graph.key]
+    alpha = attention_weights(graph=graph, backend='reference', **{
+        name: tensor for name, tensor in inputs.items() if name != 'value'})
+    assert_same(left[left != 0], (alpha / 0.6)[left != 0])
+    expected = attention_diffusion(alpha * (left != 0) / 0.6, inputs['value'], graph, hops=HOPS,
+                                   teleport=0.3, backend='reference')
+    assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
+
+
+def test_dropout_in_one_operator_keeps_its_share(restored_rng):
+    graph, ones = GRAPHS['full'](), torch.ones(6, HEADS, 1)
+    inputs = {'query': ones, 'key': ones, 'value': torch.eye(6)[:, None].expand(6, HEADS, 6)}
+    drawn = torch.stack([diffuse_in_one(graph, inputs, hops=1, teleport=1e-9, dropout_p=0.25)
+                         for _ in range(400)])
+    kept = (drawn > 0.1).double().mean(dim=0)
+    assert kept.mean().item() == pytest.approx(0.75, abs=0.02)
+    assert kept.min() > 0.6 and kept.max() < 0.9
 
 
 def test_one_operator_in_half_precision():
@@ -500,14 +532,14 @@ def test_inference_keeps_nothing_and_transposes_nothing():
     assert 'by_key' not in vars(graph)
 
 
-@pytest.mark.parametrize('changed', ['value', 'graph'])
+@pytest.mark.parametrize('changed', ['query', 'value'])
 def test_a_change_between_the_passes_is_an_error(changed):
     graph = GRAPHS['square']()
     leaves = draw(graph)
     inputs = {name: leaf * 1 for name, leaf in leaves.items()}
     out = diffuse(graph, inputs)
     with torch.no_grad():
-        (graph.key if changed == 'graph' else inputs[changed]).add_(0)
+        inputs[changed].add_(0)
     with pytest.raises(RuntimeError, match='modified by an inplace operation'):
         out.sum().backward()
 
@@ -529,7 +561,7 @@ def test_operators_keep_torchs_rules(edge_values):
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
     terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
              .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
-    edges = (graph.indptr, graph.key, *graph.by_key)
+    edges = (*graph.by_query, *graph.by_key)
     torch.library.opcheck(diffusion._weights,
                           (inputs['query'], inputs['key'], *terms, *edges, 0.3))
     weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
@@ -539,7 +571,8 @@ def test_operators_keep_torchs_rules(edge_values):
     torch.library.opcheck(diffusion._diffusion, (
         weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
     torch.library.opcheck(diffusion._diffused, (
-        inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges, 0.3, True))
+        inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
+        torch.tensor([5]), 0.3, 0.2, True))
 
 
 PEAK_MEMORY = """
