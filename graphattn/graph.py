@@ -229,6 +229,8 @@ class BipartiteGraph:
         if with_prob not in (0, len(graphs)):
             raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
                              f"{len(graphs)})")
+        if len(graphs) == 1:
+            return graphs[0]  # which is a value, and need not be held twice
         query_start = np.cumsum([0] + [graph.num_queries for graph in graphs]).tolist()
         key_start = np.cumsum([0] + [graph.num_keys for graph in graphs]).tolist()
         sizes = [graph.num_edges for graph in graphs]

@@ -224,7 +224,7 @@ def test_batch_is_block_diagonal():
     graphs = [random_graph(n, m) for n, m in SHAPES]
     expected = torch.block_diag(*(graph.to_mask().int() for graph in graphs)).bool()
     assert BipartiteGraph.batch(graphs).to_mask().equal(expected)
-    assert BipartiteGraph.batch(graphs[:1]) == graphs[0]
+    assert BipartiteGraph.batch(graphs[:1]) is graphs[0]
 
 
 def test_density_of_blocks(blocks):

@@ -108,9 +108,12 @@ def _weights(
 ) -> Tensor:
     """Softmax of the logits over the keys of each query, ``[heads, num_edges]``."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    logits = _Logits.of(query, key, edge_bias, edge_gate, None, scale, 0.)
-    weight = logits.query.new_empty(query.size(1), edge_key.numel())
-    logits.softmax(edges, slice(0, len(weight)), weight)
+    weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+    groups = _heads_at_once(*weight.shape)
+    tables = _tables(groups, [query, key])
+    for some in groups:
+        logits = _Logits.of(some, tables, query, key, edge_bias, edge_gate, None, scale, 0.)
+        logits.softmax(edges, weight[some])
     return weight
 
 
@@ -129,22 +132,23 @@ def _weights_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, bias and gate; the last two empty where not needed."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    logits = _Logits.of(query, key, None, edges.sorted(edge_gate), None, scale, 0.)
-    grads = _LogitGrads.of(logits, edges, needs_bias, needs_gate)
-    for some in _heads_at_once(*weight.shape):
+    gate_by_key = edges.sorted(edge_gate)
+    grads = _LogitGrads.of(query, key, edge_bias, edge_gate, needs_bias, needs_gate)
+    groups = _heads_at_once(*weight.shape)
+    tables = _tables(groups, [query, key] * 2)
+    for some in groups:
+        logits = _Logits.of(some, tables[:2], query, key, None, gate_by_key, None, scale, 0.)
         change = weight[some] * grad[some]
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        grads.add(logits, edges, some, edges.by_key(weight[some]), edges.by_key(grad[some]), delta,
-                  torch.empty_like(change))
-    return grads.together(edges, query.dtype, edge_bias, edge_gate)
+        grads.put(some, tables[2:], edges, logits, edges.by_key(weight[some]),
+                  edges.by_key(grad[some]), delta, change)
+    return tuple(grads)
 
 
 @_weights_backward.register_fake
 def _(grad, weight, query, key, edge_bias, edge_gate, indptr, edge_key, key_indptr, edge_query,
       position, scale, needs_bias, needs_gate):
-    edge_grads = [values.new_empty(values.shape) if needed else weight.new_empty(0, query.size(1))
-                  for values, needed in ((edge_bias, needs_bias), (edge_gate, needs_gate))]
-    return query.new_empty(query.shape), key.new_empty(key.shape), *edge_grads
+    return tuple(_LogitGrads.of(query, key, edge_bias, edge_gate, needs_bias, needs_gate))
 
 
 def _save_weights(ctx, inputs, output) -> None:
@@ -172,14 +176,18 @@ def _diffusion(
     """Output ``[nodes, heads, channels]`` and, if kept, what hops brought, ``[hops, heads, nodes,
     channels]``."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    hops = _Hops.of(value, teleport, _empty_messages(value, teleport, keep_messages))
-    out = hops.walk(edges, slice(0, len(weight)), weight)
-    return _together(out, value.dtype), hops.messages
+    out, messages = torch.empty_like(value), _empty_messages(value, teleport, keep_messages)
+    groups = _heads_at_once(*weight.shape)
+    tables = _tables(groups, [value] * 4)
+    for some in groups:
+        hops = _Hops.of(some, tables, value, teleport, messages)
+        out[:, some] = hops.walk(edges, weight[some]).transpose(0, 1)
+    return out, messages
 
 
 @_diffusion.register_fake
 def _(weight, value, teleport, *graph_and_keep):
-    return value.new_empty(value.shape), _empty_messages(value, teleport, graph_and_keep[-1])
+    return torch.empty_like(value), _empty_messages(value, teleport, graph_and_keep[-1])
 
 
 @torch.library.custom_op('graphattn::attention_diffusion_backward', mutates_args=(),
@@ -191,23 +199,24 @@ def _diffusion_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of weight, value and teleport; empty where not needed."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    hops = _Hops.of(value, teleport, messages)
-    grads = _HopGrads.of(hops, grad_out, needs_teleport)
     grad_weight = weight.new_empty(weight.shape if needs_weight else 0)
-    for some in _heads_at_once(*weight.shape):
-        by_key = edges.by_key(weight[some])
+    grads = _HopGrads.of(value, teleport, needs_teleport)
+    groups = _heads_at_once(*weight.shape)
+    tables = _tables(groups, [value] * 5)
+    for some in groups:
+        hops, by_key = _Hops.of(some, tables, value, teleport, messages), edges.by_key(weight[some])
         dot = torch.empty_like(by_key) if needs_weight else by_key[:, :0]
-        grads.add(hops, edges, some, by_key, dot)
+        grads.put(some, edges, hops, grad_out, by_key, dot)
         if needs_weight:
             edges.to_query_order(dot, grad_weight[some])
-    return grad_weight, *grads.together(value.dtype)
+    return grad_weight, *grads
 
 
 @_diffusion_backward.register_fake
 def _(grad_out, messages, weight, value, teleport, indptr, edge_key, key_indptr, edge_query,
       position, needs_weight, needs_teleport):
-    return (weight.new_empty(weight.shape if needs_weight else 0), value.new_empty(value.shape),
-            teleport.new_empty(teleport.shape if needs_teleport else 0))
+    return (weight.new_empty(weight.shape if needs_weight else 0),
+            *_HopGrads.of(value, teleport, needs_teleport))
 
 
 def _save_diffusion(ctx, inputs, output) -> None:
@@ -241,22 +250,24 @@ def _diffused(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp ``[heads, nodes]`` and, if kept, what hops brought."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    logits = _Logits.of(query, key, edge_bias, edge_gate, seed, scale, dropout_p)
-    hops = _Hops.of(value, teleport, _empty_messages(value, teleport, keep_messages))
-    groups, out = _heads_at_once(query.size(1), edge_key.numel()), torch.empty_like(hops.start)
-    room = out.new_empty(groups[0].stop, edge_key.numel())
+    out, lse = torch.empty_like(value), _empty_lse(query)
+    messages = _empty_messages(value, teleport, keep_messages)
+    groups = _heads_at_once(query.size(1), edge_key.numel())
+    *tables, weight = _tables(groups, [query, key] + [value] * 4, [edge_key])
     for some in groups:
-        weight = room[:some.stop - some.start]
-        logits.softmax(edges, some, weight)
-        out[some] = hops.walk(edges, some, weight)
-    return _together(out, value.dtype), logits.lse, hops.messages
+        logits = _Logits.of(some, tables[:2], query, key, edge_bias, edge_gate, seed, scale,
+                            dropout_p)
+        hops = _Hops.of(some, tables[2:], value, teleport, messages)
+        weight = weight[:len(logits.query)]
+        lse[some] = logits.softmax(edges, weight)
+        out[:, some] = hops.walk(edges, weight).transpose(0, 1)
+    return out, lse, messages
 
 
 @_diffused.register_fake
-def _(query, key, value, edge_bias, edge_gate, teleport, indptr, edge_key, key_indptr, edge_query,
-      position, seed, scale, dropout_p, keep_messages):
-    lse = query.new_empty(query.size(1), query.size(0), dtype=accumulation_dtype(query))
-    return value.new_empty(value.shape), lse, _empty_messages(value, teleport, keep_messages)
+def _(query, key, value, edge_bias, edge_gate, teleport, *graph_and_rest):
+    return (torch.empty_like(value), _empty_lse(query),
+            _empty_messages(value, teleport, graph_and_rest[-1]))
 
 
 @torch.library.custom_op('graphattn::diffused_attention_backward', mutates_args=(),
@@ -271,33 +282,32 @@ def _diffused_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, bias, gate, value and teleport; empty where not needed."""
     edges = _Edges(indptr, edge_key, key_indptr, edge_query, position)
-    logits = _Logits.of(query, key, edges.sorted(edge_bias), edges.sorted(edge_gate), seed, scale,
-                        dropout_p, lse)
-    hops = _Hops.of(value, teleport, messages)
-    logit_grads = _LogitGrads.of(logits, edges, needs_bias, needs_gate)
-    hop_grads = _HopGrads.of(hops, grad_out, needs_teleport)
+    bias_by_key, gate_by_key = edges.sorted(edge_bias), edges.sorted(edge_gate)
+    logit_grads = _LogitGrads.of(query, key, edge_bias, edge_gate, needs_bias, needs_gate)
+    hop_grads = _HopGrads.of(value, teleport, needs_teleport)
     groups = _heads_at_once(query.size(1), edge_key.numel())
-    room = hops.start.new_empty(3, groups[0].stop, edge_key.numel())
+    *tables, weight, dot, grad_logit = _tables(groups, [query, key] * 2 + [value] * 5,
+                                               [edge_key] * 3)
+    dot = dot if needs_weight else dot[:, :0]
     for some in groups:
-        weight, dot, grad_logit = room[:, :some.stop - some.start]
-        dot = dot if needs_weight else dot[:, :0]
-        logits.weigh(edges, some, weight)
-        delta = hop_grads.add(hops, edges, some, weight, dot)
+        logits = _Logits.of(some, tables[:2], query, key, bias_by_key, gate_by_key, seed, scale,
+                            dropout_p)
+        hops = _Hops.of(some, tables[4:], value, teleport, messages)
+        weight, dot, grad_logit = (x[:len(logits.query)] for x in (weight, dot, grad_logit))
+        logits.softmax_by_key(edges, weight, lse[some])
+        delta = hop_grads.put(some, edges, hops, grad_out, weight, dot)
         if needs_weight:
-            logit_grads.add(logits, edges, some, weight, dot, delta, grad_logit)
-    return *logit_grads.together(edges, query.dtype, edge_bias, edge_gate), *hop_grads.together(
-        value.dtype)
+            logit_grads.put(some, tables[2:4], edges, logits, weight, dot, delta, grad_logit,
+                            lse[some])
+    return *logit_grads, *hop_grads
 
 
 @_diffused_backward.register_fake
 def _(grad_out, lse, messages, query, key, value, edge_bias, edge_gate, teleport, indptr, edge_key,
       key_indptr, edge_query, position, seed, scale, dropout_p, needs_weight, needs_bias,
       needs_gate, needs_teleport):
-    edge_grads = [values.new_empty(values.shape) if needed else lse.new_empty(0, query.size(1))
-                  for values, needed in ((edge_bias, needs_bias), (edge_gate, needs_gate))]
-    return (query.new_empty(query.shape), key.new_empty(key.shape), *edge_grads,
-            value.new_empty(value.shape),
-            teleport.new_empty(teleport.shape if needs_teleport else 0))
+    return (*_LogitGrads.of(query, key, edge_bias, edge_gate, needs_bias, needs_gate),
+            *_HopGrads.of(value, teleport, needs_teleport))
 
 
 def _save_diffused(ctx, inputs, output) -> None:
@@ -325,6 +335,10 @@ def _differentiate_diffused(ctx, grad_out, *_):
 _diffused.register_autograd(_differentiate_diffused, setup_context=_save_diffused)
 
 
+def _empty_lse(query: Tensor) -> Tensor:
+    return query.new_empty(query.size(1), query.size(0), dtype=accumulation_dtype(query))
+
+
 def _empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
@@ -343,23 +357,22 @@ class _Edges(NamedTuple):
     query: Tensor
     position: Tensor
 
-    def run(self, kernel, some: slice, channels: int, *arguments) -> None:
-        """``kernel`` on every query of some heads."""
-        _run(kernel, self.indptr, some, channels, *arguments, self.key)
+    def run(self, kernel, *arguments) -> None:
+        """``kernel`` on every query."""
+        _run(kernel, self.indptr, *arguments, self.key)
 
-    def run_by_key(self, kernel, some: slice, channels: int, *arguments) -> None:
-        """``kernel`` on every key of some heads."""
-        _run(kernel, self.key_indptr, some, channels, *arguments, self.query)
+    def run_by_key(self, kernel, *arguments) -> None:
+        """``kernel`` on every key."""
+        _run(kernel, self.key_indptr, *arguments, self.query)
 
     def by_key(self, weight: Tensor) -> Tensor:
         """``[heads, num_edges]`` in the order of the transposed graph."""
-        by_key = torch.empty_like(weight)
-        _run(_to_key_order, self.key_indptr, slice(0, len(weight)), 1, weight, by_key,
-             self.position)
+        by_key = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        _run(_to_key_order, self.key_indptr, weight.contiguous(), by_key, self.position)
         return by_key
 
     def to_query_order(self, by_key: Tensor, out: Tensor) -> None:
-        _run(_to_query_order, self.key_indptr, slice(0, len(out)), 1, by_key, out, self.position)
+        _run(_to_query_order, self.key_indptr, by_key, out, self.position)
 
     def sorted(self, values: Tensor | None) -> Tensor | None:
         """``[num_edges, heads or 1]`` in the order of the transposed graph."""
@@ -367,35 +380,36 @@ class _Edges(NamedTuple):
 
 
 class _Logits(NamedTuple):
-    """What logits are made of, heads apart, and the log-sum-exp of those of each query."""
+    """What the logits of some heads are made of."""
 
     query: Tensor
     key: Tensor
-    modifiers: tuple
-    lse: Tensor
+    modifiers: tuple  # the last two number the edges of all heads for dropout
 
     @classmethod
-    def of(cls, query: Tensor, key: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
-           seed: Tensor | None, scale: float, dropout_p: float, lse: Tensor | None = None,
-           ) -> _Logits:
-        query, key = _apart(query), _apart(key)
-        lse = query.new_empty(query.shape[:2]) if lse is None else lse
-        return cls(query, key, modifiers(edge_bias, edge_gate, seed, scale, dropout_p, query.dtype),
-                   lse)
+    def of(cls, some: slice, tables: list[Tensor], query: Tensor, key: Tensor,
+           edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None, scale: float,
+           dropout_p: float) -> _Logits:
+        own_query, own_key = (_apart(x, some, table) for x, table in zip((query, key), tables))
+        bias, gate = (values if values is None or values.size(1) == 1 else values[:, some]
+                      for values in (edge_bias, edge_gate))
+        terms = modifiers(bias, gate, seed, scale, dropout_p, own_query.dtype)
+        return cls(own_query, own_key, (*terms, some.start, query.size(1)))
 
-    def softmax(self, edges: _Edges, some: slice, weight: Tensor) -> None:
-        """Weights of some heads in the order of the graph, with bias and gate in that order."""
-        edges.run(_softmax, some, self.key.size(2), self.query, self.key, *self.modifiers, weight,
-                  self.lse)
+    def softmax(self, edges: _Edges, weight: Tensor) -> Tensor:
+        """Puts the weights into ``weight``; returns the log-sum-exp of each query."""
+        lse = self.query.new_empty(self.query.shape[:2])
+        edges.run(_softmax, self.query, self.key, *self.modifiers, weight, lse)
+        return lse
 
-    def weigh(self, edges: _Edges, some: slice, weight: Tensor) -> None:
-        """The same in the order of the transposed graph, with bias and gate in that one."""
-        edges.run_by_key(_weights_by_key, some, self.key.size(2), self.query, self.key,
-                         *self.modifiers, weight, self.lse, edges.position)
+    def softmax_by_key(self, edges: _Edges, weight: Tensor, lse: Tensor) -> None:
+        """The same in the order of the transposed graph, in which bias and gate must be."""
+        edges.run_by_key(_softmax_by_key, self.query, self.key, *self.modifiers,
+                         weight, lse, edges.position)
 
 
 class _LogitGrads(NamedTuple):
-    """What the gradients become of what logits are made of, those of edges by key."""
+    """What the gradients become of query, key, bias and gate."""
 
     query: Tensor
     key: Tensor
@@ -403,113 +417,112 @@ class _LogitGrads(NamedTuple):
     gate: Tensor
 
     @classmethod
-    def of(cls, logits: _Logits, edges: _Edges, needs_bias: bool, needs_gate: bool) -> _LogitGrads:
-        query, key, num_edges = logits.query, logits.key, edges.key.numel()
-        return cls(torch.empty_like(query), torch.empty_like(key),
-                   *(query.new_empty(num_edges if needed else 0, len(query))
-                     for needed in (needs_bias, needs_gate)))
+    def of(cls, query: Tensor, key: Tensor, edge_bias: Tensor | None, edge_gate: Tensor | None,
+           needs_bias: bool, needs_gate: bool) -> _LogitGrads:
+        edge_grads = [torch.zeros_like(values) if needed else query.new_empty(0, query.size(1))
+                      for values, needed in ((edge_bias, needs_bias), (edge_gate, needs_gate))]
+        return cls(torch.empty_like(query), torch.empty_like(key), *edge_grads)
 
-    def add(self, logits: _Logits, edges: _Edges, some: slice, weight: Tensor, dot: Tensor,
-            delta: Tensor, grad_logit: Tensor) -> None:
-        """Those of some heads, by the gradients ``dot`` of weights and their mean by weights."""
-        channels = logits.key.size(2)
-        edges.run_by_key(_softmax_backward, some, channels, logits.query, logits.key,
-                         *logits.modifiers, weight, logits.lse, dot, delta, grad_logit, self.key,
-                         self.bias, self.gate, edges.position)
-        edges.run(_weighted_sums, some, channels, grad_logit, logits.key, self.query)
-
-    def together(self, edges: _Edges, dtype: torch.dtype, edge_bias: Tensor | None,
-                 edge_gate: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of query, key, bias and gate."""
-        edge_grads = [torch.empty_like(grad).index_put_((edges.position[:len(grad)],), grad)
-                      for grad in (self.bias, self.gate)]
-        return (_together(self.query, dtype), _together(self.key, dtype),
-                *(sum_to(grad, values)
-                  for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
+    def put(self, some: slice, tables: list[Tensor], edges: _Edges, logits: _Logits,
+            weight: Tensor, dot: Tensor, delta: Tensor, grad_logit: Tensor,
+            lse: Tensor | None = None) -> None:
+        """Those of some heads, by the gradients ``dot`` of weights and their mean ``delta`` by
+        weights, with room for those of logits."""
+        query, key = logits.query, logits.key
+        grad_query, grad_key = (table[:len(query)] for table in tables)
+        edge_grads = [weight.new_empty(len(grad), len(query)) for grad in (self.bias, self.gate)]
+        edges.run_by_key(_softmax_backward, query, key, *logits.modifiers, weight,
+                         delta if lse is None else lse, dot, delta, grad_logit, grad_key,
+                         *edge_grads, edges.position)
+        edges.run(_weighted_sums, key, grad_logit, grad_query)
+        self.query[:, some] = grad_query.transpose(0, 1)
+        self.key[:, some] = grad_key.transpose(0, 1)
+        for grad, by_key in zip((self.bias, self.gate), edge_grads):
+            if len(grad) and grad.size(1) == 1:
+                grad[edges.position] += by_key.sum(dim=1, keepdim=True)
+            elif len(grad):
+                grad[edges.position, some] = by_key
 
 
 class _Hops(NamedTuple):
-    """Where the hops start, heads apart, their chance to go back there, and what each brought."""
+    """Where the hops of some heads start, their chance to go back there, and what each brought."""
 
     start: Tensor
     chance: Tensor
     messages: Tensor
+    tables: list[Tensor]
 
     @classmethod
-    def of(cls, value: Tensor, teleport: Tensor, messages: Tensor) -> _Hops:
-        start = _apart(value)
-        return cls(start, _chance(teleport, start), messages)
+    def of(cls, some: slice, tables: list[Tensor], value: Tensor, teleport: Tensor,
+           messages: Tensor) -> _Hops:
+        start = _apart(value, some, tables[0])
+        chance = teleport[..., some].detach().to(start.dtype).transpose(1, 2).contiguous()
+        return cls(start, chance.unsqueeze(3), messages[:, some],
+                   [table[:len(start)] for table in tables[1:]])
 
-    def walk(self, edges: _Edges, some: slice, weight: Tensor) -> Tensor:
-        """Where some heads arrive."""
-        x, unkept = self.start[some], torch.empty_like(self.start[some])
+    def walk(self, edges: _Edges, weight: Tensor) -> Tensor:
+        """Where they arrive."""
+        x, (after, other, unkept) = self.start, self.tables
         for hop in reversed(range(len(self.chance))):
-            message = self.messages[hop, some] if len(self.messages) else unkept
-            after = torch.empty_like(x)
-            edges.run(_hop, some, x.size(2), weight, x, self.start, self.chance[hop], message,
-                      after)
-            x = after
+            message = self.messages[hop] if len(self.messages) else unkept
+            edges.run(_hop, x, weight, self.start, self.chance[hop], message, after)
+            x, after, other = after, other, after
         return x
 
 
 class _HopGrads(NamedTuple):
-    """The gradient of the output, heads apart, and what those of value and teleport become."""
+    """What the gradients become of value and teleport."""
 
-    out: Tensor
-    start: Tensor
+    value: Tensor
     teleport: Tensor
 
     @classmethod
-    def of(cls, hops: _Hops, grad_out: Tensor, needs_teleport: bool) -> _HopGrads:
-        num_hops, heads, nodes, _ = hops.chance.shape
-        return cls(_apart(grad_out), torch.empty_like(hops.start),
-                   hops.chance.new_empty(num_hops if needs_teleport else 0, nodes, heads))
+    def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> _HopGrads:
+        return cls(torch.empty_like(value),
+                   teleport.new_empty(teleport.shape if needs_teleport else 0))
 
-    def add(self, hops: _Hops, edges: _Edges, some: slice, weight: Tensor, dot: Tensor) -> Tensor:
+    def put(self, some: slice, edges: _Edges, hops: _Hops, grad_out: Tensor, weight: Tensor,
+            dot: Tensor) -> Tensor:
         """Those of some heads, whose weights come by key. Puts the gradient of each weight into
-        ``dot``, unless that is empty; returns their sums by weights for each query."""
-        start, grad, messages = hops.start[some], self.out[some], hops.messages[:, some]
-        chance = hops.chance[:, some]
+        ``dot``, unless that is empty; returns their mean by weights for each query."""
+        start, chance, messages, (grad, going_on, x, grad_start) = hops
+        _apart(grad_out, some, grad)
         stop = torch.cat([chance, torch.ones_like(chance[:1])])  # after the last hop for certain
-        going_on, grad_start = (1 - stop[0]) * grad, self.start[some]
+        torch.mul(1 - stop[0], grad, out=x)
         torch.mul(stop[0], grad, out=grad_start)
         delta = start.new_zeros(start.shape[:2])
         for hop in range(len(chance)):  # the last hop first
             if len(self.teleport):
-                self.teleport[hop, :, some] = (grad * (start - messages[hop])).sum(dim=2).t()
+                change = (grad * (start - messages[hop])).sum(dim=2)
+                self.teleport[hop, :, some] = change.t()
             # What a message brings is a sum by weights, and so is what its gradient gives them.
-            delta += (going_on * messages[hop]).sum(dim=2)
+            delta += (x * messages[hop]).sum(dim=2)
             # It started from the values, or from what the hop before it made of its message.
             is_first = hop == len(chance) - 1
             message, back = (start, torch.zeros_like(stop[0])) if is_first else (
                 messages[hop + 1], chance[hop + 1])
-            going_on, x, grad = torch.empty_like(start), going_on, torch.empty_like(start)
-            edges.run_by_key(_hop_back, some, x.size(2), weight, x, start, message, back,
-                             stop[hop + 1], grad, going_on, grad_start, dot, hop == 0)
+            edges.run_by_key(_hop_back, x, weight, start, message, back, stop[hop + 1], grad,
+                             going_on, grad_start, dot, hop == 0)
+            going_on, x = x, going_on
+        self.value[:, some] = grad_start.transpose(0, 1)
         return delta
-
-    def together(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Of value and teleport."""
-        return _together(self.start, dtype), self.teleport
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float)
 
 
-def _apart(tensor: Tensor) -> Tensor:
-    """``[nodes, heads, channels]`` as ``[heads, nodes, channels]``, in the dtype of sums."""
-    return tensor.detach().to(accumulation_dtype(tensor)).transpose(0, 1).contiguous()
+def _tables(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
+    """Room for the heads of a group: as much as for those of ``nodes``, ``[nodes, heads,
+    channels]``, and for a number on each of ``edges``."""
+    heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
+    return [x.new_empty(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 
 
-def _together(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[heads, nodes, channels]`` as ``[nodes, heads, channels]``."""
-    return tensor.transpose(0, 1).to(dtype, copy=True).contiguous()
-
-
-def _chance(teleport: Tensor, like: Tensor) -> Tensor:
-    """``[hops, nodes, heads]`` as ``[hops, heads, nodes, 1]``."""
-    return teleport.detach().to(like.dtype).transpose(1, 2).contiguous().unsqueeze(3)
+def _apart(tensor: Tensor, some: slice, table: Tensor) -> Tensor:
+    """Some heads of ``[nodes, heads, channels]`` in ``table``, ``[heads, nodes, channels]``."""
+    own = tensor.detach()[:, some].transpose(0, 1)
+    return table[:len(own)].copy_(own)
 
 
 def modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
@@ -525,13 +538,6 @@ def modifiers(edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor |
     return bias, gate, real(scale), seed, threshold, real(1 / (1 - dropout_p))
 
 
-def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Sums over heads what all heads share."""
-    if values is None or grad.size(0) != values.size(0):
-        return grad
-    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)
-
-
 def _heads_at_once(num_heads: int, num_edges: int) -> list[slice]:
     """Heads that share the room for edges."""
     size = min(num_heads, max(1, _EDGES_AT_ONCE // max(num_edges, 1)))
@@ -541,33 +547,28 @@ def _heads_at_once(num_heads: int, num_edges: int) -> list[slice]:
 _EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
-def _run(kernel, indptr: Tensor, some: slice, channels: int, *arguments) -> None:
-    """``kernel`` on some heads along the edges, pieces of equally many each in a thread."""
-    heads = some.stop - some.start
+def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:
+    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges each in a thread."""
+    heads, channels = len(rows), rows[0, :1].numel()
     num_parts = min(torch.get_num_threads(), 1 + int(indptr[-1]) * heads * channels // GRAIN)
     one_block = np.array([0, indptr.numel() - 1])
     spans, part_ptr = cut_into_spans(indptr.numpy(), one_block, heads, num_parts)
-    spans[:, 0] += some.start
-    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (*arguments, indptr)]
+    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (rows, *arguments, indptr)]
     run_calls([(kernel, part, *arrays) for part in np.split(spans, part_ptr[1:-1])])
 
 
 # Kernels #############################################################################
 
 
-# What only some heads have, and the first of them at 0, is read at ``own``.
-
-
 @jit
-def _softmax(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, weight, lse,
-             edge_key, indptr):
-    longest, heads = longest_row(spans, indptr), len(query)
-    logit = np.empty(longest, query.dtype)
+def _softmax(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head,
+             num_heads, weight, lse, edge_key, indptr):
+    logit = np.empty(longest_row(spans, indptr), query.dtype)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        own = head % len(weight)
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
+            lse[head, i] = -np.inf
             if n > 0:
                 dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
                 modify(logit, bias, gate, scale, first, n, head)
@@ -575,8 +576,9 @@ def _softmax(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, 
                 lse[head, i] = high + query.dtype.type(math.log(total))
                 if threshold > 0:
                     for e in range(n):
-                        logit[e] *= keep(seed, threshold, keep_scale, (first + e) * heads + head)
-                row_weight = weight[own, first:first + n]
+                        logit[e] *= keep(seed, threshold, keep_scale,
+                                         (first + e) * num_heads + first_head + head)
+                row_weight = weight[head, first:first + n]
                 for e in range(n):
                     row_weight[e] = logit[e] / total
 
@@ -593,13 +595,11 @@ def _weigh(weight, key, j, query, bias, gate, scale, lse, row_query, head, first
 
 
 @jit
-def _weights_by_key(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, weight, lse,
-                    position, edge_query, indptr):
-    longest, heads = longest_row(spans, indptr), len(query)
-    row_weight = np.empty(longest, query.dtype)
+def _softmax_by_key(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head,
+                    num_heads, weight, lse, position, edge_query, indptr):
+    row_weight = np.empty(longest_row(spans, indptr), query.dtype)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        own = head % len(weight)
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
             _weigh(row_weight, key, j, query, bias, gate, scale, lse,
@@ -607,35 +607,35 @@ def _weights_by_key(spans, query, key, bias, gate, scale, seed, threshold, keep_
             if threshold > 0:
                 for e in range(n):
                     row_weight[e] *= keep(seed, threshold, keep_scale,
-                                          position[first + e] * heads + head)
-            target = weight[own, first:first + n]
+                                          position[first + e] * num_heads + first_head + head)
+            target = weight[head, first:first + n]
             for e in range(n):
                 target[e] = row_weight[e]
 
 
 @jit
-def _softmax_backward(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, weight,
-                      lse, dot, delta, grad_logit, grad_key, grad_bias, grad_gate, position,
-                      edge_query, indptr):
+def _softmax_backward(
+        spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head, num_heads,
+        weight, lse, dot, delta, grad_logit, grad_key, grad_bias, grad_gate, position, edge_query,
+        indptr):
     """From the edges to each key; leaves what queries need in ``grad_logit``, in their order."""
     longest = longest_row(spans, indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        own = head % len(weight)
         for j in range(begin, end):
             clear_row(grad_key[head], j)
             first, n = indptr[j], indptr[j + 1] - indptr[j]
-            row_weight, row_dot = weight[own, first:first + n], dot[own, first:first + n]
+            row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
             row_query, row_position = edge_query[first:first + n], position[first:first + n]
             if threshold > 0:  # weights that dropout has changed or lost
                 _weigh(product, key, j, query, bias, gate, scale, lse, row_query, head, first, n)
                 for e in range(n):
                     change[e] = (row_weight[e] * row_dot[e]
-                                 - product[e] * delta[own, np.uint64(row_query[e])])
+                                 - product[e] * delta[head, np.uint64(row_query[e])])
             else:
                 for e in range(n):
-                    change[e] = row_weight[e] * (row_dot[e] - delta[own, np.uint64(row_query[e])])
+                    change[e] = row_weight[e] * (row_dot[e] - delta[head, np.uint64(row_query[e])])
             if grad_bias.shape[0] > 0:
                 for e in range(n):
                     grad_bias[first + e, head] = change[e]
@@ -650,59 +650,57 @@ def _softmax_backward(spans, query, key, bias, gate, scale, seed, threshold, kee
                 for e in range(n):
                     change[e] *= gate[first + e, column]
             for e in range(n):
-                grad_logit[own, np.uint64(row_position[e])] = change[e]
+                grad_logit[head, np.uint64(row_position[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
 
 
 @jit
-def _weighted_sums(spans, weight, x, out, edge_key, indptr):
+def _weighted_sums(spans, x, weight, out, edge_key, indptr):
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
             clear_row(out[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            add_weighted(out[head], i, weight[head % len(weight), first:], x[head], 0,
+            add_weighted(out[head], i, weight[head, first:], x[head], 0,
                          edge_key[first:], n)
 
 
 @jit
-def _hop(spans, weight, x, start, chance, message, out, edge_key, indptr):
+def _hop(spans, x, weight, start, chance, message, out, edge_key, indptr):
     """``_weighted_sums``, and back to the start by chance."""
     for span in range(len(spans)):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        own = head % len(weight)
         for i in range(begin, end):
-            clear_row(message[own], i)
+            clear_row(message[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            add_weighted(message[own], i, weight[own, first:], x[own], 0, edge_key[first:], n)
-            _restart(out[own], i, message[own], start[head], chance[head, i, 0], i)
+            add_weighted(message[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
+            _restart(out[head], i, message[head], start[head], chance[head, i, 0], i)
 
 
 @jit
-def _hop_back(spans, weight, x, start, message, chance, stop, grad, going_on, grad_start, dot,
+def _hop_back(spans, x, weight, start, message, chance, stop, grad, going_on, grad_start, dot,
               is_last, edge_query, indptr):
     """``_weighted_sums`` of ``x``, of which a part stops and the rest goes on, and on every edge
     ``<x_j, y_i>``, added to those of later hops, where y is what the hop started from."""
     y = np.empty((1, x.shape[2]), x.dtype)
     for span in range(len(spans)):
-        begin, end = spans[span, 1], spans[span, 2]
-        own = spans[span, 0] % len(weight)
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
-            clear_row(grad[own], i)
+            clear_row(grad[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            row_weight, row_query = weight[own, first:], edge_query[first:]
+            row_weight, row_query = weight[head, first:], edge_query[first:]
             if dot.shape[1] == 0:
-                add_weighted(grad[own], i, row_weight, x[own], 0, row_query, n)
+                add_weighted(grad[head], i, row_weight, x[head], 0, row_query, n)
             else:
-                row_dot = dot[own, first:first + n]
+                row_dot = dot[head, first:first + n]
                 if is_last:
                     for e in range(n):
                         row_dot[e] = 0
-                _restart(y, 0, message[own], start[own], chance[own, i, 0], i)
-                add_weighted_and_dots(grad[own], i, row_weight, row_dot, y, x[own], row_query, n)
-            copy_row(going_on[own], i, 0, grad[own], i, 0, grad.shape[2])
-            multiply_row(going_on[own], i, grad.dtype.type(1 - stop[own, i, 0]))
-            add_row(grad_start[own], i, stop[own, i, 0], grad[own], i)
+                _restart(y, 0, message[head], start[head], chance[head, i, 0], i)
+                add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head], row_query, n)
+            copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
+            multiply_row(going_on[head], i, grad.dtype.type(1 - stop[head, i, 0]))
+            add_row(grad_start[head], i, stop[head, i, 0], grad[head], i)
 
 
 @jit_inline

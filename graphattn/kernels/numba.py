@@ -27,7 +27,6 @@ try:
         attention_weights,
         diffused_attention,
         modifiers,
-        sum_to,
         weighted_sum,
     )
     from graphattn.kernels.rows import (
@@ -135,7 +134,7 @@ def _attention_backward(
         (*rows, *terms, lse.flatten().numpy(), _rows(grads[0], dtype),
          *(grad.numpy() for grad in edge_grads)), grads[1:])
     return (*(grad.to(query.dtype) for grad in grads),
-            *(sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
+            *(_sum_to(grad, values) for grad, values in zip(edge_grads, (edge_bias, edge_gate))))
 
 
 @_attention_backward.register_fake
@@ -221,6 +220,13 @@ _dot.register_autograd(_differentiate_dot, setup_context=_save_dot)
 def _rows(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
     return tensor.detach().to(dtype).contiguous().flatten(0, 1).numpy()
+
+
+def _sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
+    """Sums over heads what all heads share."""
+    if values is None or grad.size(0) != values.size(0):
+        return grad
+    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)
 
 
 # Work for threads ####################################################################
