@@ -11,7 +11,7 @@ import torch
 
 
 def run_calls(calls: list[tuple]) -> None:
-    """Runs ``(function, *arguments)`` of each call, each in a thread of its own.
+    """Runs ``(function, *arguments)`` of each call, as many at a time as torch has threads.
 
     These are torch's own threads where torch has OpenMP. They wait for their next work by spinning,
     for some ms: other threads would share the cores with them just after every operation of torch.
@@ -29,12 +29,13 @@ def run_calls(calls: list[tuple]) -> None:
             except BaseException as error:  # an exception cannot pass through OpenMP
                 errors.append(error)
 
-    if len(calls) == 1:
+    num_threads = min(len(calls), torch.get_num_threads())
+    if num_threads == 1:
         work()
     elif _openmp(os.getpid()) is not None:
-        _openmp(os.getpid()).GOMP_parallel(_REGION(work), None, len(calls), 0)
+        _openmp(os.getpid()).GOMP_parallel(_REGION(work), None, num_threads, 0)
     else:
-        wait = [_pool(os.getpid(), len(calls) - 1).submit(work) for _ in calls[1:]]
+        wait = [_pool(os.getpid(), num_threads - 1).submit(work) for _ in range(num_threads - 1)]
         work()
         for future in wait:
             future.result()

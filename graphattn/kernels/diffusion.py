@@ -496,7 +496,7 @@ class _HopGrads(NamedTuple):
                 change = (grad * (start - messages[hop])).sum(dim=2)
                 self.teleport[hop, :, some] = change.t()
             # What a message brings is a sum by weights, and so is what its gradient gives them.
-            delta += (x * messages[hop]).sum(dim=2)
+            delta += torch.mul(x, messages[hop], out=grad).sum(dim=2)
             # It started from the values, or from what the hop before it made of its message.
             is_first = hop == len(chance) - 1
             message, back = (start, torch.zeros_like(stop[0])) if is_first else (
@@ -548,9 +548,11 @@ _EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
 def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:
-    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges each in a thread."""
+    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges: several for each
+    thread, which may not be equally fast, and which all wait for the last."""
     heads, channels = len(rows), rows[0, :1].numel()
-    num_parts = min(torch.get_num_threads(), 1 + int(indptr[-1]) * heads * channels // GRAIN)
+    num_products = int(indptr[-1]) * heads * channels
+    num_parts = min(4 * torch.get_num_threads(), 1 + num_products // GRAIN)
     one_block = np.array([0, indptr.numel() - 1])
     spans, part_ptr = cut_into_spans(indptr.numpy(), one_block, heads, num_parts)
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (rows, *arguments, indptr)]
