@@ -6,7 +6,7 @@
 The question of Diffuser's Fig. S.4, for one sequence and a training step of one layer. Full
 attention comes twice: torch's SDPA, which keeps no weights, and eager attention, which forms them
 and is what the papers compare with. Neither holds a graph; the others' peaks include theirs. Five
-hops come twice too: in the second row the backward pass takes them again instead of keeping them.
+hops come twice too, kept for the backward pass or recomputed in it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPARSE = {
     'BigBird': (get('bigbird', block=64), {}),
     'Diffuser, 1 hop': (DIFFUSER, {}),
     'Diffuser, 5 hops': (DIFFUSER, {'hops': 5, 'teleport': 0.1}),
-    'Diffuser, 5 hops again': (DIFFUSER, {'hops': 5, 'teleport': 0.1, 'recompute': True}),
+    'Diffuser, 5 hops, recomputed': (DIFFUSER, {'hops': 5, 'teleport': 0.1, 'recompute': True}),
 }
 
 

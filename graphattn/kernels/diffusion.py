@@ -140,8 +140,9 @@ def _weights_backward(
         logits = _Logits.of(some, tables[:2], query, key, None, gate_by_key, None, scale, 0.)
         change = weight[some] * grad[some]
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        grads.put(some, tables[2:], edges, logits, edges.by_key(weight[some]),
-                  edges.by_key(grad[some]), delta, change)
+        by_key, lse = edges.by_key(weight[some]), delta  # for dropout alone, which is not at work
+        grads.put(some, tables[2:], edges, logits, by_key, edges.by_key(grad[some]), delta, change,
+                  lse)
     return tuple(grads)
 
 
@@ -404,8 +405,8 @@ class _Logits(NamedTuple):
 
     def softmax_by_key(self, edges: _Edges, weight: Tensor, lse: Tensor) -> None:
         """The same in the order of the transposed graph, in which bias and gate must be."""
-        edges.run_by_key(_softmax_by_key, self.query, self.key, *self.modifiers,
-                         weight, lse, edges.position)
+        edges.run_by_key(_softmax_by_key, self.query, self.key, *self.modifiers, weight, lse,
+                         edges.position)
 
 
 class _LogitGrads(NamedTuple):
@@ -424,16 +425,14 @@ class _LogitGrads(NamedTuple):
         return cls(torch.empty_like(query), torch.empty_like(key), *edge_grads)
 
     def put(self, some: slice, tables: list[Tensor], edges: _Edges, logits: _Logits,
-            weight: Tensor, dot: Tensor, delta: Tensor, grad_logit: Tensor,
-            lse: Tensor | None = None) -> None:
+            weight: Tensor, dot: Tensor, delta: Tensor, grad_logit: Tensor, lse: Tensor) -> None:
         """Those of some heads, by the gradients ``dot`` of weights and their mean ``delta`` by
         weights, with room for those of logits."""
         query, key = logits.query, logits.key
         grad_query, grad_key = (table[:len(query)] for table in tables)
         edge_grads = [weight.new_empty(len(grad), len(query)) for grad in (self.bias, self.gate)]
-        edges.run_by_key(_softmax_backward, query, key, *logits.modifiers, weight,
-                         delta if lse is None else lse, dot, delta, grad_logit, grad_key,
-                         *edge_grads, edges.position)
+        edges.run_by_key(_softmax_backward, query, key, *logits.modifiers, weight, lse, dot, delta,
+                         grad_logit, grad_key, *edge_grads, edges.position)
         edges.run(_weighted_sums, key, grad_logit, grad_query)
         self.query[:, some] = grad_query.transpose(0, 1)
         self.key[:, some] = grad_key.transpose(0, 1)
@@ -663,8 +662,7 @@ def _weighted_sums(spans, x, weight, out, edge_key, indptr):
         for i in range(begin, end):
             clear_row(out[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            add_weighted(out[head], i, weight[head, first:], x[head], 0,
-                         edge_key[first:], n)
+            add_weighted(out[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
 
 
 @jit

@@ -334,7 +334,7 @@ def _attention_forward(spans, query, key, value, bias, gate, scale, seed, thresh
                     if threshold > 0:
                         for e in range(n):
                             weight[e] *= keep(seed, threshold, keep_scale,
-                                               (first + e) * heads + head)
+                                              (first + e) * heads + head)
                     add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
                 if up == last_key:
                     lse[row] = high[r]
@@ -389,7 +389,7 @@ def _attention_backward_kernel(
                     if threshold > 0:
                         for e in range(n):
                             kept[e] = keep(seed, threshold, keep_scale,
-                                            (first + e) * heads + head)
+                                           (first + e) * heads + head)
                     for e in range(whole_vectors(n)):
                         weight[e] = exp(weight[e] - lse[row])
                     for e in range(whole_vectors(n)):
