@@ -23,7 +23,10 @@ def threads(request, monkeypatch):
     ways = {'openmp': _threads._openmp, 'one granted': lambda process: OneThread,
             'pool': lambda process: None}
     monkeypatch.setattr(_threads, '_openmp', ways[request.param])
-    return request.param
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield request.param
+    torch.set_num_threads(before)
 
 
 def test_torch_has_openmp_here():
@@ -43,6 +46,23 @@ def test_calls_run_side_by_side(threads):
         pytest.skip('one after the other is what this way is about')
     together = threading.Barrier(2, timeout=20)
     run_calls([(together.wait,), (together.wait,)])
+
+
+@pytest.mark.parametrize('num_threads', [1, 2])
+def test_as_many_at_a_time_as_torch_has_threads(threads, num_threads):
+    torch.set_num_threads(num_threads)
+    lock, running, most = threading.Lock(), [], []
+
+    def work():
+        with lock:
+            running.append(None)
+            most.append(len(running))
+        time.sleep(0.01)
+        with lock:
+            running.pop()
+
+    run_calls([(work,)] * 6)
+    assert len(most) == 6 and max(most) <= num_threads
 
 
 def test_an_error_reaches_the_caller(threads):
