@@ -271,25 +271,25 @@ class BipartiteGraph:
 
     @cached_property
     def by_query(self) -> tuple[Tensor, Tensor]:
-        """The edges as kernels read them: ``indptr``, and the key of each edge in int32, half of
-        the bytes, where that is enough."""
+        """The edges as kernels read them, again and again: ``indptr``, and the key of each edge in
+        as few bytes as are enough, uint16, int32 or int64."""
         return self.indptr, _narrow(self.key, self.num_keys)
 
     @cached_property
     def by_key(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key: CSC pointer, int64 ``[num_keys + 1]``, query of each edge, and
-        the permutation ``[num_edges]`` that takes them there from the order by query, both int32
-        where that is enough."""
+        """The edges sorted by key: CSC pointer, int64 ``[num_keys + 1]``; the query of each edge,
+        uint16, int32 or int64; and the permutation ``[num_edges]`` that takes them there from the
+        order by query, int32 or int64."""
         if self.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
             position = np.arange(self.num_edges, dtype=np.int32 if self.num_edges < 2**31 else int)
-            csc = sp.csr_array((position, self.by_query[1].numpy(), self.indptr.numpy()),
+            csc = sp.csr_array((position, self.key.numpy(), self.indptr.numpy()),
                                shape=(self.num_queries, self.num_keys)).tocsc()
             indptr, query, perm = (torch.from_numpy(part)
                                    for part in (csc.indptr, csc.indices, csc.data))
-        else:
-            key, perm = torch.sort(self.key, stable=True)
-            indptr, query = index2ptr(key, self.num_keys), self.query[perm]
-        return indptr.long(), _narrow(query, self.num_queries), _narrow(perm, self.num_edges)
+            return indptr.long(), _narrow(query, self.num_queries), perm
+        key, perm = torch.sort(self.key, stable=True)
+        return (index2ptr(key, self.num_keys), _narrow(self.query[perm], self.num_queries),
+                perm.int() if self.num_edges < 2**31 else perm)
 
     @property
     def edge_prob(self) -> Tensor | None:
@@ -598,8 +598,9 @@ def _sort_pairs(pair: Tensor, edge_prob: Tensor | None = None) -> tuple[Tensor, 
 
 
 def _narrow(index: Tensor, bound: int) -> Tensor:
-    """In int32 if numbers below ``bound`` fit."""
-    return index.to(torch.int32 if bound <= 2**31 else torch.int64)
+    """Numbers below ``bound`` in as few bytes as are enough."""
+    dtypes = {2**16: torch.uint16, 2**31: torch.int32, 2**63: torch.int64}
+    return index.to(next(dtype for most, dtype in dtypes.items() if bound <= most))
 
 
 def _join_ptr(ptrs: list[Tensor], starts: list[int]) -> Tensor:

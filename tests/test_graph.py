@@ -99,11 +99,22 @@ def test_pointers_and_degrees_follow_from_the_mask(name):
 def test_by_key_is_the_edges_sorted_by_key(name):
     graph = GRAPHS[name]()
     indptr, query, perm = graph.by_key
-    assert perm.sort()[0].equal(torch.arange(graph.num_edges))
+    assert perm.sort()[0].equal(torch.arange(graph.num_edges, dtype=torch.int32))
+    assert query.dtype == torch.uint16
+    query = query.long()
     assert query.equal(graph.query[perm])
     pair = graph.key[perm] * graph.num_queries + query
     assert pair.equal(pair.sort()[0])
     assert indptr.diff().equal(graph.out_degree()) and indptr.dtype == torch.long
+
+
+@pytest.mark.parametrize('num_keys, dtype', [
+    (2**16, torch.uint16), (2**16 + 1, torch.int32), (2**31, torch.int32),
+    (2**31 + 1, torch.int64)])
+def test_kernels_read_keys_in_as_few_bytes_as_are_enough(num_keys, dtype):
+    graph = BipartiteGraph(edges((0, 1), (num_keys - 1, 0))[:, [1, 0]], 2, num_keys)
+    assert graph.by_query[1].dtype == dtype
+    assert graph.by_query[1].long().equal(graph.key)
 
 
 @pytest.mark.parametrize('name', GRAPHS)

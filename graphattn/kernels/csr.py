@@ -92,9 +92,9 @@ def _to_queries(edge_weight: Tensor, at_key: Tensor, graph: BipartiteGraph) -> T
 
 def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Tensor:
     indptr, query, perm = graph.by_key
-    return _csr(indptr, query, edge_weight[perm], graph.num_queries) @ at_query
+    return _csr(indptr, query.long(), edge_weight[perm], graph.num_queries) @ at_query
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    return torch.sparse_csr_tensor(indptr.to(column.dtype), column, values.contiguous(),
+    return torch.sparse_csr_tensor(indptr, column, values.contiguous(),
                                    size=(indptr.numel() - 1, num_columns), check_invariants=False)
