@@ -547,11 +547,11 @@ _EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
 def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:
-    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges: several for each
-    thread, which may not be equally fast, and which all wait for the last."""
+    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges, two for each
+    thread: they may not be equally fast, and wait for one another."""
     heads, channels = len(rows), rows[0, :1].numel()
     num_products = int(indptr[-1]) * heads * channels
-    num_parts = min(4 * torch.get_num_threads(), 1 + num_products // GRAIN)
+    num_parts = min(2 * torch.get_num_threads(), 1 + num_products // GRAIN)
     one_block = np.array([0, indptr.numel() - 1])
     spans, part_ptr = cut_into_spans(indptr.numpy(), one_block, heads, num_parts)
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (rows, *arguments, indptr)]
