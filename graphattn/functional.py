@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 # By the number of keys, the share of the pairs above which masked dense attention takes less time
 # than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
-# and the dense one took 2.7 and 3.1 ms at 20 % and 3.5 and 3.1 ms at 35 % of 256 x 256 pairs, 24
-# and 27 ms at 50 % and 29 and 26 ms at 65 % of 1,024 x 1,024, 579 and 661 ms at 50 % and 853 and
-# 792 ms at 95 % of 4,096 x 4,096. The forward pass alone is faster dense for complete graphs only,
-# which need no mask. To measure another machine: python -m experiments.benchmarks.crossover.
-DENSE_ABOVE = {256: 0.3, 1024: 0.55, 4096: 0.7}
+# and the dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28
+# and 38 ms at 85 % and 32 and 39 ms at 95 % of 1,024 x 1,024, 688 and 945 ms at 95 % of 4,096 x
+# 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
+# so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
+DENSE_ABOVE = {256: 0.6, 1024: 1.}
 
 
 def edge_attention(

@@ -45,19 +45,24 @@ def test_sparse_graphs_are_fused(loaded):
     assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
 
 
-@pytest.mark.parametrize('n', [20, 256, 512, 1024])
-def test_nearly_full_graphs_are_dense_in_training(loaded, n):
-    shares = functional.DENSE_ABOVE
-    below, above = shares.get(n, min(shares.values())), shares.get(n, 0.6)
-    assert run(RandomKeys(int(n * below) - 1).build(n, seed=0), loaded) == 'numba'
-    almost = RandomKeys(int(n * above) + 2).build(n, seed=0)
+@pytest.mark.parametrize('n, share', [(20, 0.6), (256, 0.6), (512, 0.8)])
+def test_nearly_full_graphs_are_dense_in_training(loaded, monkeypatch, n, share):
+    monkeypatch.setattr(functional, 'DENSE_ABOVE', {256: 0.6, 1024: 1.})
+    assert run(RandomKeys(int(n * share) - 1).build(n, seed=0), loaded) == 'numba'
+    almost = RandomKeys(int(n * share) + 1).build(n, seed=0)
     assert run(almost, loaded) == 'sdpa'
     with torch.no_grad():
         assert run(almost, loaded) == 'numba'
 
 
+def test_large_graphs_are_fused_unless_complete(loaded):
+    n = max(functional.DENSE_ABOVE)
+    assert run(RandomKeys(n - 1).build(n, seed=0), loaded) == 'numba'
+    assert run(Full().build(n), loaded) == 'sdpa'
+
+
 def test_size_means_the_keys_of_a_block(loaded):
-    block = RandomKeys(10).build(20, seed=0)
+    block = RandomKeys(14).build(20, seed=0)
     assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'
 
 
