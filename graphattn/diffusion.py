@@ -146,6 +146,12 @@ def check_hops(hops: int | float) -> None:
         check_size('hops', hops)
 
 
+def check_recompute(recompute: bool, hops: int | float) -> None:
+    if recompute and hops == math.inf:
+        raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop is "
+                         "kept of them, and each step of their gradient would compute all again")
+
+
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
     if isinstance(teleport, Tensor):
         check_floating('teleport', teleport)

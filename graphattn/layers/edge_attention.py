@@ -16,6 +16,7 @@ from torch_geometric.utils import softmax
 from graphattn import functional
 from graphattn.diffusion import (
     check_hops,
+    check_recompute,
     check_teleport,
     diffuse,
     is_one_hop,
@@ -84,10 +85,7 @@ class EdgeAttention(MessagePassing):
             functional.kernels.load(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
-        if recompute and hops == math.inf:
-            raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop "
-                             "is kept of them, and each step of their gradient would compute all "
-                             "again")
+        check_recompute(recompute, hops)
         self.dropout = dropout
         self.hops = hops
         self.teleport = teleport

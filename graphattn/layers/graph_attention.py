@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from graphattn import functional
+from graphattn.diffusion import check_recompute
 from graphattn.graph import BipartiteGraph
+from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
@@ -41,8 +44,10 @@ class GraphAttention(nn.Module):
         learn_teleport (bool): Every head learns a teleport of its own, one number for all hops,
             as the sigmoid of a parameter; ``teleport`` is where it begins.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        recompute (bool): Compute weights and hops along edges again in the backward pass, see
-            :class:`EdgeAttention`.
+        recompute (bool): Keep nothing but the tokens for the backward pass, which projects them,
+            asks the source and takes the hops once more; gradients are the same bit for bit. Not
+            for infinitely many hops. A mask of pairs that is given to a call is not recomputed.
+            With the flag of this name :class:`EdgeAttention` keeps query, key and value.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
@@ -81,7 +86,9 @@ class GraphAttention(nn.Module):
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
         self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
-                                       teleport=teleport, recompute=recompute)
+                                       teleport=teleport)
+        check_recompute(recompute, hops)
+        self.recompute = recompute
         self.teleport_logit = nn.Parameter(torch.empty(heads)) if learn_teleport else None
         self._reset_teleport()
 
@@ -134,7 +141,16 @@ class GraphAttention(nn.Module):
             ValueError: There is neither a source nor a graph, or one of them does not fit the
                 heads or the tokens.
         """
-        source = self.source if source is None else source
+        # A mask that is given keeps its bias: the second pass would not compute what the first did.
+        recompute = self.recompute and not isinstance(graph, PairMask)
+        attend = partial(checkpointed, self._attend) if recompute else self._attend
+        out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
+                            generator=generator)
+        return (out, graph) if return_graph else out
+
+    def _attend(self, x: Tensor, ptr: Tensor, *, source: GraphSource | None,
+                graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
+                ) -> tuple[Tensor, BipartiteGraph | PairMask]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
         if graph is None:
@@ -148,8 +164,7 @@ class GraphAttention(nn.Module):
         else:
             terms = {} if source is None else source.logit_terms(graph)
             out = self._along_edges(query, key, value, graph, terms)
-        out = self.lin_out(out.flatten(1))
-        return (out, graph) if return_graph else out
+        return self.lin_out(out.flatten(1)), graph
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
+from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_heads
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
@@ -149,7 +148,7 @@ num_blocks=2, density=32.4%))
         x = self._embed(tokens, ptr, segments)
         graphs, shared = [], None
         for layer in self.layers:
-            run = partial(_checkpointed, layer) if self.checkpoint_layers else layer
+            run = partial(checkpointed, layer) if self.checkpoint_layers else layer
             x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
                            return_graph=True)
             graphs.append(graph)
@@ -188,29 +187,6 @@ num_blocks=2, density=32.4%))
                              f"a model with more")
         start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
         return torch.arange(tokens.numel(), device=tokens.device) - start
-
-
-def _checkpointed(layer: EncoderLayer, x: Tensor, ptr: Tensor, *,
-                  generator: torch.Generator | None,
-                  **options) -> tuple[Tensor, BipartiteGraph | PairMask]:
-    # torch rewinds its default generator itself, and no other.
-    rewound = nullcontext() if generator is None else _Rewound(generator)
-    return checkpoint(layer, x, ptr, use_reentrant=False, generator=generator, **options,
-                      context_fn=lambda: (nullcontext(), rewound))
-
-
-class _Rewound:
-    """Inside, a generator draws again what it draws from now on; outside, it does not notice."""
-
-    def __init__(self, generator: torch.Generator):
-        self.generator, self.state = generator, generator.get_state()
-
-    def __enter__(self):
-        self.state_before = self.generator.get_state()
-        self.generator.set_state(self.state)
-
-    def __exit__(self, *error):
-        self.generator.set_state(self.state_before)
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int) -> None:

@@ -9,9 +9,10 @@ from torch import nn
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
 from graphattn.pair_mask import FreeLayout, PairMask
 from graphattn.patterns import Full, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 from tests.graphs import random_graph
+from tests.kernels.test_diffusion import saved_bytes
 
 PTR = torch.tensor([0, 5, 6, 14])
 
@@ -200,10 +201,45 @@ def test_hops_along_the_edges_of_any_source(source, learn_teleport):
     assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
 
 
-def test_a_layer_hands_recompute_on():
-    layer = EncoderLayer(8, 2, PatternSource(SlidingWindow(1)), hops=3, recompute=True)
-    assert layer.attention.attention.recompute
-    assert not EncoderLayer(8, 2, hops=3).attention.attention.recompute
+@pytest.mark.parametrize('hops', [1, 3])
+@pytest.mark.parametrize('source', [
+    lambda: PatternSource(SlidingWindow(1)), lambda: BlockModelSource(2, 4, 8),
+    lambda: LearnedMaskSource(2, 8)],
+    ids=['pattern', 'block_model', 'learned_mask'])
+def test_recomputed_gradients_are_those_of_what_is_kept(source, hops):
+    torch.manual_seed(0)
+    options = dict(hops=hops, teleport=0.2, learn_teleport=hops > 1)
+    layer = EncoderLayer(8, 2, source(), dropout=0.3, attention_dropout=0.4, **options).double()
+    x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
+    results = []
+    for layer.attention.recompute in (False, True):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            once = torch.Generator().manual_seed(1)  # would draw another graph if asked again
+            out = layer(x, PTR, generator=once)
+            torch.rand(7)  # the backward pass finds another state of the generator
+            results.append((out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()],
+                                                      allow_unused=True, materialize_grads=True)))
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize('hops', [1, 5])
+def test_recomputing_keeps_the_tokens_alone(hops):
+    x, ptr = torch.randn(60, 8, requires_grad=True), torch.tensor([0, 60])
+    graph = random_graph(60, 60, 0.2)
+
+    def kept(recompute):
+        attention = GraphAttention(8, 2, hops=hops, teleport=0.1, backend='numba',
+                                   recompute=recompute)
+        return saved_bytes(lambda: attention(x, ptr, graph=graph))
+
+    assert kept(recompute=True) == x.nbytes + ptr.nbytes
+    assert kept(recompute=False) > (4 + hops) * x.nbytes
+
+
+def test_infinitely_many_hops_are_not_recomputed():
+    with pytest.raises(ValueError, match="'recompute' must be False"):
+        GraphAttention(8, 2, hops=math.inf, teleport=0.1, recompute=True)
 
 
 def test_a_learned_teleport_begins_where_it_is_told_to():
