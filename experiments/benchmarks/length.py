@@ -6,11 +6,15 @@
 The question of Diffuser's Fig. S.4, for one sequence and a training step of one layer. Full
 attention comes twice: torch's SDPA, which keeps no weights, and eager attention, which forms them
 and is what the papers compare with. Neither holds a graph; the others' peaks include theirs. Five
-hops come twice too, kept for the backward pass or recomputed in it.
+hops come twice too: with what the backward pass needs kept, or recomputed from the tokens.
+
+Peaks are of memory in use. A process holds more than that, as its allocator keeps holes of what
+was freed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -162,10 +166,18 @@ def peak_bytes(case: str, n: int) -> int:
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
+    free_at_once()
     Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
     before = memory('VmRSS')
     train_step(layer, x, torch.tensor([0, n]))
     return memory('VmHWM') - before
+
+
+def free_at_once(threshold: int = 1 << 17) -> None:
+    """Larger blocks of memory go back to the system when they are freed. Else glibc soon keeps all
+    below 32 MiB, and the peak depends on which holes fit the next block."""
+    M_MMAP_THRESHOLD = -3
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, threshold)
 
 
 def compile_kernels(layer: EncoderLayer) -> None:

@@ -27,17 +27,21 @@ from graphattn.kernels.rows import (
     add_row,
     add_weighted,
     add_weighted_and_dots,
+    claim,
     clear_row,
     copy_row,
     cut_into_spans,
+    dot_of_rows,
     dots,
     exponentials,
+    finish_and_claim,
     jit,
     jit_inline,
     keep,
     longest_row,
     modify,
     multiply_row,
+    wait_for_all,
     whole_vectors,
 )
 from graphattn.kernels.vectors import exp
@@ -358,22 +362,22 @@ class _Edges(NamedTuple):
     query: Tensor
     position: Tensor
 
-    def run(self, kernel, *arguments) -> None:
-        """``kernel`` on every query."""
-        _run(kernel, self.indptr, *arguments, self.key)
+    def run(self, kernel, *arguments, num_phases: int = 1) -> None:
+        """``kernel`` on every query, in each of its phases."""
+        _run(kernel, num_phases, self.indptr, *arguments, self.key)
 
-    def run_by_key(self, kernel, *arguments) -> None:
-        """``kernel`` on every key."""
-        _run(kernel, self.key_indptr, *arguments, self.query)
+    def run_by_key(self, kernel, *arguments, num_phases: int = 1) -> None:
+        """``kernel`` on every key, in each of its phases."""
+        _run(kernel, num_phases, self.key_indptr, *arguments, self.query)
 
     def by_key(self, weight: Tensor) -> Tensor:
         """``[heads, num_edges]`` in the order of the transposed graph."""
         by_key = torch.empty_like(weight, memory_format=torch.contiguous_format)
-        _run(_to_key_order, self.key_indptr, weight.contiguous(), by_key, self.position)
+        _run(_to_key_order, 1, self.key_indptr, weight.contiguous(), by_key, self.position)
         return by_key
 
     def to_query_order(self, by_key: Tensor, out: Tensor) -> None:
-        _run(_to_query_order, self.key_indptr, by_key, out, self.position)
+        _run(_to_query_order, 1, self.key_indptr, by_key, out, self.position)
 
     def sorted(self, values: Tensor | None) -> Tensor | None:
         """``[num_edges, heads or 1]`` in the order of the transposed graph."""
@@ -444,11 +448,13 @@ class _LogitGrads(NamedTuple):
 
 
 class _Hops(NamedTuple):
-    """Where the hops of some heads start, their chance to go back there, and what each brought."""
+    """Where the hops of some heads start, their chance to go back there, and what each brought to
+    all heads."""
 
     start: Tensor
     chance: Tensor
     messages: Tensor
+    first_head: int
     tables: list[Tensor]
 
     @classmethod
@@ -456,17 +462,18 @@ class _Hops(NamedTuple):
            messages: Tensor) -> _Hops:
         start = _apart(value, some, tables[0])
         chance = teleport[..., some].detach().to(start.dtype).transpose(1, 2).contiguous()
-        return cls(start, chance.unsqueeze(3), messages[:, some],
-                   [table[:len(start)] for table in tables[1:]])
+        rooms = [table[:len(start)] for table in tables[1:]]
+        return cls(start, chance, messages, some.start, rooms)
 
     def walk(self, edges: _Edges, weight: Tensor) -> Tensor:
         """Where they arrive."""
-        x, (after, other, unkept) = self.start, self.tables
-        for hop in reversed(range(len(self.chance))):
-            message = self.messages[hop] if len(self.messages) else unkept
-            edges.run(_hop, x, weight, self.start, self.chance[hop], message, after)
-            x, after, other = after, other, after
-        return x
+        after, other, unkept = self.tables
+        messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
+            unkept.unsqueeze(0), 0)
+        num_hops = len(self.chance)
+        edges.run(_walk, self.start, weight, self.chance, messages, first_head, after, other,
+                  num_phases=num_hops)
+        return (after if num_hops % 2 else other) if num_hops else self.start
 
 
 class _HopGrads(NamedTuple):
@@ -484,26 +491,20 @@ class _HopGrads(NamedTuple):
             dot: Tensor) -> Tensor:
         """Those of some heads, whose weights come by key. Puts the gradient of each weight into
         ``dot``, unless that is empty; returns their mean by weights for each query."""
-        start, chance, messages, (grad, going_on, x, grad_start) = hops
+        start, chance, messages, first_head, (grad, going_on, x, grad_start) = hops
         _apart(grad_out, some, grad)
-        stop = torch.cat([chance, torch.ones_like(chance[:1])])  # after the last hop for certain
-        torch.mul(1 - stop[0], grad, out=x)
-        torch.mul(stop[0], grad, out=grad_start)
-        delta = start.new_zeros(start.shape[:2])
-        for hop in range(len(chance)):  # the last hop first
-            if len(self.teleport):
-                change = (grad * (start - messages[hop])).sum(dim=2)
-                self.teleport[hop, :, some] = change.t()
-            # What a message brings is a sum by weights, and so is what its gradient gives them.
-            delta += torch.mul(x, messages[hop], out=grad).sum(dim=2)
-            # It started from the values, or from what the hop before it made of its message.
-            is_first = hop == len(chance) - 1
-            message, back = (start, torch.zeros_like(stop[0])) if is_first else (
-                messages[hop + 1], chance[hop + 1])
-            edges.run_by_key(_hop_back, x, weight, start, message, back, stop[hop + 1], grad,
-                             going_on, grad_start, dot, hop == 0)
-            going_on, x = x, going_on
+        stop = chance[0] if len(chance) else torch.ones_like(start[..., 0])
+        torch.mul(1 - stop.unsqueeze(2), grad, out=x)
+        torch.mul(stop.unsqueeze(2), grad, out=grad_start)
+        delta = torch.zeros_like(stop)
+        grad_chance = torch.empty_like(chance if len(self.teleport) else chance[:, :0])
+        if len(self.teleport):
+            torch.sum(grad * (start - messages[0, some]), dim=2, out=grad_chance[0])
+        edges.run_by_key(_walk_back, x, weight, start, chance, messages, first_head, grad, going_on,
+                         grad_start, grad_chance, dot, delta, num_phases=len(chance))
         self.value[:, some] = grad_start.transpose(0, 1)
+        if len(self.teleport):
+            self.teleport[..., some] = grad_chance.transpose(1, 2)
         return delta
 
 
@@ -546,26 +547,32 @@ def _heads_at_once(num_heads: int, num_edges: int) -> list[slice]:
 _EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
-def _run(kernel, indptr: Tensor, rows: Tensor, *arguments) -> None:
-    """``kernel`` on ``rows`` of some heads, along pieces of equally many edges, two for each
-    thread: they may not be equally fast, and wait for one another."""
+def _run(kernel, num_phases: int, indptr: Tensor, rows: Tensor, *arguments) -> None:
+    """``kernel`` on ``rows`` of some heads, along spans of equally many edges: threads may not be
+    equally fast, and wait for one another, so that each takes the next span when it is done."""
     heads, channels = len(rows), rows[0, :1].numel()
     num_products = int(indptr[-1]) * heads * channels
-    num_parts = min(2 * torch.get_num_threads(), 1 + num_products // GRAIN)
+    num_threads = min(torch.get_num_threads(), 1 + num_products // GRAIN)
+    num_spans = 1 if num_threads == 1 else _SPANS_PER_THREAD * num_threads
     one_block = np.array([0, indptr.numel() - 1])
-    spans, part_ptr = cut_into_spans(indptr.numpy(), one_block, heads, num_parts)
+    spans, _ = cut_into_spans(indptr.numpy(), one_block, heads, num_spans)
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in (rows, *arguments, indptr)]
-    run_calls([(kernel, part, *arrays) for part in np.split(spans, part_ptr[1:-1])])
+    progress = np.zeros((num_phases, 2), np.int64)
+    run_calls([(kernel, spans, progress, *arrays)] * num_threads)
+
+
+_SPANS_PER_THREAD = 16
 
 
 # Kernels #############################################################################
 
 
 @jit
-def _softmax(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head,
-             num_heads, weight, lse, edge_key, indptr):
+def _softmax(spans, progress, query, key, bias, gate, scale, seed, threshold, keep_scale,
+             first_head, num_heads, weight, lse, edge_key, indptr):
     logit = np.empty(longest_row(spans, indptr), query.dtype)
-    for span in range(len(spans)):
+    span = claim(progress, 0)
+    while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
@@ -582,6 +589,7 @@ def _softmax(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, 
                 row_weight = weight[head, first:first + n]
                 for e in range(n):
                     row_weight[e] = logit[e] / total
+        span = claim(progress, 0)
 
 
 @jit_inline
@@ -596,10 +604,11 @@ def _weigh(weight, key, j, query, bias, gate, scale, lse, row_query, head, first
 
 
 @jit
-def _softmax_by_key(spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head,
-                    num_heads, weight, lse, position, edge_query, indptr):
+def _softmax_by_key(spans, progress, query, key, bias, gate, scale, seed, threshold, keep_scale,
+                    first_head, num_heads, weight, lse, position, edge_query, indptr):
     row_weight = np.empty(longest_row(spans, indptr), query.dtype)
-    for span in range(len(spans)):
+    span = claim(progress, 0)
+    while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
@@ -612,17 +621,19 @@ def _softmax_by_key(spans, query, key, bias, gate, scale, seed, threshold, keep_
             target = weight[head, first:first + n]
             for e in range(n):
                 target[e] = row_weight[e]
+        span = claim(progress, 0)
 
 
 @jit
 def _softmax_backward(
-        spans, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head, num_heads,
-        weight, lse, dot, delta, grad_logit, grad_key, grad_bias, grad_gate, position, edge_query,
-        indptr):
+        spans, progress, query, key, bias, gate, scale, seed, threshold, keep_scale, first_head,
+        num_heads, weight, lse, dot, delta, grad_logit, grad_key, grad_bias, grad_gate, position,
+        edge_query, indptr):
     """From the edges to each key; leaves what queries need in ``grad_logit``, in their order."""
     longest = longest_row(spans, indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
-    for span in range(len(spans)):
+    span = claim(progress, 0)
+    while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for j in range(begin, end):
             clear_row(grad_key[head], j)
@@ -653,54 +664,83 @@ def _softmax_backward(
             for e in range(n):
                 grad_logit[head, np.uint64(row_position[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
+        span = claim(progress, 0)
 
 
 @jit
-def _weighted_sums(spans, x, weight, out, edge_key, indptr):
-    for span in range(len(spans)):
+def _weighted_sums(spans, progress, x, weight, out, edge_key, indptr):
+    span = claim(progress, 0)
+    while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
             clear_row(out[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
             add_weighted(out[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
+        span = claim(progress, 0)
 
 
 @jit
-def _hop(spans, x, weight, start, chance, message, out, edge_key, indptr):
-    """``_weighted_sums``, and back to the start by chance."""
-    for span in range(len(spans)):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        for i in range(begin, end):
-            clear_row(message[head], i)
-            first, n = indptr[i], indptr[i + 1] - indptr[i]
-            add_weighted(message[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
-            _restart(out[head], i, message[head], start[head], chance[head, i, 0], i)
+def _walk(spans, progress, start, weight, chance, messages, first_head, after, other, edge_key,
+          indptr):
+    """For each hop ``_weighted_sums``, and back to the start by chance."""
+    x = start
+    for hop in range(len(chance) - 1, -1, -1):
+        kept = min(hop, len(messages) - 1)
+        span = claim(progress, hop)
+        while span < len(spans):
+            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+            message = messages[kept, first_head + head]
+            for i in range(begin, end):
+                clear_row(message, i)
+                first, n = indptr[i], indptr[i + 1] - indptr[i]
+                add_weighted(message, i, weight[head, first:], x[head], 0, edge_key[first:], n)
+                _restart(after[head], i, message, start[head], chance[hop, head, i], i)
+            span = finish_and_claim(progress, hop)
+        wait_for_all(spans, progress, hop)
+        x, after, other = after, other, after
 
 
 @jit
-def _hop_back(spans, x, weight, start, message, chance, stop, grad, going_on, grad_start, dot,
-              is_last, edge_query, indptr):
-    """``_weighted_sums`` of ``x``, of which a part stops and the rest goes on, and on every edge
-    ``<x_j, y_i>``, added to those of later hops, where y is what the hop started from."""
+def _walk_back(spans, progress, x, weight, start, chance, messages, first_head, grad, going_on,
+               grad_start, grad_chance, dot, delta, edge_query, indptr):
+    """For each hop ``_weighted_sums`` of ``x``, of which a part stops and the rest goes on, and on
+    every edge ``<x_j, y_i>``, added to those of later hops, where y is what the hop started from:
+    the values, or what the hop before it made of its message. What a hop brought is a sum by
+    weights, and so is what its gradient ``x`` gives them."""
     y = np.empty((1, x.shape[2]), x.dtype)
-    for span in range(len(spans)):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        for i in range(begin, end):
-            clear_row(grad[head], i)
-            first, n = indptr[i], indptr[i + 1] - indptr[i]
-            row_weight, row_query = weight[head, first:], edge_query[first:]
-            if dot.shape[1] == 0:
-                add_weighted(grad[head], i, row_weight, x[head], 0, row_query, n)
-            else:
-                row_dot = dot[head, first:first + n]
-                if is_last:
-                    for e in range(n):
-                        row_dot[e] = 0
-                _restart(y, 0, message[head], start[head], chance[head, i, 0], i)
-                add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head], row_query, n)
-            copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
-            multiply_row(going_on[head], i, grad.dtype.type(1 - stop[head, i, 0]))
-            add_row(grad_start[head], i, stop[head, i, 0], grad[head], i)
+    for hop in range(len(chance)):  # the last hop first
+        before, is_first = hop + 1, hop == len(chance) - 1
+        span = claim(progress, hop)
+        while span < len(spans):
+            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+            brought = messages[hop, first_head + head]
+            message = start[head] if is_first else messages[before, first_head + head]
+            for i in range(begin, end):
+                back = x.dtype.type(0) if is_first else chance[before, head, i]
+                stop = x.dtype.type(1) if is_first else back
+                clear_row(grad[head], i)
+                delta[head, i] += dot_of_rows(x[head], brought, i)
+                first, n = indptr[i], indptr[i + 1] - indptr[i]
+                row_weight, row_query = weight[head, first:], edge_query[first:]
+                if dot.shape[1] == 0:
+                    add_weighted(grad[head], i, row_weight, x[head], 0, row_query, n)
+                else:
+                    row_dot = dot[head, first:first + n]
+                    if hop == 0:
+                        for e in range(n):
+                            row_dot[e] = 0
+                    _restart(y, 0, message, start[head], back, i)
+                    add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head],
+                                          row_query, n)
+                if grad_chance.shape[1] > 0 and not is_first:
+                    grad_chance[before, head, i] = (dot_of_rows(grad[head], start[head], i)
+                                                    - dot_of_rows(grad[head], message, i))
+                copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
+                multiply_row(going_on[head], i, x.dtype.type(1 - stop))
+                add_row(grad_start[head], i, stop, grad[head], i)
+            span = finish_and_claim(progress, hop)
+        wait_for_all(spans, progress, hop)
+        x, going_on = going_on, x
 
 
 @jit_inline
@@ -713,18 +753,24 @@ def _restart(out, row, message, start, chance, i):
 
 
 @jit
-def _to_key_order(spans, by_query, by_key, position, indptr):
-    for span in range(len(spans)):
-        head, first, last = spans[span, 0], indptr[spans[span, 1]], indptr[spans[span, 2]]
+def _to_key_order(spans, progress, by_query, by_key, position, indptr):
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        first, last = indptr[begin], indptr[end]
         source, target, row = by_query[head], by_key[head, first:last], position[first:last]
         for e in range(len(row)):
             target[e] = source[np.uint64(row[e])]  # not negative, which would be looked into
+        span = claim(progress, 0)
 
 
 @jit
-def _to_query_order(spans, by_key, by_query, position, indptr):
-    for span in range(len(spans)):
-        head, first, last = spans[span, 0], indptr[spans[span, 1]], indptr[spans[span, 2]]
+def _to_query_order(spans, progress, by_key, by_query, position, indptr):
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        first, last = indptr[begin], indptr[end]
         source, target, row = by_key[head, first:last], by_query[head], position[first:last]
         for e in range(len(row)):
             target[np.uint64(row[e])] = source[e]
+        span = claim(progress, 0)

@@ -6,11 +6,12 @@ numba's cache on disk does not notice a change of this file: change or touch the
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from graphattn.kernels.vectors import (
     LANES,
     add,
+    count,
     exp,
     fetch,
     largest_lane,
@@ -19,6 +20,7 @@ from graphattn.kernels.vectors import (
     maximum,
     multiply,
     multiply_add,
+    seen,
     splat,
     store,
     sum_lanes,
@@ -57,6 +59,32 @@ def cut_into_spans(indptr, query_ptr, heads, num_parts):
             end_span, done = end_span + 1, done + size
     part_ptr[num_parts] = end_span
     return spans[:end_span], part_ptr
+
+
+# Threads claim spans one by one. A kernel whose phases need the results of the one before waits for
+# spans, not for threads: there may be fewer of them than it was meant for. ``progress`` counts how
+# many were claimed, and how many are finished, in each phase.
+
+
+@jit_inline
+def claim(progress, phase):
+    """The number of a span that no thread has claimed, or one past them."""
+    return count(progress, 2 * phase)
+
+
+@jit_inline
+def finish_and_claim(progress, phase):
+    count(progress, 2 * phase + 1)
+    return claim(progress, phase)
+
+
+@jit_inline
+def wait_for_all(spans, progress, phase):
+    while seen(progress, 2 * phase + 1) < len(spans):
+        give_way()
+
+
+give_way = types.ExternalFunction('sched_yield', types.int32())
 
 
 @jit

@@ -167,6 +167,25 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
     return _Vector(a.dtype, 4)(a, b, c, d), codegen
 
 
+@intrinsic
+def count(typingctx, counters, position):
+    """Adds 1 to ``counters.flat[position]``, which threads share; returns what it was. What a
+    thread has written before is seen by those that see the count."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, types.int64)
+        return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
+    return types.int64(counters, position), codegen
+
+
+@intrinsic
+def seen(typingctx, counters, position):
+    """What others have counted."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, types.int64)
+        return builder.load_atomic(pointer, 'acquire', 8)
+    return types.int64(counters, position), codegen
+
+
 def exp(x):
     """e to the power of a number; of a float32 to a relative error of 3e-7, in vector registers,
     and 0 below e^-87."""

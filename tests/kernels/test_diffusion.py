@@ -406,6 +406,26 @@ def test_bit_for_bit_the_same_in_any_number_of_threads(name, run, with_threads):
         assert_same(with_threads(num_threads, train), expected, 0)
 
 
+@pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
+def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeypatch):
+    """Were there fewer threads than asked for, all work would be the first one's."""
+    graph = GRAPHS[name]()
+    inputs = draw(graph, dtype=torch.float32)
+
+    def train():
+        return with_grads(diffuse_in_one(graph, inputs, hops=6, teleport=0.1), inputs)
+
+    def one_after_the_other(calls):
+        called.append(len(calls))
+        for kernel, *arguments in calls:
+            kernel(*arguments)
+
+    called, expected = [], with_threads(3, train)
+    monkeypatch.setattr(diffusion, 'run_calls', one_after_the_other)
+    assert_same(with_threads(3, train), expected, 0)
+    assert max(called) == 3
+
+
 @pytest.mark.parametrize('hops', [1, 2])
 def test_more_tokens_than_16_bits_can_number(hops):
     num_tokens, query = 2**16 + 3, torch.arange(2**16 + 3)
