@@ -237,6 +237,13 @@ def test_recomputing_keeps_the_tokens_alone(hops):
     assert kept(recompute=False) > (4 + hops) * x.nbytes
 
 
+def test_a_mask_that_is_given_is_not_recomputed():
+    mask, x = hard_mask(), torch.randn(14, 8, dtype=torch.double)
+    layer = GraphAttention(8, 2, hops=2, teleport=0.1, recompute=True).double()
+    layer(x, PTR, graph=mask).sin().sum().backward()  # the mask keeps its bias, for other layers
+    assert mask.values.grad.any()
+
+
 def test_infinitely_many_hops_are_not_recomputed():
     with pytest.raises(ValueError, match="'recompute' must be False"):
         GraphAttention(8, 2, hops=math.inf, teleport=0.1, recompute=True)
