@@ -173,11 +173,11 @@ def peak_bytes(case: str, n: int) -> int:
     return memory('VmHWM') - before
 
 
-def free_at_once(threshold: int = 1 << 17) -> None:
-    """Larger blocks of memory go back to the system when they are freed. Else glibc soon keeps all
-    below 32 MiB, and the peak depends on which holes fit the next block."""
-    M_MMAP_THRESHOLD = -3
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, threshold)
+def free_at_once() -> None:
+    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
+    all below 32 MiB, and the peak depends on which holes fit the next block."""
+    mmap_threshold = -3  # in its malloc.h
+    ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
 
 
 def compile_kernels(layer: EncoderLayer) -> None:

@@ -148,9 +148,10 @@ class GraphAttention(nn.Module):
                             generator=generator)
         return (out, graph) if return_graph else out
 
-    def _attend(self, x: Tensor, ptr: Tensor, *, source: GraphSource | None,
-                graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
-                ) -> tuple[Tensor, BipartiteGraph | PairMask]:
+    def _attend(
+        self, x: Tensor, ptr: Tensor, *, source: GraphSource | None,
+        graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
+    ) -> tuple[Tensor, BipartiteGraph | PairMask]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
         if graph is None:

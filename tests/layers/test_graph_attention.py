@@ -215,9 +215,9 @@ def test_recomputed_gradients_are_those_of_what_is_kept(source, hops):
     for layer.attention.recompute in (False, True):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            once = torch.Generator().manual_seed(1)  # would draw another graph if asked again
-            out = layer(x, PTR, generator=once)
-            torch.rand(7)  # the backward pass finds another state of the generator
+            out = layer(x, PTR, generator=(generator := torch.Generator().manual_seed(1)))
+            for other in (None, generator):  # the backward pass finds them in another state
+                torch.rand(7, generator=other)
             results.append((out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()],
                                                       allow_unused=True, materialize_grads=True)))
     assert all(map(torch.equal, *results))
