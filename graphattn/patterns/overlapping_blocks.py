@@ -21,15 +21,14 @@ class OverlappingBlocks(Pattern):
         |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
 
     which are 1.5 widths: half as many again as the :math:`\pm w/2` of ``SlidingWindow(w // 2)``.
-    It is also the window of three blocks of BigBird, whose blocks are the chunks. In a sequence no
-    longer than ``width`` every token attends to every token.
+    It is also the window of three blocks of BigBird, whose blocks are the chunks.
 
     Args:
         width (int): Width w of a block, an even number.
 
     Raises:
         TypeError: ``width`` is not an int.
-        ValueError: ``width`` is odd or below 2.
+        ValueError: ``width`` is odd or below 2, or, when built, there are fewer keys than that.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design ("cross-window attention by
     overlapping w/2 tokens").
@@ -56,6 +55,8 @@ class OverlappingBlocks(Pattern):
 
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
+        if self.width > num_keys:
+            raise ValueError(f"'width' must not exceed the {num_keys} keys (got {self.width})")
         half = self.width // 2
         chunk_start = torch.arange(num_queries) // half * half
         return key_ranges((chunk_start - half).clamp_(min=0),

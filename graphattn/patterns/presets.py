@@ -41,8 +41,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
                        num_random (64); block (1),     | GlobalTokens(num_global, random=True)
                        uniform (False),                | RandomKeys(num_random)``; see below for
                        cls_global (False)              the variants
-    ``diffuser_repo``  window (64), num_global (64),   ``OverlappingBlocks(window)
-                       num_random (64), size (4,096)   | Cropped(GlobalTokens(num_global,
+    ``diffuser_repo``  window (64), num_global (64),   ``Cropped(OverlappingBlocks(window)
+                       num_random (64), size (4,096)   | GlobalTokens(num_global,
                                                        random=True, first=window)
                                                        | RandomPairs(size * num_random), size)``
     =================  ==============================  =============================================
@@ -63,8 +63,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
       prints takes three more of either, as in ``SlidingWindow(5) | GlobalTokens(2, random=True)``.
     - ``bigbird``: its window is three blocks wide. ``block=1, num_random=2`` is the token-wise
       form of SparseBERT.
-    - ``diffuser``: ``num_random`` keys of each query and ``num_global`` tokens, at every length, as
-      the paper says; a sequence of fewer tokens is refused.
+    - ``diffuser``: the window, ``num_random`` keys of each query and ``num_global`` tokens, at
+      every length, as the paper says; a sequence of fewer tokens than any of them is refused.
     - ``diffuser_repo``: the law of the authors' code. It draws one graph of 4,096 tokens and crops
       it, so that shorter inputs keep fewer random keys and global tokens; it draws
       4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
@@ -141,9 +141,9 @@ def _random_global(num_global: int, block: int, cls_global: bool) -> Pattern:
 
 def _diffuser_repo(window: int = 64, num_global: int = 64, num_random: int = 64,
                    size: int = 4096) -> Pattern:
-    drawn_once = (GlobalTokens(num_global, random=True, first=window)
-                  | RandomPairs(size * num_random))
-    return OverlappingBlocks(window) | Cropped(drawn_once, size)
+    return Cropped(OverlappingBlocks(window)
+                   | GlobalTokens(num_global, random=True, first=window)
+                   | RandomPairs(size * num_random), size)
 
 
 PRESETS: dict[str, Callable[..., Pattern]] = {

@@ -67,9 +67,9 @@ CASES = [
     Case(P.SlidingWindow(2, causal=True), lambda i, j, n: j in (i - 2, i - 1, i), per_query=3),
     Case(P.SlidingWindow(2, dilation=3), lambda i, j, n: i - j in (-6, -3, 0, 3, 6), per_query=5),
     Case(P.SlidingWindow(10**12), lambda i, j, n: True),
-    Case(P.OverlappingBlocks(2), lambda i, j, n: abs(i - j) <= 1, per_query=3),
-    Case(P.OverlappingBlocks(6), lambda i, j, n: abs(i // 3 - j // 3) <= 1, per_query=9),
-    Case(P.OverlappingBlocks(64), lambda i, j, n: True),  # wider than any sequence here
+    Case(P.OverlappingBlocks(2), lambda i, j, n: abs(i - j) <= 1, fewest_keys=2, per_query=3),
+    Case(P.OverlappingBlocks(6), lambda i, j, n: abs(i // 3 - j // 3) <= 1, fewest_keys=6,
+         per_query=9),
     Case(P.GlobalTokens(0), lambda i, j, n: False, per_query=0),
     Case(P.GlobalTokens(2), lambda i, j, n: min(i, j) < 2, fewest=2, per_query=4),
     Case(P.GlobalTokens((4, 1)), lambda i, j, n: {i, j} & {1, 4}, fewest=5, per_query=4),
@@ -149,7 +149,8 @@ def test_edges_match_the_predicate(case):
 def test_sizes_that_do_not_fit_raise(case):
     for size in SIZES:
         if not case.takes(*size):
-            with pytest.raises(ValueError, match=r"^'(tokens|count|degree|num_keys|length)' must"):
+            with pytest.raises(ValueError,
+                               match=r"^'(tokens|count|degree|num_keys|length|width)' must"):
                 case.pattern.build(*size, seed=0)
 
 

@@ -213,22 +213,25 @@ def test_diffuser_of_65536_tokens_takes_memory_by_the_edge():
     (get('diffuser', cls_global=True, num_global=3),
      OverlappingBlocks(64) | (GlobalTokens(1) | GlobalTokens(2, random=True, first=1))
      | RandomKeys(64)),
-    (get('diffuser_repo', size=256, num_random=4, num_global=2), OverlappingBlocks(64)
-     | Cropped(GlobalTokens(2, random=True, first=64) | RandomPairs(1024), 256)),
+    (get('diffuser_repo', size=256, num_random=4, num_global=2),
+     Cropped(OverlappingBlocks(64) | GlobalTokens(2, random=True, first=64) | RandomPairs(1024),
+             256)),
 ])
 def test_get(pattern, expected):
     assert pattern == expected
 
 
-@pytest.mark.parametrize('num_tokens', [1, 2, 31, 64, 65])
-def test_a_window_wider_than_the_sequence_is_full_attention(num_tokens):
-    is_full = OverlappingBlocks(64).build(num_tokens).density() == 1
-    assert is_full == (num_tokens <= 64)
+def test_a_window_wider_than_the_sequence_is_refused():
+    assert OverlappingBlocks(64).build(64).density() == 1
+    with pytest.raises(ValueError, match=r"'width' must not exceed the 63 keys \(got 64\)"):
+        OverlappingBlocks(64).build(63)
+    with pytest.raises(ValueError, match=r"'width' must not exceed the 40 keys \(got 64\)"):
+        get('diffuser', num_global=2, num_random=2).build(40, seed=0)
 
 
 def test_diffuser_refuses_sequences_shorter_than_its_global_tokens_and_diffuser_repo_takes_them():
     with pytest.raises(ValueError, match=r"'tokens' must not exceed the 21 tokens .* \(got 64\)"):
-        get('diffuser').build(21, seed=0)
+        get('diffuser', window=16).build(21, seed=0)
     assert get('diffuser_repo').build(21, seed=0).density() == 1  # all within one window
     with pytest.raises(ValueError, match=r"'length' must not exceed the 4096 .* \(got 4097\)"):
         get('diffuser_repo').build(4097, seed=0)
