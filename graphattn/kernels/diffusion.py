@@ -498,8 +498,6 @@ class _HopGrads(NamedTuple):
         torch.mul(stop.unsqueeze(2), grad, out=grad_start)
         delta = torch.zeros_like(stop)
         grad_chance = torch.empty_like(chance if len(self.teleport) else chance[:, :0])
-        if len(self.teleport):
-            torch.sum(grad * (start - messages[0, some]), dim=2, out=grad_chance[0])
         edges.run_by_key(_walk_back, x, weight, start, chance, messages, first_head, grad, going_on,
                          grad_start, grad_chance, dot, delta, num_phases=len(chance))
         self.value[:, some] = grad_start.transpose(0, 1)
@@ -703,7 +701,7 @@ def _walk(spans, progress, start, weight, chance, messages, first_head, after, o
 @jit
 def _walk_back(spans, progress, x, weight, start, chance, messages, first_head, grad, going_on,
                grad_start, grad_chance, dot, delta, edge_query, indptr):
-    """For each hop ``_weighted_sums`` of ``x``, of which a part stops and the rest goes on, and on
+    """For each hop ``_weighted_sums`` of ``x``, the part of ``grad`` that does not stop, and on
     every edge ``<x_j, y_i>``, added to those of later hops, where y is what the hop started from:
     the values, or what the hop before it made of its message. What a hop brought is a sum by
     weights, and so is what its gradient ``x`` gives them."""
@@ -718,6 +716,9 @@ def _walk_back(spans, progress, x, weight, start, chance, messages, first_head, 
             for i in range(begin, end):
                 back = x.dtype.type(0) if is_first else chance[before, head, i]
                 stop = x.dtype.type(1) if is_first else back
+                if grad_chance.shape[1] > 0:
+                    grad_chance[hop, head, i] = (dot_of_rows(grad[head], start[head], i)
+                                                 - dot_of_rows(grad[head], brought, i))
                 clear_row(grad[head], i)
                 delta[head, i] += dot_of_rows(x[head], brought, i)
                 first, n = indptr[i], indptr[i + 1] - indptr[i]
@@ -732,9 +733,6 @@ def _walk_back(spans, progress, x, weight, start, chance, messages, first_head, 
                     _restart(y, 0, message, start[head], back, i)
                     add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head],
                                           row_query, n)
-                if grad_chance.shape[1] > 0 and not is_first:
-                    grad_chance[before, head, i] = (dot_of_rows(grad[head], start[head], i)
-                                                    - dot_of_rows(grad[head], message, i))
                 copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
                 multiply_row(going_on[head], i, x.dtype.type(1 - stop))
                 add_row(grad_start[head], i, stop, grad[head], i)
