@@ -7,6 +7,8 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from graphattn._tensors import is_traced
+
 
 def check_edge_index(edge_index: Tensor) -> None:
     if not isinstance(edge_index, Tensor):
@@ -39,7 +41,7 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
-    if edge_index.size(1) == 0:
+    if edge_index.size(1) == 0 or is_traced(edge_index):
         return
     low, high = (bound.tolist() for bound in torch.aminmax(edge_index.as_subclass(Tensor), dim=1))
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
@@ -48,14 +50,16 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
                              f"(got {low[row]} to {high[row]}); row 0 is the key, row 1 the query")
 
 
-def check_edge_prob(edge_prob: Tensor, edge_index: Tensor) -> None:
+def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
     check_floating('edge_prob', edge_prob)
-    if edge_prob.shape != edge_index.shape[1:]:
-        raise ValueError(f"'edge_prob' must hold one value for each of the {edge_index.size(1)} "
-                         f"edges (got shape {tuple(edge_prob.shape)})")
-    if edge_prob.device != edge_index.device:
-        raise ValueError(f"'edge_prob' must be on {edge_index.device}, where the edges are (got "
+    if edge_prob.shape != (num_edges,):
+        raise ValueError(f"'edge_prob' must hold one value for each of the {num_edges} edges (got "
+                         f"shape {tuple(edge_prob.shape)})")
+    if edge_prob.device != device:
+        raise ValueError(f"'edge_prob' must be on {device}, where the edges are (got "
                          f"{edge_prob.device})")
+    if is_traced(edge_prob):
+        return
     inside = (edge_prob >= 0) & (edge_prob <= 1 + 1e-5)  # a sum of products rounds
     if not bool(inside.all()):
         raise ValueError(f"'edge_prob' must be in [0, 1] (got "
@@ -68,7 +72,45 @@ def check_ptr(name: str, ptr: Tensor, size: int, device: torch.device) -> None:
         raise TypeError(f"'{name}' must be an int64 Tensor (got {kind})")
     if ptr.device != device:
         raise ValueError(f"'{name}' must be on {device}, where the edges are (got {ptr.device})")
+    if is_traced(ptr):
+        return
     is_ptr = ptr.dim() == 1 and ptr.numel() >= 1 and bool((ptr.diff() >= 0).all())
     if not is_ptr or int(ptr[0]) != 0 or int(ptr[-1]) != size:
         raise ValueError(f"'{name}' must rise from 0 to {size}, one entry more than blocks (got "
                          f"{ptr.tolist()})")
+
+
+def check_rows(indptr: Tensor, key: Tensor, num_keys: int) -> None:
+    """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row."""
+    check_ptr('indptr', indptr, key.numel(), key.device)
+    if key.dim() != 1 or key.is_floating_point() or key.dtype == torch.bool:
+        raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
+                        f"{tuple(key.shape)})")
+    if key.numel() == 0 or is_traced(key):
+        return
+    key = key.long()
+    low, high = (bound.item() for bound in torch.aminmax(key))
+    if low < 0 or high >= num_keys:
+        raise ValueError(f"'key' must hold key numbers from 0 to {num_keys - 1} (got {low} to "
+                         f"{high})")
+    ascends = torch.ones(key.numel() + 1, dtype=torch.bool, device=key.device)
+    torch.gt(key[1:], key[:-1], out=ascends[1:-1])
+    ascends[indptr] = True  # a row may begin with any key
+    if not bool(ascends.all()):
+        raise ValueError("'key' must ascend among the edges of each query, each key once; "
+                         "BipartiteGraph.from_edge_index sorts and merges")
+
+
+def check_blocks_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
+    """That no edge leaves its block."""
+    if is_traced(indptr):
+        return
+    query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())
+    query_block = torch.bucketize(query, query_ptr, right=True)
+    key_block = torch.bucketize(key, key_ptr, right=True)
+    strays = (query_block != key_block).nonzero()
+    if strays.numel():
+        edge = int(strays[0])
+        raise ValueError(f"'edge_index' must stay inside the blocks, but query "
+                         f"{int(query[edge])} and key {int(key[edge])} are of blocks "
+                         f"{int(query_block[edge]) - 1} and {int(key_block[edge]) - 1}")

@@ -368,7 +368,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
     if not hasattr(model, 'mixed_query') or not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'model' and 'graph' must be a FactorModel and a BipartiteGraph (got "
                         f"{type(model).__name__} and {type(graph).__name__})")
-    graph._check_unchanged()
+    graph.check_unchanged()
     if model.device != graph.device:
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
                          f"{model.device})")
@@ -458,7 +458,7 @@ def _check_graph(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
-    graph._check_unchanged()
+    graph.check_unchanged()
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:

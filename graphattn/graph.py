@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 from torch_geometric import EdgeIndex
 from torch_geometric.utils.sparse import index2ptr
 
+from graphattn import conversions
 from graphattn._checks import (
+    check_blocks_of_rows,
     check_edge_index,
     check_edge_prob,
     check_num_pairs,
-    check_ptr,
     check_range,
+    check_rows,
     check_size,
+)
+from graphattn._tensors import is_traced, lasting, narrow
+from graphattn.blocks import Blocks, join_ptrs
+from graphattn.csc import csc_of_rows
+from graphattn.pairs import (
+    find_pairs,
+    first_of_each,
+    is_ascending,
+    number_pairs,
+    rows_of_pairs,
+    sort_pairs,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +55,11 @@ class BipartiteGraph:
     Edges are a *set*, sorted by query and then by key. Sequences of a batch, and heads that own a
     graph each, stand side by side as **blocks**: block ``b`` holds the queries
     ``query_ptr[b]:query_ptr[b + 1]`` and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no edge
-    leaves its block. A graph is a value: no method changes it.
+    leaves its block. A graph is a value: no method changes it, and it copies, pickles and moves
+    freely. A copy has the numbers of ``edge_prob`` without their gradient.
+
+    Kept are rows (:attr:`csr`), of 2 bytes per edge for up to 65,536 keys and of 4 beyond; the
+    order by key (:attr:`csc`) from its first use on; everything else is made when asked for.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
@@ -90,21 +106,34 @@ class BipartiteGraph:
             check_size('num_queries', num_queries)
             check_size('num_keys', num_keys)
         check_num_pairs(num_queries, num_keys)
-        if isinstance(edge_index, EdgeIndex):
-            edge_index = edge_index.as_tensor()
-        if query_ptr is None:
-            query_ptr = torch.tensor([0, num_queries], device=edge_index.device)
-        if key_ptr is None:
-            same_blocks = num_keys == num_queries
-            key_ptr = query_ptr if same_blocks else torch.tensor([0, num_keys],
-                                                                 device=edge_index.device)
-        self._edge_index = edge_index.contiguous()
-        self._num_queries, self._num_keys = int(num_queries), int(num_keys)
-        self._edge_prob = edge_prob
-        self._query_ptr, self._key_ptr = query_ptr, key_ptr
+        key, query = _plain(edge_index)
         if validate:
-            self.validate()
+            check_range(edge_index, num_queries, num_keys)
+            if not is_ascending(number_pairs(key, query, num_keys)):
+                raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row "
+                                 "0), each pair once; BipartiteGraph.from_edge_index sorts and "
+                                 "merges")
+        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
+                           validate=validate)
+        self._fill(index2ptr(query.contiguous(), int(num_queries)), key, int(num_keys), blocks,
+                   edge_prob)
+        if validate:
+            self._validate_values()
+
+    def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, blocks: Blocks,
+              edge_prob: Tensor | None, is_reordered: bool = False) -> None:
+        self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
+        self._num_keys, self._blocks = num_keys, blocks
+        self._edge_prob, self._is_reordered = edge_prob, is_reordered
+        self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._versions = self._current_versions()
+
+    @classmethod
+    def _of(cls, *parts: Any) -> BipartiteGraph:
+        """A graph of the parts of :meth:`_fill`, unchecked."""
+        graph = cls.__new__(cls)
+        graph._fill(*parts)
+        return graph
 
     # Constructors ####################################################################
 
@@ -118,28 +147,106 @@ class BipartiteGraph:
         edge_prob: Tensor | None = None,
         query_ptr: Tensor | None = None,
         key_ptr: Tensor | None = None,
-    ) -> BipartiteGraph:
+        return_perm: bool = False,
+    ) -> BipartiteGraph | tuple[BipartiteGraph, Tensor]:
         r"""A graph from edges in any order; repeated edges are merged.
+
+        The graph has an order of its own, by query and then by key, and all values on edges that
+        go with it (``edge_bias``, ``edge_gate``, attention weights) are in that order. Whoever has
+        values in the order given asks for the permutation between the two.
 
         Args are those of :class:`BipartiteGraph`. Copies of one edge must agree on their
         ``edge_prob``, of which one is kept.
+
+        Args:
+            return_perm (bool): Return ``(graph, perm)`` with ``edge_index[:, perm]`` equal to
+                ``graph.edge_index``, so that ``values[perm]`` are on the graph's edges. Then no
+                edge may be repeated.
+
+        Raises:
+            ValueError: Also if ``return_perm`` meets a repeated edge.
+
+        Example:
+            >>> import torch
+            >>> from graphattn import BipartiteGraph
+            >>> edge_index = torch.tensor([[2, 0, 1], [1, 0, 0]])  # key over query, in any order
+            >>> weight = torch.tensor([.1, .2, .3])                # on these edges
+            >>> graph, perm = BipartiteGraph.from_edge_index(edge_index, 2, 3, return_perm=True)
+            >>> graph.edge_index.as_tensor(), weight[perm]
+            (tensor([[0, 1, 2],
+                    [0, 0, 1]]), tensor([0.2000, 0.3000, 0.1000]))
         """
         num_keys = num_queries if num_keys is None else num_keys
         check_edge_index(edge_index)
         check_size('num_queries', num_queries)
         check_size('num_keys', num_keys)
-        if isinstance(edge_index, EdgeIndex):
-            edge_index = edge_index.as_tensor()
         check_num_pairs(num_queries, num_keys)
         check_range(edge_index, num_queries, num_keys)
         if edge_prob is not None:
-            check_edge_prob(edge_prob, edge_index)
-        key, query = edge_index.unbind()
-        pair, edge_prob = _sort_pairs(query * num_keys + key, edge_prob)
-        graph = cls._from_pairs(pair, num_queries, num_keys, query_ptr, key_ptr)
-        graph._edge_prob = edge_prob
-        graph._check_blocks()
+            check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
+        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
+        given = number_pairs(*_plain(edge_index), num_keys)
+        if return_perm or edge_prob is not None:
+            pair, perm = torch.sort(given, stable=True)
+            is_first = first_of_each(pair)
+            if return_perm and not bool(is_first.all()):
+                raise ValueError(f"'return_perm' needs edges that are given once (got "
+                                 f"{int((~is_first).sum())} of them again)")
+            edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
+            pair = pair[is_first]
+        else:
+            pair = sort_pairs(given)
+        graph = cls._of(*rows_of_pairs(pair, int(num_queries), int(num_keys)), int(num_keys),
+                        blocks, edge_prob, not torch.equal(pair, given))
+        graph._validate_values()
+        return (graph, perm) if return_perm else graph
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Tensor,
+        key: Tensor,
+        num_keys: int | None = None,
+        *,
+        edge_prob: Tensor | None = None,
+        query_ptr: Tensor | None = None,
+        key_ptr: Tensor | None = None,
+        validate: bool = True,
+    ) -> BipartiteGraph:
+        """A graph from its rows.
+
+        Args:
+            indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
+            key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``; ascending
+                among the edges of a query, and counted over all blocks.
+            num_keys (int, optional): Number of keys; as many as queries if omitted.
+            edge_prob, query_ptr, key_ptr: As in :class:`BipartiteGraph`.
+            validate (bool): Check all of it in O(num_edges). Pass ``False`` only for rows that
+                the caller has just built, of tensors that nobody else will change.
+        """
+        num_keys = indptr.numel() - 1 if num_keys is None else num_keys
+        if validate:
+            check_size('num_keys', num_keys)
+            check_rows(indptr, key, num_keys)
+            indptr, key = indptr.clone(), key.clone()
+        num_queries = indptr.numel() - 1
+        check_num_pairs(num_queries, num_keys)
+        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
+                           validate=validate)
+        graph = cls._of(indptr, key, int(num_keys), blocks, edge_prob)
+        if validate:
+            graph._validate_values()
         return graph
+
+    @classmethod
+    def from_pairs(cls, pair: Tensor, num_queries: int, num_keys: int, *,
+                   query_ptr: Tensor | None = None,
+                   key_ptr: Tensor | None = None) -> BipartiteGraph:
+        """A graph from the numbers ``query * num_keys + key`` of its edges, int64 ``[num_edges]``,
+        ascending, each once. Nothing is checked."""
+        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), pair.device,
+                           validate=False)
+        return cls._of(*rows_of_pairs(pair, num_queries, num_keys), num_keys, blocks, None)
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> BipartiteGraph:
@@ -148,27 +255,12 @@ class BipartiteGraph:
         This is the polarity of ``scaled_dot_product_attention``. The masks of
         ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
         """
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(f"'mask' must be a boolean Tensor, True = attend (got {kind}); an "
-                            f"additive mask converts by mask == 0")
-        if mask.dim() != 2:
-            raise ValueError(f"'mask' must be [query, key] (got shape {tuple(mask.shape)}); join "
-                             f"several with BipartiteGraph.batch")
-        query, key = mask.nonzero().t()
-        return cls(torch.stack([key, query]), *mask.shape, validate=False)
+        return cls(conversions.edges_of_mask(mask), *mask.shape, validate=False)
 
     @classmethod
     def from_scipy(cls, matrix: sp.sparray | sp.spmatrix) -> BipartiteGraph:
         """A graph from a scipy sparse matrix ``[query, key]``; its nonzero entries are edges."""
-        if not sp.issparse(matrix):
-            raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
-        if matrix.ndim != 2:
-            raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
-        coo = matrix.tocoo()
-        attends = coo.data != 0
-        edges = np.stack([coo.col[attends], coo.row[attends]]).astype(np.int64)
-        return cls.from_edge_index(torch.from_numpy(edges), *matrix.shape)
+        return cls.from_edge_index(conversions.edges_of_scipy(matrix), *matrix.shape)
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph) -> BipartiteGraph:
@@ -182,31 +274,7 @@ class BipartiteGraph:
             ValueError: An edge of a bipartite graph does not run from a key to a query, or only
                 some nodes carry the attribute.
         """
-        if not isinstance(graph, nx.Graph):
-            raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
-        role = dict(graph.nodes(data='bipartite'))
-        is_bipartite = any(part is not None for part in role.values())
-        if is_bipartite and not set(role.values()) <= {0, 1}:
-            raise ValueError("'graph' must give every node the attribute bipartite, 0 for a key or "
-                             "1 for a query, or none")
-        keys = [node for node in graph if not is_bipartite or role[node] == 0]
-        queries = [node for node in graph if not is_bipartite or role[node] == 1]
-        key_id = {node: j for j, node in enumerate(keys)}
-        query_id = {node: i for i, node in enumerate(queries)}
-        edges = [(source, target) for source, target, *_ in graph.edges]
-        if not graph.is_directed():
-            edges += [(target, source) for source, target in edges]
-            if is_bipartite:
-                from_query_to_key = (1, 0)
-                edges = [(source, target) for source, target in edges
-                         if (role[source], role[target]) != from_query_to_key]
-        for source, target in edges:
-            if source not in key_id or target not in query_id:
-                raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) "
-                                 f"does not run from a key (bipartite=0) to a query (bipartite=1)")
-        pairs = [(key_id[source], query_id[target]) for source, target in edges]
-        edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
-        return cls.from_edge_index(edge_index, len(queries), len(keys))
+        return cls.from_edge_index(*conversions.edges_of_networkx(graph))
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
@@ -217,79 +285,64 @@ class BipartiteGraph:
                 are on different devices.
         """
         graphs = list(graphs)
-        if not graphs:
-            raise ValueError("'graphs' is empty; give at least one BipartiteGraph")
-        for graph in graphs:
-            if not isinstance(graph, BipartiteGraph):
-                raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
-            if graph.device != graphs[0].device:
-                raise ValueError(f"'graphs' must be on one device (got {graphs[0].device} and "
-                                 f"{graph.device}); move one with .to(device)")
-        with_prob = sum(graph.edge_prob is not None for graph in graphs)
-        if with_prob not in (0, len(graphs)):
-            raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
-                             f"{len(graphs)})")
+        _check_can_be_joined(graphs)
         if len(graphs) == 1:
             return graphs[0]  # which is a value, and need not be held twice
-        query_start = np.cumsum([0] + [graph.num_queries for graph in graphs]).tolist()
-        key_start = np.cumsum([0] + [graph.num_keys for graph in graphs]).tolist()
-        sizes = [graph.num_edges for graph in graphs]
-        edge_index = graphs[0]._edge_index.new_empty(2, sum(sizes))
-        for part, *starts, graph in zip(edge_index.split(sizes, dim=1), key_start, query_start,
-                                        graphs):
-            for row, ids, start in zip(part, graph._edge_index, starts):
-                torch.add(ids, start, out=row)
-        return cls(
-            edge_index, query_start[-1], key_start[-1],
-            edge_prob=torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
-            query_ptr=_join_ptr([graph.query_ptr for graph in graphs], query_start),
-            key_ptr=_join_ptr([graph.key_ptr for graph in graphs], key_start),
-            validate=False)
+        num_keys = sum(graph.num_keys for graph in graphs)
+        key = narrow(graphs[0]._key.new_empty(sum(graph.num_edges for graph in graphs)), num_keys)
+        end = start = 0
+        for graph in graphs:
+            part, end = key[end:end + graph.num_edges], end + graph.num_edges
+            part.copy_(graph.key.add_(start))
+            start += graph.num_keys
+        blocks = Blocks(join_ptrs([graph.query_ptr for graph in graphs]),
+                        join_ptrs([graph.key_ptr for graph in graphs]))
+        with_prob = graphs[0].edge_prob is not None
+        return cls._of(join_ptrs([graph.indptr for graph in graphs]), key, num_keys, blocks,
+                       torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
+                       any(graph.is_reordered for graph in graphs))
 
     # What it is ######################################################################
 
-    @cached_property
+    @property
+    def csr(self) -> tuple[Tensor, Tensor]:
+        """The rows that are kept, which kernels read: where each query's edges begin, int64
+        ``[num_queries + 1]``, and the key of each edge in as few bytes as are enough, uint16,
+        int32 or int64. They are the graph's own: do not change them."""
+        return self._indptr, self._key
+
+    @property
+    def csc(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The edges sorted by key, kept from the first use on: where each key's edges begin, int64
+        ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64; and the permutation
+        ``[num_edges]`` that takes edges there from the order by query, int32 or int64."""
+        if self._csc is not None:
+            return self._csc
+        csc = csc_of_rows(self._indptr, self._key, self._num_keys)
+        if not torch.compiler.is_compiling():  # code that is compiled leaves no traces
+            self._csc = csc = tuple(map(lasting, csc))
+        return csc
+
+    @property
     def edge_index(self) -> EdgeIndex:
         """PyG ``EdgeIndex`` ``[2, num_edges]`` of size (num_keys, num_queries), sorted by query."""
-        return EdgeIndex(self._edge_index, sparse_size=(self.num_keys, self.num_queries),
-                         sort_order='col')
+        return EdgeIndex(torch.stack([self.key, self.query]), sort_order='col',
+                         sparse_size=(self.num_keys, self.num_queries))
 
     @property
     def key(self) -> Tensor:
         """The key of each edge, int64 ``[num_edges]``."""
-        return self._edge_index[0]
+        return self._key.to(torch.long, copy=True)
 
     @property
     def query(self) -> Tensor:
         """The query of each edge, int64 ``[num_edges]``, ascending."""
-        return self._edge_index[1]
+        return torch.repeat_interleave(self._indptr.diff(), output_size=self.num_edges)
 
-    @cached_property
+    @property
     def indptr(self) -> Tensor:
         """Where each query's edges begin, int64 ``[num_queries + 1]``: the CSR row pointer."""
-        return index2ptr(self.query, self.num_queries)
-
-    @cached_property
-    def by_query(self) -> tuple[Tensor, Tensor]:
-        """The edges as kernels read them, again and again: ``indptr``, and the key of each edge in
-        as few bytes as are enough, uint16, int32 or int64."""
-        return self.indptr, _narrow(self.key, self.num_keys)
-
-    @cached_property
-    def by_key(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key: CSC pointer, int64 ``[num_keys + 1]``; the query of each edge,
-        uint16, int32 or int64; and the permutation ``[num_edges]`` that takes them there from the
-        order by query, int32 or int64."""
-        if self.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
-            position = np.arange(self.num_edges, dtype=np.int32 if self.num_edges < 2**31 else int)
-            csc = sp.csr_array((position, self.key.numpy(), self.indptr.numpy()),
-                               shape=(self.num_queries, self.num_keys)).tocsc()
-            indptr, query, perm = (torch.from_numpy(part)
-                                   for part in (csc.indptr, csc.indices, csc.data))
-            return indptr.long(), _narrow(query, self.num_queries), perm
-        key, perm = torch.sort(self.key, stable=True)
-        return (index2ptr(key, self.num_keys), _narrow(self.query[perm], self.num_queries),
-                perm.int() if self.num_edges < 2**31 else perm)
+        return self._indptr
 
     @property
     def edge_prob(self) -> Tensor | None:
@@ -297,19 +350,24 @@ class BipartiteGraph:
         return self._edge_prob
 
     @property
+    def blocks(self) -> Blocks:
+        """Which queries and keys belong together."""
+        return self._blocks
+
+    @property
     def query_ptr(self) -> Tensor:
         """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
-        return self._query_ptr
+        return self._blocks.query_ptr
 
     @property
     def key_ptr(self) -> Tensor:
         """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
-        return self._key_ptr
+        return self._blocks.key_ptr
 
     @property
     def num_queries(self) -> int:
         """Number of queries over all blocks."""
-        return self._num_queries
+        return self._indptr.numel() - 1
 
     @property
     def num_keys(self) -> int:
@@ -319,26 +377,44 @@ class BipartiteGraph:
     @property
     def num_edges(self) -> int:
         """Number of (query, key) pairs that attend."""
-        return self._edge_index.size(1)
+        return self._key.numel()
 
-    @cached_property
+    @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the blocks."""
-        return int((self.query_ptr.diff() * self.key_ptr.diff()).sum())
+        return self._blocks.num_pairs
 
     @property
     def num_blocks(self) -> int:
         """Number of sequences, times the heads if each owns a graph."""
-        return self.query_ptr.numel() - 1
+        return len(self._blocks)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether every block has as many keys as queries, which then can be the same tokens."""
+        return self._blocks.is_square
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the edges were given in another order, or more than once: values in the order
+        given are not on the edges of the graph (:meth:`from_edge_index`)."""
+        return self._is_reordered
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the graph holds, the order by key included once it was used."""
+        held = [self._indptr, self._key, self.query_ptr, self.key_ptr, *(self._csc or ())]
+        held += [] if self._edge_prob is None else [self._edge_prob]
+        return sum(tensor.nbytes for tensor in held)
 
     @property
     def device(self) -> torch.device:
         """The device of the edges."""
-        return self._edge_index.device
+        return self._key.device
 
     def in_degree(self) -> Tensor:
         """How many keys each query attends to, int64 ``[num_queries]``."""
-        return self.indptr.diff()
+        return self._indptr.diff()
 
     def out_degree(self) -> Tensor:
         """How many queries attend to each key, int64 ``[num_keys]``."""
@@ -355,28 +431,31 @@ class BipartiteGraph:
         """
         if not per_block:
             return self.num_edges / max(self.num_pairs, 1)
-        num_pairs = self.query_ptr.diff() * self.key_ptr.diff()
-        num_edges = self.indptr[self.query_ptr].diff()
-        return num_edges.double() / num_pairs.clamp(min=1)
+        return self.edges_per_block().double() / self._blocks.pairs_per_block().clamp(min=1)
+
+    def edges_per_block(self) -> Tensor:
+        """How many edges each block has, int64 ``[num_blocks]``."""
+        return self._indptr[self.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
         """Checks every promise of the constructor in O(num_edges) and returns the graph."""
-        check_range(self._edge_index, self.num_queries, self.num_keys)
-        pair = self._pairs()
-        if not bool((pair[1:] > pair[:-1]).all()):
-            raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row 0), "
-                             "each pair once; BipartiteGraph.from_edge_index sorts and merges")
-        if self.edge_prob is not None:
-            check_edge_prob(self.edge_prob, self._edge_index)
-        self._check_blocks()
+        check_rows(self._indptr, self._key, self.num_keys)
+        self._validate_values()
         return self
+
+    def check_unchanged(self) -> None:
+        """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
+        without looking must not be led outside of memory."""
+        if self._versions not in (None, self._current_versions()):
+            raise ValueError("'graph' was changed in place after it was built, but a graph is a "
+                             "value; build another one from the changed edges")
 
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
         """Edges of either graph. Set operations drop ``edge_prob``: their law is another one."""
         self._check_same_shape(other, '|')
-        return self._with_pairs(_sort_pairs(torch.cat([self._pairs(), other._pairs()]))[0])
+        return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
         """Edges of both graphs."""
@@ -391,18 +470,14 @@ class BipartiteGraph:
     def isin(self, other: BipartiteGraph) -> Tensor:
         """Which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
         self._check_same_shape(other, 'isin')
-        pair, other_pair = self._pairs(), other._pairs()
-        if other_pair.numel() == 0:
-            return torch.zeros_like(pair, dtype=torch.bool)
-        position = torch.searchsorted(other_pair, pair).clamp_(max=other_pair.numel() - 1)
-        return other_pair[position] == pair
+        return find_pairs(self._pairs(), other._pairs())
 
     def with_self_loops(self) -> BipartiteGraph:
         """Lets every query attend to its own token; needs as many keys as queries per block."""
         self._check_square('with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
-        loops = token * (self.num_keys + 1)
-        return self._with_pairs(_sort_pairs(torch.cat([self._pairs(), loops]))[0])
+        return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
+                                                      token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
         """Lets no query attend to its own token; needs as many keys as queries per block."""
@@ -411,11 +486,10 @@ class BipartiteGraph:
 
     def transpose(self) -> BipartiteGraph:
         """The graph in which keys and queries have changed places."""
-        _, query, perm = self.by_key
-        return BipartiteGraph(
-            torch.stack([query.long(), self.key[perm]]), self.num_keys, self.num_queries,
-            edge_prob=None if self.edge_prob is None else self.edge_prob[perm],
-            query_ptr=self.key_ptr, key_ptr=self.query_ptr, validate=False)
+        key_indptr, query, perm = self.csc
+        edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
+        return self._of(key_indptr.clone(), query.clone(), self.num_queries,
+                        self._blocks.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
         """Same sizes, blocks, edges and edge probabilities."""
@@ -423,7 +497,8 @@ class BipartiteGraph:
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
-        return (self._same_shape(other) and torch.equal(self._edge_index, other._edge_index)
+        return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
+                and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
 
     __hash__ = None
@@ -434,18 +509,18 @@ class BipartiteGraph:
         """The graph on ``device``."""
         if torch.device(device) == self.device:
             return self
-        return BipartiteGraph(
-            self._edge_index.to(device), self.num_queries, self.num_keys,
-            edge_prob=None if self.edge_prob is None else self.edge_prob.to(device),
-            query_ptr=self.query_ptr.to(device), key_ptr=self.key_ptr.to(device), validate=False)
+        edge_prob = None if self.edge_prob is None else self.edge_prob.to(device)
+        return self._of(self._indptr.to(device), self._key.to(device), self.num_keys,
+                        self._blocks.to(device), edge_prob, self._is_reordered)
 
     def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
         """The same edges with other probabilities, ``[num_edges]``, or with none."""
         if edge_prob is not None:
-            check_edge_prob(edge_prob, self._edge_index)
-        return BipartiteGraph(self._edge_index, self.num_queries, self.num_keys,
-                              edge_prob=edge_prob, query_ptr=self.query_ptr, key_ptr=self.key_ptr,
-                              validate=False)
+            check_edge_prob(edge_prob, self.num_edges, self.device)
+        graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,
+                         self._is_reordered)
+        graph._csc = self._csc
+        return graph
 
     def to_mask(self) -> Tensor:
         """A boolean mask ``[num_queries, num_keys]``, ``True`` where a query attends."""
@@ -455,11 +530,7 @@ class BipartiteGraph:
 
     def to_scipy(self, edge_weight: Tensor | None = None) -> sp.csr_array:
         """A float64 CSR array ``[query, key]`` of ones, or of ``edge_weight`` ``[num_edges]``."""
-        if edge_weight is None:
-            edge_weight = torch.ones(self.num_edges, dtype=torch.float64)
-        weight = edge_weight.detach().cpu().double().numpy()
-        return sp.csr_array((weight, self.key.cpu().numpy(), self.indptr.cpu().numpy()),
-                            shape=(self.num_queries, self.num_keys), copy=True)
+        return conversions.scipy_of_rows(self._indptr, self.key, self.num_keys, edge_weight)
 
     def to_networkx(self, bipartite: bool = False) -> nx.DiGraph:
         """A directed networkx graph whose edge ``(j, i)`` means that query i attends to key j.
@@ -469,17 +540,11 @@ class BipartiteGraph:
                 ``bipartite`` attribute (0 and 1). Otherwise key and query i are the one node
                 ``i``, which needs as many keys as queries.
         """
-        graph = nx.DiGraph()
-        key, query = self.key.tolist(), self.query.tolist()
+        edge_index = torch.stack([self.key, self.query])
         if bipartite:
-            graph.add_nodes_from((('key', j) for j in range(self.num_keys)), bipartite=0)
-            graph.add_nodes_from((('query', i) for i in range(self.num_queries)), bipartite=1)
-            graph.add_edges_from((('key', j), ('query', i)) for j, i in zip(key, query))
-        else:
-            self._check_square('to_networkx', hint='; or pass bipartite=True')
-            graph.add_nodes_from(range(self.num_queries))
-            graph.add_edges_from(zip(key, query))
-        return graph
+            return conversions.networkx_of_parts(edge_index, self.num_queries, self.num_keys)
+        self._check_square('to_networkx', hint='; or pass bipartite=True')
+        return conversions.networkx_of_tokens(edge_index, self.num_queries)
 
     def to_sparse_tensor(self, edge_weight: Tensor | None = None) -> SparseTensor:
         """A ``torch_sparse.SparseTensor`` ``[query, key]``: PyG's transposed adjacency ``adj_t``.
@@ -487,14 +552,8 @@ class BipartiteGraph:
         Raises:
             ImportError: torch-sparse is not installed.
         """
-        try:
-            from torch_sparse import SparseTensor
-        except ImportError as error:
-            raise ImportError("to_sparse_tensor needs torch-sparse: pip install "
-                              "--no-build-isolation torch-sparse") from error
-        return SparseTensor(rowptr=self.indptr, row=self.query, col=self.key, value=edge_weight,
-                            sparse_sizes=(self.num_queries, self.num_keys), is_sorted=True,
-                            trust_data=True)
+        return conversions.sparse_tensor_of_rows(self._indptr, self.query, self.key, self.num_keys,
+                                                 edge_weight)
 
     def __repr__(self) -> str:
         blocks = f', num_blocks={self.num_blocks}' if self.num_blocks != 1 else ''
@@ -503,44 +562,39 @@ class BipartiteGraph:
 
     # Internals #######################################################################
 
+    def __getstate__(self) -> dict[str, Any]:
+        edge_prob = None if self._edge_prob is None else self._edge_prob.detach()
+        # torch cannot pickle uint16.
+        key = self._key.view(torch.int16) if self._key.dtype == torch.uint16 else self._key
+        return {'indptr': self._indptr, 'key': key, 'num_keys': self._num_keys,
+                'query_ptr': self.query_ptr, 'key_ptr': self.key_ptr, 'edge_prob': edge_prob,
+                'is_reordered': self._is_reordered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sizes = (state['indptr'].numel() - 1, state['num_keys'])
+        blocks = Blocks.of(state['query_ptr'], state['key_ptr'], sizes, state['key'].device)
+        key = state['key']
+        key = key.view(torch.uint16) if key.dtype == torch.int16 else key
+        self._fill(state['indptr'], key, state['num_keys'], blocks, state['edge_prob'],
+                   state['is_reordered'])
+        self.validate()  # it may come from a file
+
     def _pairs(self) -> Tensor:
-        """Each edge as the one number ``query * num_keys + key``, ascending."""
-        return torch.add(self.key, self.query, alpha=self.num_keys)
-
-    @classmethod
-    def _from_pairs(cls, pair: Tensor, num_queries: int, num_keys: int,
-                    query_ptr: Tensor | None, key_ptr: Tensor | None) -> BipartiteGraph:
-        edge_index = pair.new_empty(2, pair.numel())
-        torch.div(pair, max(num_keys, 1), rounding_mode='floor', out=edge_index[1])
-        torch.sub(pair, edge_index[1], alpha=num_keys, out=edge_index[0])
-        return cls(edge_index, num_queries, num_keys, query_ptr=query_ptr, key_ptr=key_ptr,
-                   validate=False)
-
-    @classmethod
-    def _from_csr(cls, indptr: Tensor, edge_index: Tensor, num_keys: int,
-                  query_ptr: Tensor | None, key_ptr: Tensor | None) -> BipartiteGraph:
-        graph = cls(edge_index, indptr.numel() - 1, num_keys, query_ptr=query_ptr,
-                    key_ptr=key_ptr, validate=False)
-        graph.indptr = indptr
-        return graph
+        return number_pairs(self.key, self.query, self.num_keys)
 
     def _with_pairs(self, pair: Tensor) -> BipartiteGraph:
-        return self._from_pairs(pair, self.num_queries, self.num_keys, self.query_ptr, self.key_ptr)
+        return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
+                        self._blocks, None)
 
-    def _check_unchanged(self) -> None:
-        """What reads the edges without looking must not be led outside of memory."""
-        if self._versions != self._current_versions():
-            raise ValueError("'graph' was changed in place after it was built, but a graph is a "
-                             "value; build another one from the changed edges")
-
-    def _current_versions(self) -> list[int]:
-        parts = (self._edge_index, self._query_ptr, self._key_ptr)
+    def _current_versions(self) -> list[int] | None:
+        if is_traced(self._key):
+            return None
+        parts = (self._indptr, self._key, self.query_ptr, self.key_ptr)
         return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)
-                and torch.equal(self.query_ptr, other.query_ptr)
-                and torch.equal(self.key_ptr, other.key_ptr))
+                and self._blocks == other._blocks)
 
     def _check_same_shape(self, other: BipartiteGraph, operation: str) -> None:
         if not isinstance(other, BipartiteGraph):
@@ -554,54 +608,62 @@ class BipartiteGraph:
                              f"and {other})")
 
     def _check_square(self, method: str, hint: str = '') -> None:
-        if not torch.equal(self.query_ptr, self.key_ptr):
+        if not self.is_square:
             raise ValueError(f"'{method}' needs as many keys as queries in each block (got "
                              f"{self}){hint}")
 
-    def _check_blocks(self) -> None:
-        check_ptr('query_ptr', self.query_ptr, self.num_queries, self.device)
-        check_ptr('key_ptr', self.key_ptr, self.num_keys, self.device)
-        if self.query_ptr.numel() != self.key_ptr.numel():
-            raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
-                             f"{self.num_blocks} and {self.key_ptr.numel() - 1})")
-        if self.num_blocks == 1:
-            return
-        query_block = torch.bucketize(self.query, self.query_ptr, right=True)
-        key_block = torch.bucketize(self.key, self.key_ptr, right=True)
-        strays = (query_block != key_block).nonzero()
-        if strays.numel():
-            edge = int(strays[0])
-            raise ValueError(f"'edge_index' must stay inside the blocks, but query "
-                             f"{int(self.query[edge])} and key {int(self.key[edge])} are of blocks "
-                             f"{int(query_block[edge]) - 1} and {int(key_block[edge]) - 1}")
+    def _validate_values(self) -> None:
+        if self.edge_prob is not None:
+            check_edge_prob(self.edge_prob, self.num_edges, self.device)
+        if self.num_blocks > 1:
+            check_blocks_of_rows(self._indptr, self.key, self.query_ptr, self.key_ptr)
 
 
-def _sort_pairs(pair: Tensor, edge_prob: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Sorts the pairs and merges repeated ones, whose probabilities must agree."""
-    if bool((pair[1:] > pair[:-1]).all()):
-        return pair, edge_prob
-    if edge_prob is not None:
-        pair, perm = torch.sort(pair, stable=True)
-        edge_prob = edge_prob[perm]
-    elif pair.device.type == 'cpu':
-        # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
-        pair = torch.from_numpy(np.sort(pair.numpy()))
-    else:
-        pair = torch.sort(pair)[0]
-    repeats = pair[1:] == pair[:-1]
-    if not bool(repeats.any()):
-        return pair, edge_prob
-    if edge_prob is not None and bool((edge_prob[1:] != edge_prob[:-1])[repeats].any()):
+def _plain(edge_index: Tensor) -> Tensor:
+    return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+
+
+def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
+    if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
         raise ValueError("'edge_prob' differs between copies of the same edge; give each edge once")
-    first = torch.cat([repeats.new_ones(1), ~repeats])
-    return pair[first], None if edge_prob is None else edge_prob[first]
+    return edge_prob[is_first]
 
 
-def _narrow(index: Tensor, bound: int) -> Tensor:
-    """Numbers below ``bound`` in as few bytes as are enough."""
-    dtypes = {2**16: torch.uint16, 2**31: torch.int32, 2**63: torch.int64}
-    return index.to(next(dtype for most, dtype in dtypes.items() if bound <= most))
+def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
+    if not graphs:
+        raise ValueError("'graphs' is empty; give at least one BipartiteGraph")
+    for graph in graphs:
+        if not isinstance(graph, BipartiteGraph):
+            raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
+        if graph.device != graphs[0].device:
+            raise ValueError(f"'graphs' must be on one device (got {graphs[0].device} and "
+                             f"{graph.device}); move one with .to(device)")
+    with_prob = sum(graph.edge_prob is not None for graph in graphs)
+    if with_prob not in (0, len(graphs)):
+        raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
+                         f"{len(graphs)})")
 
 
-def _join_ptr(ptrs: list[Tensor], starts: list[int]) -> Tensor:
-    return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])
+# Compiled and exported code takes a graph as the tensors that it is made of.
+
+
+def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor | None], tuple]:
+    indptr, key = graph.csr
+    return ([indptr, key, graph.query_ptr, graph.key_ptr, graph.edge_prob],
+            (graph.num_keys, graph.is_reordered, graph.num_pairs, graph.is_square))
+
+
+def _unflatten(parts: list[Tensor | None], context: tuple) -> BipartiteGraph:
+    indptr, key, query_ptr, key_ptr, edge_prob = parts
+    num_keys, is_reordered, num_pairs, is_square = context
+    graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
+    vars(blocks).update(query_ptr=query_ptr, key_ptr=key_ptr, _num_pairs=num_pairs,
+                        _is_square=is_square)
+    vars(graph).update(_indptr=indptr, _key=key, _num_keys=num_keys, _blocks=blocks,
+                       _edge_prob=edge_prob, _is_reordered=is_reordered, _csc=None, _versions=None)
+    return graph
+
+
+_pytree.register_pytree_node(BipartiteGraph, _flatten, _unflatten,
+                             serialized_type_name='graphattn.BipartiteGraph')
+torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

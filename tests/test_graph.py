@@ -96,9 +96,9 @@ def test_pointers_and_degrees_follow_from_the_mask(name):
 
 
 @pytest.mark.parametrize('name', GRAPHS)
-def test_by_key_is_the_edges_sorted_by_key(name):
+def test_csc_is_the_edges_sorted_by_key(name):
     graph = GRAPHS[name]()
-    indptr, query, perm = graph.by_key
+    indptr, query, perm = graph.csc
     assert perm.sort()[0].equal(torch.arange(graph.num_edges, dtype=torch.int32))
     assert query.dtype == torch.uint16
     query = query.long()
@@ -113,8 +113,8 @@ def test_by_key_is_the_edges_sorted_by_key(name):
     (2**31 + 1, torch.int64)])
 def test_kernels_read_keys_in_as_few_bytes_as_are_enough(num_keys, dtype):
     graph = BipartiteGraph(edges((0, 1), (num_keys - 1, 0))[:, [1, 0]], 2, num_keys)
-    assert graph.by_query[1].dtype == dtype
-    assert graph.by_query[1].long().equal(graph.key)
+    assert graph.csr[1].dtype == dtype
+    assert graph.csr[1].long().equal(graph.key)
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -351,7 +351,7 @@ OPERATIONS = {
     'without_self_loops': lambda graph: graph.without_self_loops(),
     'transpose': lambda graph: graph.transpose(),
     'batch': lambda graph: BipartiteGraph.batch([graph, graph]),
-    'by_key': lambda graph: graph.by_key,
+    'csc': lambda graph: graph.csc,
     'density': lambda graph: graph.density(per_block=True).zero_(),
     'in_degree': lambda graph: graph.in_degree().zero_(),
     'out_degree': lambda graph: graph.out_degree().zero_(),
@@ -568,8 +568,8 @@ def test_refuses(call, error, match):
 
 
 def test_validate_finds_what_an_unchecked_constructor_let_in():
-    graph = BipartiteGraph(edges((0, 1), (0, 0)), 2, validate=False)
-    with pytest.raises(ValueError, match='sorted by query'):
+    graph = BipartiteGraph(edges((1, 0), (0, 0)), 2, validate=False)
+    with pytest.raises(ValueError, match="'key' must ascend among the edges of each query"):
         graph.validate()
 
 

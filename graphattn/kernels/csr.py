@@ -91,7 +91,7 @@ def _to_queries(edge_weight: Tensor, at_key: Tensor, graph: BipartiteGraph) -> T
 
 
 def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Tensor:
-    indptr, query, perm = graph.by_key
+    indptr, query, perm = graph.csc
     return _csr(indptr, query.long(), edge_weight[perm], graph.num_queries) @ at_query
 
 

@@ -58,13 +58,13 @@ def attention_weights(
 ) -> Tensor:
     """Weights ``[num_edges, heads]`` of float32 at least, whose heads lie apart in memory."""
     by_key = _by_key(graph, query, key, edge_bias, edge_gate)
-    return _weights(query, key, edge_bias, edge_gate, *graph.by_query, *by_key, scale).t()
+    return _weights(query, key, edge_bias, edge_gate, *graph.csr, *by_key, scale).t()
 
 
 def attention_diffusion(weight: Tensor, value: Tensor, graph: BipartiteGraph,
                         teleport: Tensor) -> Tensor:
     by_key = _by_key(graph, weight, value, teleport)
-    out, _ = _diffusion(weight.t().contiguous(), value, teleport, *graph.by_query, *by_key,
+    out, _ = _diffusion(weight.t().contiguous(), value, teleport, *graph.csr, *by_key,
                         by_key[0].numel() > 0)
     return out
 
@@ -84,7 +84,7 @@ def diffused_attention(
     """:func:`attention_diffusion` along :func:`attention_weights`, which are not kept."""
     by_key = _by_key(graph, query, key, value, edge_bias, edge_gate, teleport)
     seed = torch.randint(-2**63, 2**63 - 1, (1,)) if dropout_p > 0 else None
-    out, *_ = _diffused(query, key, value, edge_bias, edge_gate, teleport, *graph.by_query,
+    out, *_ = _diffused(query, key, value, edge_bias, edge_gate, teleport, *graph.csr,
                         *by_key, seed, scale, dropout_p, by_key[0].numel() > 0)
     return out
 
@@ -97,7 +97,7 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
 def _by_key(graph: BipartiteGraph, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The transposed graph, which takes time and is for gradients only."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        return graph.by_key
+        return graph.csc
     return (graph.indptr[:0],) * 3
 
 

@@ -83,7 +83,7 @@ def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
 
 
 def _csr(graph: BipartiteGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return *graph.by_query, graph.query_ptr, graph.key_ptr
+    return *graph.csr, graph.query_ptr, graph.key_ptr
 
 
 # Operators ###########################################################################

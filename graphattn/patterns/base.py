@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_edge_index, check_range, check_size
-from graphattn.graph import BipartiteGraph, _sort_pairs
+from graphattn.graph import BipartiteGraph
+from graphattn.pairs import find_pairs, number_pairs, sort_pairs
 
 
 class Pattern(ABC):
@@ -84,9 +85,9 @@ class Pattern(ABC):
         edges = self.edges(num_queries, num_keys, generator)
         check_edge_index(edges)
         check_range(edges, num_queries, num_keys)
-        pair = _pairs(edges, num_keys)
+        pair = number_pairs(*edges, num_keys)
         del edges  # the largest array there is; sorting needs room
-        return BipartiteGraph._from_pairs(_sort_pairs(pair)[0], num_queries, num_keys, None, None)
+        return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -95,12 +96,8 @@ class Pattern(ABC):
         By default they are looked up in :meth:`edges`. A pattern that can answer without listing
         its edges overrides this, so that ``SlidingWindow(8) & Causal()`` stays linear.
         """
-        own_pair = _sort_pairs(_pairs(self.edges(num_queries, num_keys, generator), num_keys))[0]
-        pair = _pairs(edges, num_keys)
-        if own_pair.numel() == 0:
-            return torch.zeros_like(pair, dtype=torch.bool)
-        position = torch.searchsorted(own_pair, pair).clamp_(max=own_pair.numel() - 1)
-        return own_pair[position] == pair
+        own = number_pairs(*self.edges(num_queries, num_keys, generator), num_keys)
+        return find_pairs(number_pairs(*edges, num_keys), sort_pairs(own))
 
     def __or__(self, other: Pattern) -> Union:
         return Union(self, other) if isinstance(other, Pattern) else NotImplemented
@@ -246,11 +243,6 @@ class Difference(_SetOperation):
                  generator: torch.Generator | None) -> Tensor:
         in_left = self.left.contains(edges, num_queries, num_keys, generator)
         return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
-
-
-def _pairs(edges: Tensor, num_keys: int) -> Tensor:
-    """Each edge as the one number ``query * num_keys + key``, as in BipartiteGraph."""
-    return torch.add(edges[0], edges[1], alpha=num_keys)
 
 
 def _as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.graph import BipartiteGraph, _sort_pairs
+from graphattn.graph import BipartiteGraph
+from graphattn.pairs import number_pairs, sort_pairs
 from graphattn.samplers.factor_model import FactorModel, _check_sampling
 from graphattn.samplers.fastrg import _compiled
 
@@ -115,9 +116,9 @@ def _sample_on_any_device(model: FactorModel, generator: torch.Generator | None)
         edges.append(torch.stack([cell + key_of_cell.take(row), query.take(row)]))
     edge_index = torch.cat(edges, dim=1)
     if len(shapes) > 1:
-        pair = _sort_pairs(edge_index[1] * model.num_keys + edge_index[0])[0]
-        return BipartiteGraph._from_pairs(pair, model.num_queries, model.num_keys,
-                                          model.query_ptr, model.key_ptr)
+        pair = sort_pairs(number_pairs(*edge_index, model.num_keys))
+        return BipartiteGraph.from_pairs(pair, model.num_queries, model.num_keys,
+                                         query_ptr=model.query_ptr, key_ptr=model.key_ptr)
     return BipartiteGraph(edge_index, model.num_queries, model.num_keys, validate=False,
                           query_ptr=model.query_ptr, key_ptr=model.key_ptr)
 

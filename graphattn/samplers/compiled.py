@@ -41,11 +41,13 @@ class Rows(NamedTuple):
 
     def to_graph(self, model: FactorModel) -> BipartiteGraph:
         indptr = _from_zero(self.size)
-        edge_index = np.empty((2, indptr[-1]), np.int64)  # numpy asks for huge pages, torch not
+        # numpy asks for huge pages, torch does not.
+        key = np.empty(indptr[-1], np.uint16 if model.num_keys <= 2**16 else np.int32)
         first_key = model.key_ptr[_block_of(model.query_ptr)].numpy()
-        _in_threads(_copy_rows, indptr, *self, first_key, indptr, edge_index)
-        return BipartiteGraph._from_csr(torch.from_numpy(indptr), torch.from_numpy(edge_index),
-                                        model.num_keys, model.query_ptr, model.key_ptr)
+        _in_threads(_copy_rows, indptr, *self, first_key, indptr, key)
+        return BipartiteGraph.from_csr(torch.from_numpy(indptr), torch.from_numpy(key),
+                                       model.num_keys, query_ptr=model.query_ptr,
+                                       key_ptr=model.key_ptr, validate=False)
 
 
 class Rates:
@@ -415,8 +417,7 @@ def _succeeds(bits, p, one, below_one, scale):
 
 
 @_jit
-def _copy_rows(first, last, keys, begin, size, first_key, indptr, edge_index):
+def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
     for i in range(first, last):
         for e in range(size[i]):
-            edge_index[0, indptr[i] + e] = first_key[i] + keys[begin[i] + e]
-            edge_index[1, indptr[i] + e] = i
+            key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

@@ -9,7 +9,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from graphattn.graph import BipartiteGraph, _sort_pairs
+from graphattn.graph import BipartiteGraph
+from graphattn.pairs import number_pairs, sort_pairs
 from graphattn.samplers.factor_model import FactorModel, _block_of, _block_sum, _check_sampling
 
 _MOST_DRAWS = 2**36
@@ -94,9 +95,9 @@ def _sample_on_any_device(model: FactorModel, generator: torch.Generator | None)
     key = _draw(key_cdf, column + model.key_ptr[block], column + model.key_ptr[block + 1],
                 generator) - column
 
-    pair = _sort_pairs(query * model.num_keys + key)[0]
-    return BipartiteGraph._from_pairs(pair, model.num_queries, model.num_keys, model.query_ptr,
-                                      model.key_ptr)
+    pair = sort_pairs(number_pairs(key, query, model.num_keys))
+    return BipartiteGraph.from_pairs(pair, model.num_queries, model.num_keys,
+                                     query_ptr=model.query_ptr, key_ptr=model.key_ptr)
 
 
 def _with_exploration(model: FactorModel) -> tuple[Tensor, Tensor]:

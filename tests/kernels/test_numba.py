@@ -426,7 +426,7 @@ def test_operators_keep_torchs_rules(edge_values):
 
 def test_compiles_without_a_graph_break():
     graph = GRAPHS['square']()
-    assert graph.by_query  # which functools.cached_property guards by a lock before 3.12
+    assert graph.csr  # which functools.cached_property guards by a lock before 3.12
     inputs = draw(graph, 'shared')
     compiled = torch.compile(lambda tensors: attend(graph, tensors), fullgraph=True,
                              backend='eager')

@@ -1,0 +1,134 @@
+"""Which queries and keys belong together: the sequences of a batch, and heads that own a graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_ptr
+from graphattn._tensors import is_traced, lasting
+
+
+class Blocks:
+    """Ranges of queries beside ranges of keys; nothing attends across them.
+
+    Block ``b`` holds the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
+    ``key_ptr[b]:key_ptr[b + 1]``. A value: nothing changes it.
+
+    Args:
+        query_ptr (Tensor): int64 ``[num_blocks + 1]``, rising from 0.
+        key_ptr (Tensor): int64 ``[num_blocks + 1]``, rising from 0, on the same device.
+    """
+
+    def __init__(self, query_ptr: Tensor, key_ptr: Tensor):
+        is_shared = key_ptr is query_ptr
+        self.query_ptr = lasting(query_ptr)
+        self.key_ptr = self.query_ptr if is_shared else lasting(key_ptr)
+        # Known from the start where looking costs nothing, so that compiled code need not look.
+        self._num_pairs: int | None = None
+        self._is_square: bool | None = None
+        if query_ptr.device.type == 'cpu' and not is_traced(query_ptr):
+            self._num_pairs, self._is_square = self._count_pairs(), self._compare_sizes()
+
+    @classmethod
+    def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
+           device: torch.device, *, heads: int = 1, validate: bool = True) -> Blocks:
+        """The blocks that are given, or what they are if omitted.
+
+        Args:
+            query_ptr (Tensor, optional): As above; one block for each head if omitted.
+            key_ptr (Tensor, optional): As above; ``query_ptr`` if omitted and there are as many
+                keys as queries, one block for each head otherwise.
+            sizes (tuple): Number of queries and of keys.
+            device (torch.device): Where both must be.
+            heads (int): Heads that are folded into the nodes.
+            validate (bool): Whether to check what is given.
+
+        Raises:
+            TypeError: A pointer is not an int64 Tensor.
+            ValueError: One does not rise from 0 to the number of its nodes or is on another
+                device, or they mark different numbers of blocks.
+        """
+        num_queries, num_keys = sizes
+        for name, ptr, size in (('query_ptr', query_ptr, num_queries),
+                                ('key_ptr', key_ptr, num_keys)):
+            if validate and ptr is not None:
+                check_ptr(name, ptr, size, device)
+        if query_ptr is None:
+            query_ptr = _one_block_per_head(heads, num_queries, device)
+        if key_ptr is None:
+            key_ptr = (query_ptr if num_keys == num_queries
+                       else _one_block_per_head(heads, num_keys, device))
+        if validate and query_ptr.numel() != key_ptr.numel():
+            raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
+                             f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
+        return cls(query_ptr, key_ptr)
+
+    def __len__(self) -> int:
+        return self.query_ptr.numel() - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Blocks):
+            return NotImplemented
+        return self is other or (torch.equal(self.query_ptr, other.query_ptr)
+                                 and torch.equal(self.key_ptr, other.key_ptr))
+
+    __hash__ = None
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of (query, key) pairs inside the blocks."""
+        return self._count_pairs() if self._num_pairs is None else self._num_pairs
+
+    @property
+    def is_square(self) -> bool:
+        """Whether every block has as many keys as queries, which then can be the same tokens."""
+        return self._compare_sizes() if self._is_square is None else self._is_square
+
+    def pairs_per_block(self) -> Tensor:
+        """Number of (query, key) pairs in each block, int64 ``[num_blocks]``."""
+        return self.query_ptr.diff() * self.key_ptr.diff()
+
+    def of_queries(self) -> Tensor:
+        """The block of each query, int64 ``[num_queries]``."""
+        return block_of(self.query_ptr)
+
+    def of_keys(self) -> Tensor:
+        """The block of each key, int64 ``[num_keys]``."""
+        return block_of(self.key_ptr)
+
+    def transpose(self) -> Blocks:
+        """Queries and keys having changed places."""
+        return Blocks(self.key_ptr, self.query_ptr)
+
+    def to(self, device: torch.device | str) -> Blocks:
+        """The blocks on ``device``."""
+        query_ptr = self.query_ptr.to(device)
+        is_shared = self.key_ptr is self.query_ptr
+        return Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
+
+    def _count_pairs(self) -> int:
+        return int(self.pairs_per_block().sum())
+
+    def _compare_sizes(self) -> bool:
+        return self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
+
+
+def _one_block_per_head(heads: int, num_nodes: int, device: torch.device) -> Tensor:
+    return torch.arange(heads + 1, device=device) * (num_nodes // heads)
+
+
+def block_of(ptr: Tensor) -> Tensor:
+    """The block of each node, int64 ``[num_nodes]``."""
+    return torch.repeat_interleave(ptr.diff())
+
+
+def join_ptrs(ptrs: list[Tensor]) -> Tensor:
+    """Blocks one after the other: the pointer of all of them."""
+    starts = [0]
+    for ptr in ptrs:
+        starts.append(starts[-1] + int(ptr[-1]))
+    return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

@@ -1,0 +1,47 @@
+"""Edges sorted by key: the transposed order, which gradients of keys are taken along."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch_geometric.utils.sparse import index2ptr
+
+from graphattn._tensors import index_dtype, narrow
+
+# One opaque step for torch.compile, which cannot look into scipy.
+@torch.library.custom_op('graphattn::csc_of_rows', mutates_args=())
+def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The edges of a graph in the order by key, and by query where keys are the same.
+
+    Args:
+        indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
+        key (Tensor): The key of each edge, of any integer dtype, ``[num_edges]``.
+        num_keys (int): Number of keys.
+
+    Returns:
+        Where each key's edges begin, int64 ``[num_keys + 1]``; the query of each edge, in as few
+        bytes as are enough; and the permutation ``[num_edges]`` that takes edges there from the
+        order by query, int32 or int64.
+    """
+    num_queries, num_edges = indptr.numel() - 1, key.numel()
+    position_dtype = torch.int32 if num_edges < 2**31 else torch.int64
+    if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
+        position = torch.arange(num_edges, dtype=position_dtype).numpy()
+        # scipy wants both of one dtype, and signed.
+        index = np.int32 if max(num_edges, num_keys, num_queries) < 2**31 else np.int64
+        csc = sp.csr_array((position, key.numpy().astype(index), indptr.numpy().astype(index)),
+                           shape=(num_queries, num_keys)).tocsc()
+        key_indptr, query, position = map(torch.from_numpy, (csc.indptr, csc.indices, csc.data))
+        return key_indptr.long(), narrow(query, num_queries), position
+    key, position = torch.sort(key.long(), stable=True)
+    query = torch.repeat_interleave(indptr.diff(), output_size=num_edges)[position]
+    return index2ptr(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
+
+
+@csc_of_rows.register_fake
+def _(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    return (indptr.new_empty(num_keys + 1),
+            key.new_empty(key.shape, dtype=index_dtype(indptr.numel() - 1)),
+            key.new_empty(key.shape, dtype=torch.int32))

@@ -1,0 +1,53 @@
+"""Edges as numbers, ``query * num_keys + key``: sets of them sort, merge and are looked up."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
+    """The number of each pair, int64 ``[num_edges]``; ascending if queries, then keys are."""
+    return torch.add(key, query, alpha=num_keys)
+
+
+def is_ascending(pair: Tensor) -> bool:
+    """Whether each number exceeds the one before: sorted, and no pair twice."""
+    return bool((pair[1:] > pair[:-1]).all())
+
+
+def sort_pairs(pair: Tensor) -> Tensor:
+    """The numbers in ascending order, each once."""
+    if is_ascending(pair):
+        return pair
+    if pair.device.type == 'cpu':
+        # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
+        pair = torch.from_numpy(np.sort(pair.numpy()))
+    else:
+        pair = torch.sort(pair)[0]
+    is_first = first_of_each(pair)
+    return pair if bool(is_first.all()) else pair[is_first]
+
+
+def first_of_each(pair: Tensor) -> Tensor:
+    """Which of sorted numbers are the first of their kind, bool ``[pair.numel()]``."""
+    is_first = torch.ones_like(pair, dtype=torch.bool)
+    torch.ne(pair[1:], pair[:-1], out=is_first[1:])
+    return is_first
+
+
+def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
+    """Which of the pairs stand in ``ascending``, bool ``[pair.numel()]``."""
+    if ascending.numel() == 0:
+        return torch.zeros_like(pair, dtype=torch.bool)
+    position = torch.searchsorted(ascending, pair).clamp_(max=ascending.numel() - 1)
+    return ascending[position] == pair
+
+
+def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
+    """Ascending pairs as rows: where each query's begin, int64 ``[num_queries + 1]``, and their
+    keys, int64 ``[num_edges]``."""
+    first_pair = torch.arange(num_queries + 1, device=pair.device) * num_keys
+    indptr = torch.searchsorted(pair, first_pair)
+    return indptr, pair - first_pair[:-1].repeat_interleave(indptr.diff())
