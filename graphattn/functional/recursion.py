@@ -1,4 +1,4 @@
-"""What a walk of several hops is made of: how many, where it may stop, and its recursion."""
+"""The recursion of diffusion: how many hops, where walks may stop, and the limit of all hops."""
 
 from __future__ import annotations
 
@@ -6,50 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_size
-from graphattn.kernels.gather import restart
-
-
-def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
-    r"""What ``teleport`` of each hop diffuses attention by the heat kernel.
-
-    .. math::
-        \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad
-        t_k = \frac{\theta_k}{\sum_{m=k}^{K} \theta_m}
-
-    The weights of K hops are scaled to sum to 1, as Eq. S.6 asks of all weights: constant values
-    then stay what they are. The paper has the kernel with infinitely many hops only.
-
-    Args:
-        hops (int): Number of hops K.
-        time (float): :math:`\tau`, the mean number of hops were there no last one; positive.
-
-    Returns:
-        tuple of ``hops`` floats in [0, 1], for :func:`attention_diffusion` and the layers.
-
-    Raises:
-        TypeError, ValueError: An argument is out of range.
-
-    Source: Diffuser, Eq. S.6 and Appendix A.
-
-    Example:
-        >>> from graphattn.functional import heat_teleport
-        >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
-        [0.4, 0.667]
-    """
-    check_size('hops', hops)
-    if not isinstance(time, Real) or not 0 < time < math.inf:
-        raise ValueError(f"'time' must be a positive number (got {time})")
-    log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
-    weight = np.exp(log_weight - log_weight.max())
-    to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short
-    # Where weights vanish before the last hop, no walk arrives that could go on.
-    stop = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
-    return tuple(stop[:-1].tolist())
+from graphattn._tensors import is_traced
+from graphattn.functional.choose import in_transform
+from graphattn.kernels.edge_math import restart
 
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
@@ -63,36 +26,39 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     check_teleport(teleport, hops)
     dtype = torch.promote_types(value.dtype, torch.float)
     if isinstance(teleport, Tensor):
-        chance = teleport.to(dtype)
+        spread = teleport.to(dtype)
     else:
-        chance = torch.tensor(teleport, dtype=dtype, device=value.device)
-        chance = chance[:, None, None] if chance.dim() else chance
-        hops = 0 if chance.dim() == 0 and teleport == 1 else hops
+        spread = torch.tensor(teleport, dtype=dtype, device=value.device)
+        spread = spread[:, None, None] if spread.dim() else spread
+        hops = 0 if spread.dim() == 0 and teleport == 1 else hops
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
     try:
-        return chance.expand(shape) if hops else chance.new_empty(shape)
+        return spread.expand(shape) if hops else spread.new_empty(shape)
     except RuntimeError:
         raise ValueError(f"'teleport' must be a number or broadcast to {list(shape)}, [hops, "
-                         f"num_tokens, heads] (got shape {tuple(chance.shape)})") from None
+                         f"num_tokens, heads] (got shape {tuple(spread.shape)})") from None
 
 
-def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, chance: Tensor, *,
+def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, spread: Tensor, *,
             to_the_limit: bool) -> Tensor:
     """The recursion of :func:`attention_diffusion`, for any way to multiply by the weights.
 
     Args:
         one_hop (Callable): Multiplies values by the weights.
         value (Tensor): What every walk can return to.
-        chance (Tensor): Of every hop, ``[hops, ...]``, each broadcasting to ``value``.
+        spread (Tensor): Of every hop, ``[hops, ...]``, each broadcasting to ``value``.
         to_the_limit (bool): Repeat the one hop until nothing changes.
     """
-    if to_the_limit and len(chance):
-        if not bool((chance > 0).all()):
+    if to_the_limit and len(spread):
+        if not bool((spread > 0).all()):
             raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
-        return _fixed_point(lambda z: restart(one_hop(z), value, chance[0]), value)
+        if in_transform():
+            raise NotImplementedError("'hops' without end have the gradient of a backward pass "
+                                      "alone; take a number of hops")
+        return _fixed_point(lambda z: restart(one_hop(z), value, spread[0]), value)
     z = value
-    for chance_of_hop in reversed(chance.unbind()):
-        z = restart(one_hop(z), value, chance_of_hop)
+    for teleport_of_hop in reversed(spread.unbind()):
+        z = restart(one_hop(z), value, teleport_of_hop)
     return z
 
 
@@ -103,11 +69,15 @@ def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
         z = _iterate(step, start)
     if not torch.is_grad_enabled():
         return z
-    leaf = z.requires_grad_()
+    leaf = z.detach().requires_grad_()
     after = step(leaf)
     out = step(z.detach())
     if out.requires_grad:
         def solve(grad: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                raise NotImplementedError("'hops' without end have no second derivative; take a "
+                                          "number of hops")
+
             def adjoint(y: Tensor) -> Tensor:
                 return grad + torch.autograd.grad(after, leaf, y, retain_graph=True)[0]
             return _iterate(adjoint, grad)
@@ -155,7 +125,7 @@ def check_recompute(recompute: bool, hops: int | float) -> None:
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
     if isinstance(teleport, Tensor):
         check_floating('teleport', teleport)
-        inside = bool(((teleport >= 0) & (teleport <= 1)).all())
+        inside = is_traced(teleport) or bool(((teleport >= 0) & (teleport <= 1)).all())
         shown = f'{float(teleport.min())} to {float(teleport.max())}' if not inside else ''
     else:
         each = teleport if isinstance(teleport, Sequence) else [teleport]

@@ -1,8 +1,7 @@
 """Vectors of numbers as numba types: what kernels for CPUs compute with.
 
 Loops over channels are spelled out in vectors: the compiler would have to guard each of them
-against overlap of the rows it reads and writes. numba's cache on disk does not notice a change of
-this file: change or touch the kernels too.
+against overlap of the rows it reads and writes.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ def store(typingctx, array, position, vector):
 
 
 @intrinsic
-def fetch(typingctx, array, position):
+def prefetch(typingctx, array, position):
     """Asks for a line of the cache ahead of its use; any position will do."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.uint8)
         flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, 'llvm.prefetch.p0')
-        builder.call(prefetch, [pointer, *flags])
+        callee = cgutils.get_or_insert_function(builder.module, kind, 'llvm.prefetch.p0')
+        builder.call(callee, [pointer, *flags])
     return types.void(array, position), codegen
 
 
@@ -168,9 +167,9 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 
 
 @intrinsic
-def count(typingctx, counters, position):
+def atomic_add(typingctx, counters, position):
     """Adds 1 to ``counters.flat[position]``, which threads share; returns what it was. What a
-    thread has written before is seen by those that see the count."""
+    thread has written before is seen by those that load the sum."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
@@ -178,8 +177,8 @@ def count(typingctx, counters, position):
 
 
 @intrinsic
-def seen(typingctx, counters, position):
-    """What others have counted."""
+def load_acquire(typingctx, counters, position):
+    """``counters.flat[position]``, to which other threads add."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.load_atomic(pointer, 'acquire', 8)
