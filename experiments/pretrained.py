@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -73,22 +74,25 @@ def roberta(
     The data need RoBERTa's tokenizer.json.
 
     Args:
-        weights: Its model.safetensors or pytorch_model.bin.
-        model: What they go into, of its sizes, see :func:`graphattn.models.load_roberta`. A new
-            head stays as it is.
+        weights: Its model.safetensors or pytorch_model.bin, with its config.json beside it.
+        model: What they go into, of its sizes and norm_eps, see
+            :func:`graphattn.models.load_roberta`. A new head stays as it is.
         tile_positions (bool): A model for longer sequences repeats the positions.
 
     Raises:
-        ValueError: The file cannot be read, or its tensors do not fit.
+        ValueError: The files cannot be read, or do not fit the model.
     """
     from safetensors.torch import load_file
 
+    config_path = Path(weights).parent / 'config.json'
     try:
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
                       else torch.load(weights, weights_only=True, map_location='cpu'))
-    except Exception as error:  # what unpickling and safetensors may raise
-        raise ValueError(f"'weights' cannot be read: {weights} ({error})") from error
-    load_roberta(model, state_dict, tile_positions=tile_positions)
+        config = json.loads(config_path.read_text())
+    except Exception as error:  # what unpickling, safetensors and JSON may raise
+        raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
+                         f"({error})") from error
+    load_roberta(model, state_dict, config, tile_positions=tile_positions)
     return model
 
 

@@ -313,22 +313,3 @@ def test_a_batch_is_ragged():
                      (torch.tensor([2, 3]), torch.tensor(0))])
     assert isinstance(batch, Batch)
     assert [part.tolist() for part in batch] == [[2, 7, 3, 2, 3], [0, 3, 5], [1, 0]]
-
-
-@pytest.mark.parametrize('path', sorted((ROOT / 'experiments/configs/documents').glob('*.yaml')),
-                         ids=lambda path: path.stem)
-def test_the_configs_describe_trainings(path):
-    config = yaml.safe_load(path.read_text())
-    config['trainer'] |= {'accelerator': 'cpu', 'enable_progress_bar': False}
-    encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
-    encoder |= {'channels': encoder['heads'] * 2, 'num_layers': 1, 'hidden_channels': 4}
-    cli = SimpleNamespace(model=None)
-
-    class Parsed(train.TrainCLI):
-        def fit(self, **kwargs):
-            cli.model, cli.data = self.model, self.datamodule
-
-    Parsed({'fit': config})
-    assert isinstance(cli.model, DocumentClassification) and isinstance(cli.data, Documents)
-    assert cli.data.max_length <= encoder['max_length']
-    assert config['trainer']['default_root_dir'] == f'runs/documents/{path.stem}'

@@ -1,5 +1,7 @@
 """Taking up a pre-trained model: its weights, where its edges come from, and what is refused."""
 
+import json
+
 import pytest
 import torch
 import yaml
@@ -204,7 +206,8 @@ def roberta_file(tmp_path_factory):
     path = tmp_path_factory.mktemp('roberta') / 'model.safetensors'
     config = RobertaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1,
                            num_attention_heads=2, intermediate_size=24,
-                           max_position_embeddings=34, type_vocab_size=1)
+                           max_position_embeddings=34, type_vocab_size=1, layer_norm_eps=1e-5)
+    config.save_pretrained(path.parent)
     save_file(RobertaModel(config).state_dict(), path)
     torch.save(RobertaModel(config).state_dict(), path.with_suffix('.bin'))
     return path
@@ -226,10 +229,16 @@ def test_weights_of_roberta_come_from_a_file(suffix, roberta_file):
 def test_weights_that_are_not_robertas(roberta_file, tmp_path):
     torch.save({'weight': torch.ones(2)}, tmp_path / 'other.bin')
     (tmp_path / 'broken.safetensors').write_text('nothing')
-    for name in ('broken.safetensors', 'missing.bin'):
-        with pytest.raises(ValueError, match=f"'weights' cannot be read: .*{name}"):
+    # The last one lacks its config.json.
+    for name in ('broken.safetensors', 'missing.bin', 'other.bin'):
+        with pytest.raises(ValueError, match=f"'weights' cannot be read: .*{name} with .*config.j"):
             roberta(tmp_path / name, untrained())
+    config = json.loads((roberta_file.parent / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(config))
     with pytest.raises(ValueError, match='RoBERTa'):
+        roberta(tmp_path / 'other.bin', untrained())
+    (tmp_path / 'config.json').write_text(json.dumps({**config, 'hidden_act': 'relu'}))
+    with pytest.raises(ValueError, match=r"'config' must have hidden_act='gelu', .* .got 'relu'"):
         roberta(tmp_path / 'other.bin', untrained())
 
 
@@ -262,6 +271,8 @@ def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
     train.main(['fit', '--config', str(tmp_path / 'config.yaml')])
     saved = torch.load(tmp_path / 'run/checkpoints/last.ckpt', weights_only=True)['state_dict']
     expected = untrained()
-    load_roberta(expected, load_file(roberta_file), tile_positions=True)
+    load_roberta(expected, load_file(roberta_file),
+                 json.loads((roberta_file.parent / 'config.json').read_text()),
+                 tile_positions=True)
     torch.testing.assert_close(saved['model.encoder.token_embedding.weight'],
                                expected.encoder.token_embedding.weight, rtol=0, atol=1e-9)

@@ -191,7 +191,8 @@ def _softmax(spans, progress, query, key, terms, weight, lse, edges):
                 high, total = exponentials(logit, n, query.dtype.type(-np.inf))
                 lse[head, i] = log_sum_exp(high, total)
                 drop_out(logit, terms, first, n, head)
-                row_weight, normaliser = weight[head, first:first + n], total if total != 0 else total + 1
+                normaliser = total if total != 0 else total + 1
+                row_weight = weight[head, first:first + n]
                 for e in range(n):
                     row_weight[e] = logit[e] / normaliser
         span = claim(progress, 0)
