@@ -45,7 +45,7 @@ def receptive_field(
     reached_by = np.zeros((n, -(-queries // 8)), dtype=np.uint8)
     number = np.arange(queries)
     reached_by[source, number // 8] = 128 >> number % 8
-    pointer, query, _ = (part.cpu().numpy() for part in graph.by_key)
+    pointer, query, _ = (part.cpu().numpy() for part in graph.csc)
     field = [_count_bits(reached_by)[:queries]]
     for _ in tqdm(range(hops), desc='receptive fields', unit='hop', delay=2):
         if (field[-1] < n).any():

@@ -28,7 +28,7 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
         Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
     """
     high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
-    high = high.index_reduce(0, query, logit.detach(), 'amax')
+    high = high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
     high = torch.where(high == -torch.inf, 0., high)  # else -inf less -inf
     weight = (logit - high[query]).exp()
     total = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)

@@ -31,7 +31,6 @@ def skip_if_missing(backend: str) -> str:
 
 # Scaled_dot_product_attention has no gates and lets NaN travel: test_sdpa.py.
 BACKENDS = [name for name in kernels.BACKENDS if name != 'sdpa']
-FORMING_WEIGHTS = [name for name in BACKENDS if name not in kernels.FUSED]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -44,17 +43,16 @@ def fast_backend(request) -> str:
     return skip_if_missing(request.param)
 
 
-@pytest.fixture(params=FORMING_WEIGHTS)
+@pytest.fixture(params=BACKENDS)
 def weighing_backend(request) -> str:
     return skip_if_missing(request.param)
 
 
 def attention(backend: str, **arguments) -> tuple[Tensor, Tensor]:
-    """Output and weights; of backends that form no weights those of the reference."""
-    if backend in FORMING_WEIGHTS:
-        return edge_attention(**arguments, backend=backend, return_attention_weights=True)
-    weight = edge_attention(**arguments, backend='reference', return_attention_weights=True)[1]
-    return edge_attention(**arguments, backend=backend), weight
+    """Output, in one pass where the backend can, and weights."""
+    out, weight = edge_attention(**arguments, backend=backend, return_attention_weights=True)
+    return (out if kernels.load(backend).attention is None
+            else edge_attention(**arguments, backend=backend)), weight
 
 
 @pytest.fixture
@@ -214,7 +212,7 @@ def test_half_precision_rounds_only_its_results(name, dtype, backend):
     assert {result.dtype for result in results.values()} == {dtype}
     # Fused kernels save the rounded output, of which their gradients are made.
     atol = rounding(graph, torch.float32)
-    atol = 4 * torch.finfo(dtype).eps if backend in kernels.FUSED else atol
+    atol = 4 * torch.finfo(dtype).eps if kernels.load(backend).attention is not None else atol
     assert_same(results, expected, rtol=torch.finfo(dtype).eps, atol=atol, check_dtype=False)
 
 

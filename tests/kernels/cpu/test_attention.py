@@ -13,8 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphattn import BipartiteGraph
-from graphattn.kernels import numba, reference
+from graphattn import BipartiteGraph, kernels
+from graphattn.kernels import LogitTerms
+from graphattn.kernels.cpu import chunks, schedule
+from graphattn.kernels.cpu.edges import Edges
+from graphattn.kernels.cpu.key_grads import KeyGrads
+from graphattn.kernels.operators import attention as operators
 from graphattn.patterns import RandomKeys
 from tests.graphs import GRAPHS, random_graph
 
@@ -33,7 +37,7 @@ def restored_rng():
 @pytest.fixture
 def many_parts(monkeypatch):
     """Divides even the smallest graph among threads."""
-    monkeypatch.setattr(numba, 'GRAIN', 1)
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
 
 
 @pytest.fixture
@@ -61,14 +65,18 @@ def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = C
             .requires_grad_() for name, shape in shapes.items()}
 
 
-def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], kernel=numba, *,
+def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
            scale: float = 0.3, dropout_p: float = 0.) -> Tensor:
-    arguments = {'edge_bias': None, 'edge_gate': None, 'scale': scale, **inputs}
-    if kernel is reference:
-        value = arguments.pop('value')
-        weight = reference.attention_weights(graph=graph, **arguments)
-        return reference.weighted_sum(weight, value, graph)
-    return kernel.edge_attention(graph=graph, dropout_p=dropout_p, **arguments)
+    query, key, value = (inputs[name] for name in ('query', 'key', 'value'))
+    terms = LogitTerms(inputs.get('edge_bias'), inputs.get('edge_gate'), scale, dropout_p)
+    kernel = kernels.load(backend)
+    if kernel.attention is not None:
+        return kernel.attention(query, key, value, graph, terms)
+    return kernel.weighted_sum(kernel.attention_weights(query, key, graph, terms), value, graph)
+
+
+def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
+    return kernels.load('numba').edge_dot(query, key, graph)
 
 
 def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -92,7 +100,7 @@ def test_equals_reference(name, edge_values, many_parts):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
     assert_same(with_grads(attend(graph, inputs), inputs),
-                with_grads(attend(graph, inputs, reference), inputs))
+                with_grads(attend(graph, inputs, 'reference'), inputs))
 
 
 def test_no_blocks():
@@ -109,7 +117,7 @@ def test_every_width_equals_reference(channels, value_channels):
     graph = random_graph(9, 150, 0.9)  # rows longer than a tile
     inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
     assert_same(with_grads(attend(graph, inputs), inputs),
-                with_grads(attend(graph, inputs, reference), inputs))
+                with_grads(attend(graph, inputs, 'reference'), inputs))
 
 
 @pytest.mark.parametrize('num_threads', [1, 2, 3, 7])
@@ -118,7 +126,7 @@ def test_any_number_of_threads_equals_reference(name, num_threads, with_threads)
     graph = GRAPHS[name]()
     inputs = draw(graph, 'shared')
     results = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
-    assert_same(results, with_grads(attend(graph, inputs, reference), inputs))
+    assert_same(results, with_grads(attend(graph, inputs, 'reference'), inputs))
 
 
 def long_graph() -> BipartiteGraph:
@@ -133,8 +141,8 @@ def test_the_long_graph_takes_chunks():
     graph = long_graph()
     num_edges = int(graph.indptr[150])
     for channels in (64 + 48, 2 * (64 + 48)):
-        assert numba._keys_per_chunk(channels, 3000, 150, num_edges) < 3000
-        assert numba._keys_per_chunk(channels, 30, 40, 200) == 30
+        assert chunks.keys_per_chunk(channels, 3000, 150, num_edges) < 3000
+        assert chunks.keys_per_chunk(channels, 30, 40, 200) == 30
 
 
 @pytest.mark.parametrize('heads', [1, 2])
@@ -149,7 +157,7 @@ def test_chunks_of_keys_equal_reference(edge_values, heads, num_threads, with_th
         bias[(graph.query >= 50) & (graph.key > 1000)] += 300
     with torch.no_grad():
         inputs['query'] *= 0.1
-    expected = with_grads(attend(graph, inputs, reference), inputs)
+    expected = with_grads(attend(graph, inputs, 'reference'), inputs)
     actual = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
     assert_same(actual, expected)
 
@@ -160,7 +168,7 @@ def test_edge_dot_in_chunks(heads, with_threads):
     inputs = draw(graph, channels=200, heads=heads)
     query, key = inputs['query'], inputs['key']
     expected = (query[graph.query] * key[graph.key]).sum(-1)
-    actual = with_threads(2, lambda: numba.edge_dot(query, key, graph))
+    actual = with_threads(2, lambda: edge_dot(query, key, graph))
     weight = torch.randn(expected.shape, dtype=expected.dtype)
     for ours, theirs in zip((actual, *torch.autograd.grad((actual * weight).sum(), (query, key))),
                             (expected,
@@ -181,7 +189,7 @@ def test_edge_dot_and_its_gradients(name, many_parts):
     graph = GRAPHS[name]()
     inputs = {name: tensor for name, tensor in draw(graph).items() if name != 'value'}
     expected = (inputs['query'][graph.query] * inputs['key'][graph.key]).sum(-1)
-    assert_same(with_grads(numba.edge_dot(**inputs, graph=graph), inputs),
+    assert_same(with_grads(edge_dot(**inputs, graph=graph), inputs),
                 with_grads(expected, inputs))
 
 
@@ -210,8 +218,8 @@ def test_expanded_inputs_and_gradients():
     inputs = draw(graph)
     one = {name: tensor[:, :1].detach().requires_grad_() for name, tensor in inputs.items()}
     expanded = {name: tensor.expand(-1, HEADS, -1) for name, tensor in one.items()}
-    results = [torch.autograd.grad(attend(graph, expanded, kernel).sum(), list(one.values()))
-               for kernel in (numba, reference)]
+    results = [torch.autograd.grad(attend(graph, expanded, backend).sum(), list(one.values()))
+               for backend in ('numba', 'reference')]
     assert_same(*results)
 
 
@@ -227,7 +235,7 @@ def test_only_results_are_rounded(name, dtype):
     results = with_grads(attend(graph, inputs), inputs)
     assert {result.dtype for result in results.values()} == {dtype}
     cotangent_error = 2 * torch.finfo(dtype).eps  # of the output inside <grad_out, out>
-    torch.testing.assert_close(results, with_grads(attend(graph, exact, reference), exact),
+    torch.testing.assert_close(results, with_grads(attend(graph, exact, 'reference'), exact),
                                rtol=torch.finfo(dtype).eps,
                                atol=20 * max(cotangent_error, 1e-6), check_dtype=False)
 
@@ -367,18 +375,33 @@ def test_many_python_threads_at_once(with_threads):
 @pytest.mark.parametrize('num_threads', [1, 2, 5])
 def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_threads):
     graph = GRAPHS[name]()
-    tensors = (graph.indptr, graph.key, graph.query_ptr, graph.key_ptr)
-    parts = with_threads(num_threads, lambda: numba._Graph.of(*tensors, HEADS).split(8))
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    spans = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
     times = torch.zeros(graph.num_queries, HEADS)
-    for part in parts:
-        assert not part[1:, 4].any()  # at most one span shares its keys
-        for head, first, last, *_ in part:
-            times[first:last, head] += 1
-    assert (times == 1).all() and len(parts) <= num_threads
-    edges = [sum(int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in part)
-             for part in parts]
+    for head, first, last, *_ in spans:
+        times[first:last, head] += 1
+    assert (times == 1).all()
+    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in spans]
     longest = int(graph.in_degree().max()) if graph.num_queries else 0
-    assert max(edges) <= graph.num_edges * HEADS / len(parts) + longest + 1
+    if num_threads > 1 and sizes:
+        assert max(sizes) <= graph.num_edges * HEADS / (16 * num_threads) + longest + 1
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('num_threads', [1, 2, 5])
+def test_spans_that_share_keys_have_rows_of_their_own(name, num_threads, with_threads):
+    graph = GRAPHS[name]()
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
+    grads = with_threads(num_threads, lambda: KeyGrads.of(edges, (HEADS, 8), inputs, torch.float))
+    writers = {}
+    for head, _, _, block, row in grads.spans.tolist():
+        writers.setdefault((head, block), []).append(row)
+    rows = sorted((row, int(graph.key_ptr[block + 1] - graph.key_ptr[block]))
+                  for (_, block), own in writers.items() for row in own[1:])
+    assert all(own[0] == -1 for own in writers.values())
+    assert [row for row, _ in rows] == [sum(n for _, n in rows[:i]) for i in range(len(rows))]
+    assert sum(n for _, n in rows) == grads.shared[0].size(0)
 
 
 # Memory and autograd #################################################################
@@ -417,16 +440,15 @@ def test_a_change_between_the_passes_is_an_error(changed):
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
-    csr = numba._csr(graph)
+    csr = (*graph.csr, graph.query_ptr, graph.key_ptr)
     names = ('query', 'key', 'value', 'edge_bias', 'edge_gate')
-    torch.library.opcheck(numba._attention,
+    torch.library.opcheck(operators.edge_attention,
                           (*(inputs[name] for name in names), *csr, None, 0.3, 0.))
-    torch.library.opcheck(numba._dot, (inputs['query'], inputs['key'], *csr))
+    torch.library.opcheck(operators.edge_dot, (inputs['query'], inputs['key'], *csr))
 
 
 def test_compiles_without_a_graph_break():
     graph = GRAPHS['square']()
-    assert graph.csr  # which functools.cached_property guards by a lock before 3.12
     inputs = draw(graph, 'shared')
     compiled = torch.compile(lambda tensors: attend(graph, tensors), fullgraph=True,
                              backend='eager')
@@ -436,7 +458,7 @@ def test_compiles_without_a_graph_break():
 PEAK_MEMORY = """
 import torch
 from graphattn import BipartiteGraph
-from graphattn.kernels.numba import edge_attention
+from graphattn.functional import edge_attention
 
 def peak_megabytes():
     # Not resource.getrusage, whose peak includes that of the process that started this one.
@@ -449,7 +471,7 @@ key = (query + 4001 * torch.arange(degree).repeat(num_nodes)) % num_nodes
 graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
 del query, key
 tensors = [torch.randn(num_nodes, 4, 32, requires_grad=True) for _ in range(3)]
-out = edge_attention(*tensors, graph, edge_bias=None, edge_gate=None, scale=.2, dropout_p=0.)
+out = edge_attention(*tensors, graph, backend='numba')
 out.sum().backward()
 print(peak_megabytes())
 """
