@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn.functional import edge_attention
 from graphattn.functional.choose import DENSE_ABOVE
 from graphattn.patterns import RandomKeys
