@@ -205,8 +205,9 @@ def check_heads(source: GraphSource, heads: int) -> None:
 
 def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:
     """That the blocks of a graph are the sequences, once or for each head."""
-    if is_traced(ptr) or graph.num_queries not in (num_tokens, heads * num_tokens):
-        return  # numbers of queries are compared later
+    sizes = {graph.num_queries, graph.num_keys}
+    if is_traced(ptr) or not (sizes == {num_tokens} or sizes == {heads * num_tokens}):
+        return  # sizes are compared later
     times = 1 if graph.num_queries == num_tokens else heads
     expected = join_ptrs([ptr] * times)
     if not (graph.is_square and torch.equal(graph.query_ptr, expected)):

@@ -276,6 +276,8 @@ def test_large_logits_do_not_overflow(backend):
 
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_nodes'])
 def test_dropout_of_a_seed_is_that_of_reference(name, backend, restored_rng):
+    if kernels.load(backend).attention is not None:
+        pytest.skip('its weights lie in another order in memory, by which torch draws')
     graph, results = GRAPHS[name](), []
     inputs = draw(graph, 'per_edge_and_head')
     for each in (backend, 'reference'):

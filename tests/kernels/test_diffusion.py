@@ -20,7 +20,7 @@ from graphattn.functional import (
     edge_attention,
     heat_teleport,
 )
-from graphattn.kernels.cpu import schedule
+from graphattn.kernels.cpu import orders, schedule
 from graphattn.kernels.operators import diffusion as operators
 from tests.graphs import GRAPHS, random_graph
 from tests.kernels.test_backends import skip_if_missing
@@ -421,7 +421,7 @@ def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeyp
             kernel(*arguments)
 
     called, expected = [], with_threads(3, train)
-    monkeypatch.setattr(diffusion, 'run_calls', one_after_the_other)
+    monkeypatch.setattr(schedule, 'run_calls', one_after_the_other)
     assert_same(with_threads(3, train), expected, 0)
     assert max(called) == 3
 
@@ -476,7 +476,7 @@ def test_one_operator_gives_what_two_give(name, edge_values, teleport, edges_at_
     if isinstance(teleport, Tensor):
         inputs['teleport'], teleport = teleport.requires_grad_(), None
     expected = with_grads(diffuse(graph, inputs, teleport=teleport), inputs)
-    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
     assert_same(with_grads(diffuse_in_one(graph, inputs, teleport=teleport), inputs), expected,
                 tolerance=1e-13)
     assert_same(with_grads(diffuse(graph, inputs, teleport=teleport), inputs), expected,
@@ -510,7 +510,7 @@ def test_what_one_operator_does_not_do_two_do(changes):
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 @pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
 def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
-    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
     graph = GRAPHS[name]()
     inputs, n = draw(graph, edge_values), graph.num_queries
 

@@ -18,7 +18,7 @@ from graphattn.kernels.cpu.jit import jit
 from graphattn.kernels.cpu.schedule import claim, run
 from graphattn.kernels.operators.definition import accumulation_dtype
 
-_EDGES_AT_ONCE = 1 << 20  # of all heads that go together
+EDGES_AT_ONCE = 1 << 20  # of all heads that go together
 
 
 class Orders(NamedTuple):
@@ -51,7 +51,7 @@ class Orders(NamedTuple):
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
     """Heads that share the workspace for edges."""
-    size = min(num_heads, max(1, _EDGES_AT_ONCE // max(num_edges, 1)))
+    size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
     return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
 
 
