@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import operators
 from graphattn.kernels.backend import Backend, LogitTerms
 from graphattn.kernels.cpu import attention, diffusion, edge_dot, weights  # noqa: F401 (registers)
-from graphattn.kernels.operators import attention as attention_operators
-from graphattn.kernels.operators import diffusion as diffusion_operators
+from graphattn.kernels.operators.attention import dropout_seed
 
 
 def is_available(device: torch.device) -> bool:
@@ -18,32 +18,32 @@ def is_available(device: torch.device) -> bool:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
-    out, _ = attention_operators.edge_attention(
+    out, _ = operators.edge_attention(
         query, key, value, terms.bias, terms.gate, *graph.csr, graph.query_ptr, graph.key_ptr,
-        attention_operators.dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p)
+        dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p)
     return out
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    return attention_operators.edge_dot(query, key, *graph.csr, graph.query_ptr, graph.key_ptr)
+    return operators.edge_dot(query, key, *graph.csr, graph.query_ptr, graph.key_ptr)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
     """Heads lie apart in memory."""
     by_key = _order_by_key(graph, query, key, terms.bias, terms.gate)
-    return diffusion_operators.attention_weights(query, key, terms.bias, terms.gate, *graph.csr,
+    return operators.attention_weights(query, key, terms.bias, terms.gate, *graph.csr,
                                                  *by_key, terms.scale).t()
 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     by_key = _order_by_key(graph, weight, value)
-    return diffusion_operators.weighted_sum(weight.t().contiguous(), value, *graph.csr, *by_key,
+    return operators.weighted_sum(weight.t().contiguous(), value, *graph.csr, *by_key,
                                             graph.query_ptr, graph.key_ptr)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
     by_key = _order_by_key(graph, weight, value, teleport)
-    out, _ = diffusion_operators.attention_diffusion(
+    out, _ = operators.attention_diffusion(
         weight.t().contiguous(), value, teleport, *graph.csr, *by_key, by_key[0].numel() > 0)
     return out
 
@@ -51,9 +51,9 @@ def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tens
 def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                        teleport: Tensor, terms: LogitTerms) -> Tensor:
     by_key = _order_by_key(graph, query, key, value, terms.bias, terms.gate, teleport)
-    out, *_ = diffusion_operators.diffused_attention(
+    out, *_ = operators.diffused_attention(
         query, key, value, terms.bias, terms.gate, teleport, *graph.csr, *by_key,
-        attention_operators.dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p,
+        dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p,
         by_key[0].numel() > 0)
     return out
 
@@ -64,6 +64,8 @@ def _order_by_key(graph: BipartiteGraph, *inputs: Tensor | None) -> tuple[Tensor
         return graph.csc
     return (graph.indptr[:0],) * 3
 
+
+__all__ = ['BACKEND']
 
 BACKEND = Backend('numba', is_available, attention=attend, attention_weights=weigh,
                   weighted_sum=sum_by_weights, attention_diffusion=diffuse,
