@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -23,6 +24,10 @@ from graphattn.kernels import Backend, LogitTerms
 # 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
 # so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
+
+
+with suppress(ImportError):  # which is told when it would be used
+    kernels.load('numba')  # now, for code that torch compiles cannot import it
 
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -63,7 +68,7 @@ def in_transform() -> bool:
     """Whether forward-mode derivatives are taken, or torch.func is at work: operators of our own
     have no rules for them."""
     takes_forward_derivatives = forward_ad._current_level >= 0
-    return takes_forward_derivatives or torch._C._functorch.peek_interpreter_stack() is not None
+    return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
 def accumulated(tensor: Tensor) -> Tensor:

@@ -7,26 +7,30 @@ Each says what it can do (:class:`graphattn.kernels.backend.Backend`). :mod:`ope
 from difflib import get_close_matches
 from importlib import import_module
 
+from graphattn.kernels import csr, gather, reference, sdpa
 from graphattn.kernels.backend import Backend, LogitTerms
 
-_MODULES = {'reference': 'reference', 'gather': 'gather', 'gather_ext': 'gather_ext', 'csr': 'csr',
-            'numba': 'cpu', 'sdpa': 'sdpa'}
-BACKENDS = tuple(_MODULES)
+_LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
+_ON_FIRST_USE = {'gather_ext': 'graphattn.kernels.gather_ext', 'numba': 'graphattn.kernels.cpu'}
+BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'sdpa')
 
 
 def load(name: str) -> Backend:
-    """The backend called ``name``, imported on first use.
+    """The backend called ``name``, imported on first use if it needs another package.
 
     Raises:
         ValueError: There is no such backend.
         ImportError: The backend needs a package that is not installed.
     """
-    if name not in _MODULES:
+    if name in _LOADED:
+        return _LOADED[name]
+    if name not in _ON_FIRST_USE:
         near = get_close_matches(str(name), BACKENDS)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ''
         raise ValueError(f"'backend' is unknown (got {name!r}); {hint}there are 'auto', "
                          f"{', '.join(map(repr, BACKENDS))}")
-    return import_module(f'graphattn.kernels.{_MODULES[name]}').BACKEND
+    _LOADED[name] = import_module(_ON_FIRST_USE[name]).BACKEND
+    return _LOADED[name]
 
 
 __all__ = ['BACKENDS', 'Backend', 'LogitTerms', 'load']

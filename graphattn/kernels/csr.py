@@ -25,19 +25,24 @@ def is_available(device: torch.device) -> bool:
     """Whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
 
+not_compiled = torch.compiler.disable(reason="torch's sparse products are not compiled")
 
+
+@not_compiled
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(edge_dot(query, key, graph), terms)
     return edge_softmax(logit, graph.query, graph.num_queries)
 
 
+@not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     out = [_WeightedSum.apply(weight_h, value_h, graph)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
     return torch.stack(out, dim=1)
 
 
+@not_compiled
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
     if max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:

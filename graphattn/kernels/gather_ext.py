@@ -15,7 +15,10 @@ except ImportError as error:
     raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
                       "--no-build-isolation torch-scatter torch-sparse") from error
 
+not_compiled = torch.compiler.disable(reason="torch-scatter and torch-sparse are not compiled")
 
+
+@not_compiled
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
@@ -24,6 +27,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
     return weight if terms.bias is None else weight.masked_fill(logit == -torch.inf, 0.)
 
 
+@not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by zero and die
         return gather.weighted_sum(weight, value, graph)
