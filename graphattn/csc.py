@@ -37,7 +37,7 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
         key_indptr, query, position = map(torch.from_numpy, (csc.indptr, csc.indices, csc.data))
         return key_indptr.long(), narrow(query, num_queries), position
     key, position = torch.sort(key.long(), stable=True)
-    query = torch.repeat_interleave(indptr.diff(), output_size=num_edges)[position]
+    query = torch.repeat_interleave(indptr.diff(), output_size=num_edges).index_select(0, position)
     return index2ptr(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
 
 

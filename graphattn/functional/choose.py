@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from contextlib import suppress
-from functools import cache
 
 import numpy as np
 import torch
@@ -26,8 +24,17 @@ from graphattn.kernels import Backend, LogitTerms
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
 
 
-with suppress(ImportError):  # which is told when it would be used
-    kernels.load('numba')  # now, for code that torch compiles cannot import it
+def _fastest_on_cpus() -> str:
+    try:
+        return kernels.load('numba').name
+    except ImportError as error:
+        warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
+                      stacklevel=2)
+    return 'csr' if kernels.load('csr').is_available(torch.device('cpu')) else 'gather'
+
+
+# By type of device; loaded now, for code that torch compiles cannot import.
+FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': 'csr'}
 
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -61,7 +68,7 @@ def choose_weighing(name: str, device: torch.device) -> Backend:
 
 def choose_sparse(device: torch.device) -> Backend:
     """The fastest backend whose time follows the edges."""
-    return kernels.load('gather' if in_transform() else _fastest_sparse(device.type))
+    return kernels.load('gather' if in_transform() else FASTEST_SPARSE.get(device.type, 'gather'))
 
 
 def in_transform() -> bool:
@@ -114,15 +121,3 @@ def _is_dense(graph: BipartiteGraph) -> bool:
 def _are_finite(*tensors: Tensor) -> bool:
     # One pass: a sum is finite only if all its terms are.
     return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
-
-
-@cache
-def _fastest_sparse(device_type: str) -> str:
-    device = torch.device(device_type)
-    if device_type == 'cpu':
-        try:
-            return kernels.load('numba').name
-        except ImportError as error:
-            warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
-                          stacklevel=2)
-    return 'csr' if kernels.load('csr').is_available(device) else 'gather'

@@ -30,9 +30,9 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     high = high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
     high = torch.where(high == -torch.inf, 0., high)  # else -inf less -inf
-    weight = (logit - high[query]).exp()
+    weight = (logit - high.index_select(0, query)).exp()
     total = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
-    return weight / torch.where(total == 0, 1., total)[query]
+    return weight / torch.where(total == 0, 1., total).index_select(0, query)
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:

@@ -18,14 +18,15 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 
 
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    message = weight.unsqueeze(-1) * value[graph.key]
+    message = weight.unsqueeze(-1) * value.index_select(0, graph.key)
     out = message.new_zeros(graph.num_queries, *message.shape[1:])
     return out.index_add(0, graph.query, message)
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``."""
-    return (query[graph.query] * key[graph.key]).sum(dim=-1)
+    query_i, key_j = query.index_select(0, graph.query), key.index_select(0, graph.key)
+    return (query_i * key_j).sum(dim=-1)
 
 
 BACKEND = Backend('gather', everywhere, attention_weights=attention_weights,

@@ -10,7 +10,7 @@ from graphattn.kernels.edge_math import edge_logit
 
 try:
     import torch_sparse
-    from torch_scatter import scatter_softmax
+    from torch_scatter import scatter_max, scatter_softmax
 except ImportError as error:
     raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
                       "--no-build-isolation torch-scatter torch-sparse") from error
@@ -22,9 +22,13 @@ not_compiled = torch.compiler.disable(reason="torch-scatter and torch-sparse are
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
-    weight = scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
-    # Of a query whose logits are all -inf it makes NaN.
-    return weight if terms.bias is None else weight.masked_fill(logit == -torch.inf, 0.)
+    query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
+    if terms.bias is None:
+        return scatter_softmax(logit, query, **sizes)
+    # Of a query whose logits are all -inf it would make NaN.
+    is_nothing = (scatter_max(logit.detach(), query, **sizes)[0] == -torch.inf)[query]
+    weight = scatter_softmax(logit.masked_fill(is_nothing, 0.), query, **sizes)
+    return weight.masked_fill(is_nothing, 0.)
 
 
 @not_compiled

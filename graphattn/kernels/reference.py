@@ -24,10 +24,10 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
         logit = torch.einsum('qhc,qkhc->qkh', query[rows], key_of_pair) * terms.scale
         logit = (logit * _dense(edge_gate[edges], mask, at, 1.)
                  + _dense(edge_bias[edges], mask, at, 0.))
-        # The last fill also gives a query with nothing to attend to, whose softmax is 0 / 0, the
-        # weights 0.
         logit = logit.masked_fill(~mask, -torch.inf)
-        softmax = logit.softmax(dim=1).masked_fill(logit == -torch.inf, 0.)
+        # A query with nothing to attend to, whose softmax is 0 / 0, has the weights 0.
+        is_nothing = (logit == -torch.inf).all(dim=1, keepdim=True)
+        softmax = logit.masked_fill(is_nothing, 0.).softmax(dim=1).masked_fill(is_nothing, 0.)
         weight.append(softmax[at])
     return torch.cat(weight)
 

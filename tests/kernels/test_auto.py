@@ -92,14 +92,14 @@ WITHOUT_NUMBA = """
 import sys, warnings
 sys.modules['numba'] = None
 import torch
-from graphattn.functional import edge_attention
 from graphattn.patterns import Star
 graph, x = Star().build(100), torch.randn(100, 1, 4)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
+    from graphattn.functional import edge_attention
     for _ in range(3):
         edge_attention(x, x, x, graph)
-messages = [str(w.message) for w in caught]
+messages = [str(w.message) for w in caught if 'numba' in str(w.message)]
 assert len(messages) == 1 and 'pip install numba' in messages[0], messages
 try:
     edge_attention(x, x, x, graph, backend='numba')
