@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask, SymmetricLayout
+from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.pair_mask import PairMask
 
 LAYOUTS = [layout(size, border) for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)
            for border in (False, True) for size in (3, 6)]

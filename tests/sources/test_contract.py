@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from graphattn import sources
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask
+from graphattn.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 

@@ -13,7 +13,8 @@ from scipy import integrate, special, stats
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
 from graphattn.layers import fold_heads, unfold_heads
-from graphattn.pair_mask import DiagonalLayout, PairMask
+from graphattn.pair_layout import DiagonalLayout
+from graphattn.pair_mask import PairMask
 from graphattn.sources import LearnedMaskSource, PatternSource
 
 PTR = torch.tensor([0, 8, 11, 11, 12, 17])

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.pair_mask import FreeLayout
+from graphattn.pair_layout import FreeLayout
 from graphattn.patterns import GlobalTokens, Mask, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
 
