@@ -9,6 +9,7 @@ from dataclasses import fields
 from threading import RLock
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
@@ -41,14 +42,14 @@ class GraphCache:
         Args:
             key (hashable, optional): All that the graph depends on (:func:`is_value`). With
                 ``None`` the graph is built and not kept.
-            build (callable): Called without arguments and outside of inference mode, for a graph
-                that is evaluated with may be trained with later.
+            build (callable): Called without arguments, outside of inference mode and of function
+                transforms (``torch.func``), for others may train with the graph later.
         """
         with self._lock:
             if key is not None and key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key][0]
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), temporarily_clear_interpreter_stack():
                 graph = build()
             if key is not None:
                 self._keep(key, graph)
