@@ -14,14 +14,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GRAPH = {'graph', 'pair_mask', '_checks', '_files', '_threads'}
+GRAPH = {'graph', 'pair_layout', 'pair_mask', '_checks', '_files', '_tensors', '_threads'}
 MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
 MAY_IMPORT = {
     '_checks': set(),
     '_files': set(),
+    '_tensors': set(),
     '_threads': set(),
     'graph': {'_checks'},
-    'pair_mask': {'graph', '_checks'},
+    'pair_layout': {'_checks'},
+    'pair_mask': {'graph', 'pair_layout', '_checks', '_tensors'},
     'patterns': GRAPH,
     'samplers': GRAPH,
     'kernels': GRAPH,

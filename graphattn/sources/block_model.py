@@ -119,17 +119,15 @@ class BlockModelSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr)
-        factors = self._factors(query, key)
-        fixed = None if self.fixed is None else self.fixed(query, key, ptr, generator=generator)
-        return self._sample(factors, ptr, fixed, generator)
+        return self._sample(self._factors(query, key), ptr, generator)
 
     @torch.compiler.disable(reason='which edges are drawn depends on the numbers of the tokens')
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
-                fixed: BipartiteGraph | None, generator: torch.Generator | None) -> BipartiteGraph:
+                generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr)
-        graph = SAMPLERS[self.law](model, generator=generator)
-        if fixed is not None:
-            fixed = BipartiteGraph.batch([fixed] * self.heads)
+        graph, fixed = SAMPLERS[self.law](model, generator=generator), None
+        if self.fixed is not None:
+            fixed = BipartiteGraph.batch([self.fixed.graph(ptr, generator)] * self.heads)
             graph = graph | fixed
         if not (self.training and torch.is_grad_enabled()):
             return graph

@@ -27,9 +27,11 @@ class PatternSource(GraphSource):
     those of several patterns, one for each head.
 
     Graphs are kept, once for all sources of the process that give the same
-    (:mod:`graphattn.sources.graph_cache`). Under ``torch.compile`` they come from one operator; a
-    graph break takes its place where every call draws anew, and for patterns that
-    :func:`graphattn.patterns.parse` cannot read back or whose expression is very long.
+    (:mod:`graphattn.sources.graph_cache`). Under ``torch.compile`` they come from one operator,
+    which is a graph break unless ``fullgraph=True`` or
+    ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It always is one where every
+    call draws anew, and for patterns that :func:`graphattn.patterns.parse` cannot read back or
+    whose expression is very long.
 
     Args:
         pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
@@ -81,7 +83,7 @@ class PatternSource(GraphSource):
         self.check_tokens(query, key, ptr)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self._traced_graph(query.size(0), ptr)
-        return self._graph(ptr, generator)
+        return self.graph(ptr, generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
@@ -91,7 +93,8 @@ class PatternSource(GraphSource):
 
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
                                    'short expression, is built outside of compiled code')
-    def _graph(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
+    def graph(self, ptr: Tensor, generator: torch.Generator | None = None) -> BipartiteGraph:
+        """The graph of these sequences, whatever their tokens; arguments as for a call."""
         lengths = ptr.diff().tolist()
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
