@@ -233,7 +233,8 @@ class BipartiteGraph:
         check_num_pairs(num_queries, num_keys)
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
                            validate=validate)
-        graph = cls._of(indptr, key, int(num_keys), blocks, edge_prob)
+        num_keys = num_keys if is_traced(indptr) else int(num_keys)  # which an export would fix
+        graph = cls._of(indptr, key, num_keys, blocks, edge_prob)
         if validate:
             graph._validate_values()
         return graph

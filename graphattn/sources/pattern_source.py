@@ -98,7 +98,7 @@ class PatternSource(GraphSource):
         lengths = ptr.diff().tolist()
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
-        graphs = [pattern.build(length, seed=generator)
+        graphs = [_build(pattern, length, generator)
                   for pattern in self.patterns for length in lengths]
         return _batch(graphs, ptr.device)
 
@@ -129,19 +129,24 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
 def _kept(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
           device: torch.device) -> BipartiteGraph:
     key = (parts, lengths, device) if is_value(parts) else None
-    return GRAPHS.get(key, lambda: _build(parts, lengths, device))
+    return GRAPHS.get(key, lambda: _build_all(parts, lengths, device))
 
 
-def _build(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
-           device: torch.device) -> BipartiteGraph:
+def _build_all(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
+               device: torch.device) -> BipartiteGraph:
     cpu = torch.device('cpu')  # where patterns are built
     if len(parts) == len(lengths) == 1 and device == cpu:
         (pattern, seed), = parts
-        return pattern.build(lengths[0], seed=seed)
+        return _build(pattern, lengths[0], seed)
     graph_of = {(number, length): _kept((part,), (length,), cpu)
                 for number, part in enumerate(parts) for length in set(lengths)}
     return _batch([graph_of[number, length]
                    for number in range(len(parts)) for length in lengths], device)
+
+
+def _build(pattern: Pattern, length: int, seed: int | torch.Generator | None) -> BipartiteGraph:
+    with torch.device('cpu'):  # whatever device the user has set as the default one
+        return pattern.build(length, seed=seed)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:
