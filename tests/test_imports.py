@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parent.parent
 # A unit imports itself and what stands here, nothing else of this repository.
 GRAPH = {'graph', 'pair_layout', 'pair_mask', '_checks', '_files', '_tensors', '_threads'}
 MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
+ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'}
+TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_checks': set(),
     '_files': set(),
@@ -32,7 +35,15 @@ MAY_IMPORT = {
     'sources': MIDDLE | {'functional'},
     'layers': MIDDLE | {'functional', 'diffusion', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
-    'experiments': MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'},
+    'experiments': set(),
+    'experiments.runs': ALL,
+    'experiments.data': ALL | {'experiments.runs'},
+    # Objectives and tasks do not know one another: what passes between them is data.
+    'experiments.objectives': ALL | {'experiments.runs', 'experiments.data'},
+    'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
+    'experiments.train': ALL | TRAINING,
+    'experiments.studies': ALL | TRAINING | {'experiments.train'},
+    'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graph', '_files', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
     'graphattn': {'graph'},  # the public page
 }
@@ -40,6 +51,9 @@ MAY_IMPORT = {
 # Too heavy for `import graphattn`; inside a function they are welcome.
 HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
          'sklearn'}
+
+# patterns.expression reads the page of its own package.
+WITH_CIRCLES = {'graphattn'}
 
 
 def module_name(path: Path) -> str:
@@ -49,7 +63,8 @@ def module_name(path: Path) -> str:
 
 PATHS = sorted(path for folder in ('graphattn', 'experiments', 'analysis')
                for path in (ROOT / folder).rglob('*.py'))
-LIBRARY = {module_name(path): path for path in PATHS if path.is_relative_to(ROOT / 'graphattn')}
+MODULES = {module_name(path): path for path in PATHS}
+LIBRARY = {name: path for name, path in MODULES.items() if path.is_relative_to(ROOT / 'graphattn')}
 PACKAGES = [module_name(path) for path in LIBRARY.values() if path.name == '__init__.py']
 
 
@@ -58,6 +73,8 @@ def unit_of(module: str) -> str | None:
     top, *rest = module.split('.')
     if top == 'graphattn':
         return rest[0] if rest else top
+    if top == 'experiments':
+        return '.'.join([top, *rest[:1]])
     return top if top in MAY_IMPORT else None
 
 
@@ -81,7 +98,7 @@ def imported(nodes: Iterator[ast.AST], module: str, is_package: bool = False) ->
             package = module.split('.')[:None if is_package else -1]
             base = package[:len(package) + 1 - node.level] if node.level else []
             base = '.'.join([*base, *filter(None, [node.module])])
-            submodules = {f'{base}.{alias.name}' for alias in node.names} & LIBRARY.keys()
+            submodules = {f'{base}.{alias.name}' for alias in node.names} & MODULES.keys()
             has_other_names = len(submodules) < len(node.names)
             names |= submodules | ({base} if has_other_names or not submodules else set())
     return names
@@ -101,6 +118,36 @@ def test_imports_point_down(path):
     assert not forbidden, f"'{unit}' may import {sorted(MAY_IMPORT[unit])}"
 
 
+@pytest.mark.parametrize('top', [top for top in ('graphattn', 'experiments', 'analysis')
+                                 if top not in WITH_CIRCLES])
+def test_no_circle_between_files(top):
+    graph = {name: imports_of(path, on_import=True) & MODULES.keys()
+             for name, path in MODULES.items() if name.split('.')[0] == top}
+    assert circle(graph) is None
+
+
+def circle(graph: dict[str, set[str]]) -> list[str] | None:
+    """Some modules of which each imports the next, and the last the first."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+
+
+def test_knows_a_circle():
+    assert circle({'a': {'b', 'c'}, 'b': {'c'}, 'c': set()}) is None
+    assert sorted(set(circle({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}))) == ['b', 'c']
+    assert circle({'a': {'a'}}) == ['a', 'a']
+
+
+@pytest.mark.parametrize('path', [path for path in PATHS
+                                  if path.is_relative_to(ROOT / 'experiments')], ids=module_name)
+def test_experiments_keep_private_names_to_their_files(path):
+    assert not {alias.name for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names if alias.name.startswith('_')}
+
+
 @pytest.mark.parametrize('module', LIBRARY)
 def test_library_imports_nothing_heavy(module):
     tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
@@ -114,6 +161,7 @@ def test_library_imports_nothing_heavy(module):
     ('from graphattn.graph import BipartiteGraph', {'graphattn.graph'}),
     ('from ..models import Encoder', {'graphattn.models'}),
     ('from . import gather', {'graphattn.kernels.gather'}),
+    ('from experiments import train', {'experiments.train'}),
     ('def f():\n    import lightning', {'lightning'}),
 ])
 def test_reads_every_kind_of_import(source, expected):

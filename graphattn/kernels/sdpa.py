@@ -14,23 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.backend import Backend, LogitTerms, everywhere
 
 _PAIRS_PER_CHUNK = 2**24
 
 
-def edge_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    graph: BipartiteGraph,
-    *,
-    edge_bias: Tensor | None,
-    edge_gate: Tensor | None,
-    scale: float,
-    dropout_p: float,
-) -> Tensor:
-    if edge_gate is not None:
-        raise ValueError("backend 'sdpa' has no gates; 'auto' and the other backends have")
+def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms) -> Tensor:
+    edge_bias = terms.bias
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
     # Empty, but joined to every argument, should there be nothing to attend to.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
@@ -43,8 +34,8 @@ def edge_attention(
         mask = None if is_full else _mask(graph, rows, columns, num_blocks, edge_bias)
         blocks = [x.unflatten(0, (num_blocks, -1)).transpose(1, 2)
                   for x in (query[rows], key[columns], value[columns])]
-        attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=dropout_p,
-                                                  scale=scale)
+        attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask,
+                                                  dropout_p=terms.dropout_p, scale=terms.scale)
         out.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(out)
 
@@ -84,3 +75,6 @@ def _mask(graph: BipartiteGraph, rows: slice, columns: slice, num_blocks: int,
         return mask.unsqueeze(1)
     bias = edge_bias.new_full((*shape, edge_bias.size(1)), -torch.inf)
     return bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)
+
+
+BACKEND = Backend('sdpa', everywhere, attention=attend, takes_gate=False, spreads_nan=True)

@@ -24,7 +24,8 @@ MAX_CHARACTERS = 2000
 
 class PatternSource(GraphSource):
     """The edges of a pattern, built for the length of each sequence and shared by all heads; or
-    those of several patterns, one for each head.
+    those of several patterns, one for each head. A sequence that is too short for its pattern gets
+    the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
     Graphs are kept, once for all sources of the process that give the same
     (:mod:`graphattn.sources.graph_cache`). Under ``torch.compile`` they come from one operator,
@@ -146,7 +147,7 @@ def _build_all(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int
 
 def _build(pattern: Pattern, length: int, seed: int | torch.Generator | None) -> BipartiteGraph:
     with torch.device('cpu'):  # whatever device the user has set as the default one
-        return pattern.build(length, seed=seed)
+        return pattern.build(length, seed=seed, crop=True)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:

@@ -20,13 +20,13 @@ from graphattn.functional import (
     edge_attention,
     heat_teleport,
 )
-from graphattn.kernels import diffusion
+from graphattn.kernels.cpu import schedule
+from graphattn.kernels.operators import diffusion as operators
 from tests.graphs import GRAPHS, random_graph
 from tests.kernels.test_backends import skip_if_missing
 
 HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
-SQUARE = [name for name in GRAPHS
-          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
+SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
 EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
                'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
 TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
@@ -49,7 +49,7 @@ def fast_backend(request) -> str:
 @pytest.fixture
 def with_threads(monkeypatch):
     """Divides even the smallest graph among so many threads."""
-    monkeypatch.setattr(diffusion, 'GRAIN', 1)
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
     before = torch.get_num_threads()
 
     def run(num_threads, function):
@@ -593,15 +593,15 @@ def test_operators_keep_torchs_rules(edge_values):
     terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
              .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
     edges = (*graph.csr, *graph.csc)
-    torch.library.opcheck(diffusion._weights,
+    torch.library.opcheck(operators.attention_weights,
                           (inputs['query'], inputs['key'], *terms, *edges, 0.3))
     weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
     teleport = torch.rand(2, 12, HEADS, dtype=torch.double, requires_grad=True)
-    torch.library.opcheck(diffusion._diffusion,
+    torch.library.opcheck(operators.attention_diffusion,
                           (weight, inputs['value'], teleport, *edges, True))
-    torch.library.opcheck(diffusion._diffusion, (
+    torch.library.opcheck(operators.attention_diffusion, (
         weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
-    torch.library.opcheck(diffusion._diffused, (
+    torch.library.opcheck(operators.diffused_attention, (
         inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
         torch.tensor([5]), 0.3, 0.2, True))
 
