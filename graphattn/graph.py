@@ -447,7 +447,8 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
         without looking must not be led outside of memory."""
-        if self._versions not in (None, self._current_versions()):
+        before, now = self._versions, self._current_versions()
+        if None not in (before, now) and before != now:
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "
                              "value; build another one from the changed edges")
 

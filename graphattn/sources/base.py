@@ -67,10 +67,9 @@ class GraphSource(nn.Module, ABC):
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
         """Raises unless :meth:`forward` is given what it is for; arguments as there."""
-        if query.dim() != 3 or self.heads not in (None, query.size(1)):
-            heads = 'heads' if self.heads is None else f'the {self.heads} heads of the source'
-            raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with {heads} "
-                             f"(got shape {tuple(query.shape)})")
+        if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
+            raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with the "
+                             f"{self.heads} heads of the source (got shape {tuple(query.shape)})")
         if key.size(0) != query.size(0):
             raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
                              f"{query.size(0)} (got {key.size(0)})")

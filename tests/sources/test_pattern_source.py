@@ -109,7 +109,7 @@ def test_keys_must_be_of_the_same_tokens():
     with pytest.raises(ValueError, match=r"'key' must hold the tokens of 'query'.*15 \(got 11\)"):
         PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
     with pytest.raises(ValueError, match=r"'query' must be \[num_tokens, heads, head_channels\]"):
-        PatternSource(SlidingWindow(1))(TOKENS[:, 0], TOKENS[:, 0], PTR)
+        PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)
 
 
 class Plain(Pattern):
