@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from threading import RLock
 
 import torch
@@ -22,7 +22,7 @@ class GraphCache:
 
     Args:
         max_bytes (int): What all graphs may hold, the order by key included, which training asks
-            them for. A graph that alone holds more is not kept.
+            them for, and their keys, for masks are large. What alone holds more is not kept.
     """
 
     def __init__(self, max_bytes: int):
@@ -56,7 +56,7 @@ class GraphCache:
             return graph
 
     def _keep(self, key: Hashable, graph: BipartiteGraph) -> None:
-        num_bytes = bytes_in_use(graph)
+        num_bytes = bytes_in_use(graph) + bytes_of_key(key)
         if num_bytes > self.max_bytes:
             return
         self._kept[key] = graph, num_bytes
@@ -73,7 +73,7 @@ class GraphCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the graphs hold, the order by key included."""
+        """Bytes that graphs and keys hold, the order by key included."""
         return self._num_bytes
 
     def __len__(self) -> int:
@@ -86,6 +86,15 @@ def bytes_in_use(graph: BipartiteGraph) -> int:
     position = 4 if graph.num_edges < 2**31 else 8
     of_edge = index_dtype(graph.num_queries).itemsize + position
     return graph.nbytes + 8 * (graph.num_keys + 1) + of_edge * graph.num_edges
+
+
+def bytes_of_key(thing: object) -> int:
+    """Bytes of the numbers and the text that a key is made of."""
+    if isinstance(thing, tuple):
+        return sum(map(bytes_of_key, thing))
+    if is_dataclass(thing):
+        return sum(bytes_of_key(getattr(thing, field.name)) for field in fields(thing))
+    return len(thing) if isinstance(thing, str) else 8
 
 
 def is_value(thing: object) -> bool:

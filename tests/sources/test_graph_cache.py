@@ -8,7 +8,13 @@ import torch
 from graphattn.pair_layout import FreeLayout
 from graphattn.patterns import Full, Mask, Pattern, RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
-from graphattn.sources.graph_cache import GRAPHS, GraphCache, bytes_in_use, is_value
+from graphattn.sources.graph_cache import (
+    GRAPHS,
+    GraphCache,
+    bytes_in_use,
+    bytes_of_key,
+    is_value,
+)
 
 
 @pytest.fixture
@@ -43,13 +49,15 @@ def test_bytes_are_those_that_training_makes_of_a_graph():
 
 
 def test_the_graphs_that_were_used_last_are_kept(room, built):
-    room(sum(bytes_in_use(SlidingWindow(0).build(length)) for length in (10, 20, 30)))
+    for length in (20, 30, 10):
+        ask(length)
+    room(GRAPHS.nbytes)
     built.clear()
-    for lengths, anew in (([10, 20, 30, 10], [10, 20, 30]),
+    for lengths, anew in (([20, 30, 10], []),
                           ([5], [5]),  # 20 goes, unused for longest
                           ([10, 30, 5, 20, 10], [20, 10]),
-                          ([65, 20, 10], [65]),  # too large to displace others
-                          ([65], [65])):
+                          ([80, 20, 10], [80]),  # too large to displace others
+                          ([80], [80])):
         for length in lengths:
             ask(length)
             assert GRAPHS.nbytes <= GRAPHS.max_bytes
@@ -62,11 +70,20 @@ def test_a_thousand_lengths_stay_within_the_bound(room):
     for length in range(1, 1001):
         ask(length, 3, radius=4)
         assert GRAPHS.nbytes <= 2**20
-    kept = list(GRAPHS._kept.values())
-    assert GRAPHS.nbytes == sum(bytes_in_use(graph) for graph, _ in kept) > 2**19
+    kept = GRAPHS._kept.items()
+    assert GRAPHS.nbytes == sum(bytes_in_use(graph) + bytes_of_key(key)
+                                for key, (graph, _) in kept) > 2**19
     assert len(GRAPHS) == len(kept) < 100
     GRAPHS.clear()
     assert GRAPHS.nbytes == len(GRAPHS) == 0
+
+
+def test_keys_take_room_too(room):
+    masks = [Mask(FreeLayout(100), '1' + '0' * 9999) for _ in range(12)]
+    tokens = torch.zeros(100, 12, 2)
+    room(2**20)
+    graph = PatternSource(masks)(tokens, tokens, torch.tensor([0, 100]))
+    assert graph.num_edges == 12 and GRAPHS.nbytes > 120_000
 
 
 def test_a_large_graph_is_built_once_for_a_batch(room, built):

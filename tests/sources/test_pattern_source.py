@@ -9,6 +9,7 @@ from graphattn.models import Encoder
 from graphattn.pair_layout import FreeLayout
 from graphattn.patterns import GlobalTokens, Mask, Pattern, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
+from graphattn.sources.graph_cache import GRAPHS
 
 PTR = torch.tensor([0, 6, 12, 15])
 TOKENS = torch.randn(15, 1, 2)
@@ -215,6 +216,37 @@ def test_compiled_code_breaks_where_no_expression_names_the_graph(make):
     compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree() + 1, backend='eager')
     graph = source(TOKENS, TOKENS, PTR, generator=torch.Generator().manual_seed(0))
     assert torch.equal(compiled(TOKENS, PTR), graph.in_degree() + 1)
+
+
+def test_the_operator_keeps_the_rules_of_operators():
+    patterns = ['SlidingWindow(radius=1)', 'RandomKeys(count=2)']
+    torch.library.opcheck(pattern_source.pattern_rows, (PTR, 15, patterns, 3))
+
+
+@pytest.mark.parametrize('strict', [True, False])
+def test_exports_for_any_number_of_tokens_and_sequences(strict):
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.source = PatternSource(SlidingWindow(1))
+
+        def forward(self, x, ptr):
+            graph = self.source(x, x, ptr)
+            return torch.zeros_like(x).index_add(0, graph.query, x[graph.key])
+
+    module = Sum()
+    shapes = {0: torch.export.Dim('tokens', max=2**16)}, {0: torch.export.Dim('ends', min=3)}
+    exported = torch.export.export(module, (TOKENS, PTR), dynamic_shapes=shapes, strict=strict)
+    x, ptr = torch.randn(30, 1, 2), torch.tensor([0, 8, 8, 20, 30])
+    assert torch.equal(exported.module()(x, ptr), module(x, ptr))
+
+
+@pytest.mark.parametrize('seed', [0, None])
+def test_the_default_device_does_not_matter(seed):
+    GRAPHS.clear()
+    with torch.device('meta'):  # a pattern that was built there would have no edges
+        graph = PatternSource(RandomKeys(2), seed)(TOKENS, TOKENS, PTR)
+    assert graph.device == TOKENS.device and graph.in_degree().tolist() == [2] * 15
 
 
 def test_the_rows_of_a_kept_graph_stay_its_own():
