@@ -45,15 +45,15 @@ class GraphCache:
             build (callable): Called without arguments, outside of inference mode and of function
                 transforms (``torch.func``), for others may train with the graph later.
         """
+        if key is None:
+            return _undisturbed(build)
         with self._lock:
-            if key is not None and key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
-            with torch.inference_mode(False), temporarily_clear_interpreter_stack():
-                graph = build()
-            if key is not None:
+            if key not in self._kept:
+                graph = _undisturbed(build)
                 self._keep(key, graph)
-            return graph
+                return graph
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
 
     def _keep(self, key: Hashable, graph: BipartiteGraph) -> None:
         num_bytes = bytes_in_use(graph) + bytes_of_key(key)
@@ -78,6 +78,11 @@ class GraphCache:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _undisturbed(build: Callable[[], BipartiteGraph]) -> BipartiteGraph:
+    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
+        return build()
 
 
 def bytes_in_use(graph: BipartiteGraph) -> int:
