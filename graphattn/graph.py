@@ -233,7 +233,8 @@ class BipartiteGraph:
         check_num_pairs(num_queries, num_keys)
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
                            validate=validate)
-        graph = cls._of(indptr, key, int(num_keys), blocks, edge_prob)
+        num_keys = num_keys if is_traced(indptr) else int(num_keys)  # which an export would fix
+        graph = cls._of(indptr, key, num_keys, blocks, edge_prob)
         if validate:
             graph._validate_values()
         return graph
@@ -446,7 +447,8 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
         without looking must not be led outside of memory."""
-        if not is_traced(self._key) and self._versions not in (None, self._current_versions()):
+        before, now = self._versions, self._current_versions()
+        if None not in (before, now) and before != now:
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "
                              "value; build another one from the changed edges")
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from graphattn import BipartiteGraph, kernels
 from graphattn.functional import edge_attention, edge_probability, pair_attention
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask
+from graphattn.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel
 from tests.graphs import random_graph

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
+import pickle
+import weakref
 
 import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask, SymmetricLayout
+from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.pair_mask import PairMask
 
 LAYOUTS = [layout(size, border) for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)
            for border in (False, True) for size in (3, 6)]
@@ -158,13 +163,35 @@ def test_graph_holds_every_head_of_every_sequence(is_hard):
     assert mask.to_graph(torch.tensor([0])).num_blocks == 0
 
 
-def test_layers_share_the_bias_but_not_across_gradient_modes():
+def test_each_call_computes_the_bias_of_the_values_as_they_are():
     mask = random_mask(FreeLayout(4), is_hard=False)
     mask.values.requires_grad_()
     with torch.no_grad():
         assert not mask.bias(3).requires_grad
-    assert mask.bias(3).requires_grad
-    assert mask.bias(3) is mask.bias(3)
+    for _ in range(2):  # a second backward pass through one mask
+        mask.bias(3).sum().backward()
+    for change in (lambda values: values.mul_(.5), lambda values: values.data.mul_(.5)):
+        with torch.no_grad():
+            change(mask.values)
+        torch.testing.assert_close(mask.bias(3), -10 * (1 - mask.dense(3)))
+
+
+def test_the_index_lives_as_long_as_the_mask():
+    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask.bias(3)
+    index = weakref.ref(mask._index(3))
+    assert mask._index(3) is index()
+    del mask
+    gc.collect()
+    assert index() is None
+
+
+def test_a_copy_has_the_values_without_their_gradient():
+    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask.values = mask.values.requires_grad_() * 1
+    mask.bias(3)
+    for other in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert torch.equal(other.bias(3), mask.bias(3)) and not other.values.requires_grad
 
 
 def test_a_layout_first_used_in_inference_mode_still_trains():

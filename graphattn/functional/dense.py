@@ -61,7 +61,8 @@ def pair_attention(
     Example:
         >>> import torch
         >>> from graphattn.functional import pair_attention
-        >>> from graphattn.pair_mask import FreeLayout, PairMask
+        >>> from graphattn.pair_layout import FreeLayout
+        >>> from graphattn.pair_mask import PairMask
         >>> query, key, value = torch.randn(3, 7, 2, 4)
         >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4), is_hard=False)
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphattn._files import write_whole
-from graphattn.pair_mask import LAYOUTS, DiagonalLayout, PairLayout
+from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.layouts import diagonals, grid
 
@@ -38,7 +38,7 @@ class Mask(Pattern):
     Source: SparseBERT, Sec. 4.1: "the generated mask is returned finally".
 
     Example:
-        >>> from graphattn.pair_mask import DiagonalLayout
+        >>> from graphattn.pair_layout import DiagonalLayout
         >>> from graphattn.patterns import Mask
         >>> Mask(DiagonalLayout(6), '0100').build(6).to_mask().int()
         tensor([[1, 1, 1, 1, 1, 1],

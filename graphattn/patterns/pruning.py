@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_size
-from graphattn.pair_mask import FreeLayout
+from graphattn.pair_layout import FreeLayout
 from graphattn.patterns.base import Difference, Pattern
 from graphattn.patterns.full import Full
 from graphattn.patterns.mask import Mask

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from graphattn._checks import check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 
@@ -44,7 +45,13 @@ class GraphSource(nn.Module, ABC):
 
         Returns:
             BipartiteGraph with one block per sequence, or per head and sequence; or PairMask, for
-            :func:`graphattn.functional.pair_attention`.
+            :func:`graphattn.functional.pair_attention`. Nothing is registered or built into the
+            module on the way.
+
+        Raises:
+            TypeError: ``ptr`` is not an int64 Tensor.
+            ValueError: Shapes do not fit, or ``ptr`` does not rise from 0 to the tokens
+                (:meth:`check_tokens`).
         """
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
@@ -52,4 +59,33 @@ class GraphSource(nn.Module, ABC):
         return {}
 
     def reset_parameters(self) -> None:
-        """Draws the source's parameters anew, if it has any."""
+        """Draws the source's parameters anew.
+
+        A source that has any implements it: an encoder copies its source for every layer and then
+        calls this, without which all layers begin with the same parameters.
+        """
+
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
+        """Raises unless :meth:`forward` is given what it is for; arguments as there."""
+        if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
+            raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with the "
+                             f"{self.heads} heads of the source (got shape {tuple(query.shape)})")
+        if key.size(0) != query.size(0):
+            raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
+                             f"{query.size(0)} (got {key.size(0)})")
+        check_ptr('ptr', ptr, query.size(0), query.device)
+
+
+def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
+    """Where each sequence of each head begins, once heads are folded into nodes.
+
+    Args:
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        heads (int): Number of heads that own a graph.
+        num_tokens (int): Of all sequences.
+
+    Returns:
+        int64 Tensor ``[heads * num_sequences + 1]``, the first head's sequences first.
+    """
+    first_node = torch.arange(heads, device=ptr.device).unsqueeze(1) * num_tokens
+    return torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])

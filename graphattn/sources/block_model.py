@@ -12,7 +12,7 @@ from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
-from graphattn.sources.base import GraphSource
+from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 
 SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
@@ -30,7 +30,8 @@ class BlockModelSource(GraphSource):
     (Eq. 5 to 8), where the softmax runs over all :math:`k^2` entries. In training the graph
     carries the probability of its edges, and :meth:`logit_terms` sends their gradient to clusters
     and MLP straight through the sampling. Freshly initialised, a quarter of the pairs attend
-    (App. C): :math:`\operatorname{sigmoid}(0)^2`.
+    (App. C): :math:`\operatorname{sigmoid}(0)^2`. Under ``torch.compile`` drawing is one graph
+    break, for which edges there are depends on the numbers of the tokens.
 
     Args:
         heads (int): Number of heads; each has its clusters and its graphs.
@@ -117,12 +118,16 @@ class BlockModelSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        model = self.block_model(query, key, ptr)
-        graph = SAMPLERS[self.law](model, generator=generator)
-        fixed = None
+        self.check_tokens(query, key, ptr)
+        return self._sample(self._factors(query, key), ptr, generator)
+
+    @torch.compiler.disable(reason='which edges are drawn depends on the numbers of the tokens')
+    def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
+                generator: torch.Generator | None) -> BipartiteGraph:
+        model = self._model(factors, ptr)
+        graph, fixed = SAMPLERS[self.law](model, generator=generator), None
         if self.fixed is not None:
-            one_head = self.fixed(query, key, ptr, generator=generator)
-            fixed = BipartiteGraph.batch([one_head] * self.heads)
+            fixed = BipartiteGraph.batch([self.fixed.graph(ptr, generator)] * self.heads)
             graph = graph | fixed
         if not (self.training and torch.is_grad_enabled()):
             return graph
@@ -133,16 +138,26 @@ class BlockModelSource(GraphSource):
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
         """The law of the graphs, before any is drawn; arguments as for a call."""
-        if query.shape[1:] != (self.heads, self.head_channels):
-            raise ValueError(f"'query' must have the source's {self.heads} heads of "
-                             f"{self.head_channels} channels (got shape {tuple(query.shape)})")
-        affinity = self.centroid @ self.centroid.transpose(1, 2)
+        self.check_tokens(query, key, ptr)
+        return self._model(self._factors(query, key), ptr)
+
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
+        super().check_tokens(query, key, ptr)
+        for name, x in (('query', query), ('key', key)):
+            if x.shape[1:] != (self.heads, self.head_channels):
+                raise ValueError(f"'{name}' must have the source's {self.heads} heads of "
+                                 f"{self.head_channels} channels (got shape {tuple(x.shape)})")
+
+    def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Memberships of queries, mixing, memberships of keys; those of folded nodes."""
+        affinity = _at_least_float(self.centroid @ self.centroid.transpose(1, 2))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
-        first_node = torch.arange(self.heads, device=ptr.device).unsqueeze(1) * query.size(0)
-        folded_ptr = torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])
-        return FactorModel(self._membership(query).flatten(0, 1), mixing,
-                           self._membership(key).flatten(0, 1),
-                           query_ptr=folded_ptr, key_ptr=folded_ptr,
+        return (self._membership(query).flatten(0, 1), mixing,
+                self._membership(key).flatten(0, 1))
+
+    def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor) -> FactorModel:
+        ptr = fold_ptr(ptr, self.heads, factors[0].size(0) // self.heads)
+        return FactorModel(*factors, query_ptr=ptr, key_ptr=ptr,
                            exploration=self.exploration if self.training else 0.)
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
@@ -152,8 +167,13 @@ class BlockModelSource(GraphSource):
         """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""
         hidden = (x.transpose(0, 1) @ self.weight1 + self.bias1).relu()
         embedding = hidden @ self.weight2 + self.bias2
-        return (embedding @ self.centroid.transpose(1, 2)).sigmoid()
+        return _at_least_float(embedding @ self.centroid.transpose(1, 2)).sigmoid()
 
     def extra_repr(self) -> str:
         return (f'heads={self.heads}, head_channels={self.head_channels}, '
                 f'clusters={self.clusters}, preset={self.preset!r}, law={self.law!r}')
+
+
+def _at_least_float(logit: Tensor) -> Tensor:
+    """In float32 if it was less, as under autocast: probabilities near 0 and near 1 need it."""
+    return logit.to(torch.promote_types(logit.dtype, torch.float32))

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_ptr
+from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Mask, Pattern, load_masks, parse
-from graphattn.sources.base import GraphSource
+from graphattn.sources.base import GraphSource, fold_ptr
+from graphattn.sources.graph_cache import GRAPHS, is_value
 
-# Of one source, in graphs of the lengths seen last. An edge takes 16 bytes, so 64 MiB: all lengths
-# up to 230 of full attention, and of documents, whose lengths hardly recur, no more than that.
-MAX_EDGES_KEPT = 2**22
+# Characters of an expression that stands in compiled code, where it is an operator's argument. The
+# presets have up to 200; the mask of 512 x 512 pairs has 262,144.
+MAX_CHARACTERS = 2000
 
 
 class PatternSource(GraphSource):
     """The edges of a pattern, built for the length of each sequence and shared by all heads; or
     those of several patterns, one for each head. A sequence that is too short for its pattern gets
     the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
+
+    Graphs are kept, once for all sources of the process that give the same, in
+    ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them go. Under
+    ``torch.compile`` they come from one operator, which is a graph break unless ``fullgraph=True``
+    or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It always is one where
+    every call draws anew, and for patterns that :func:`graphattn.patterns.parse` cannot read back
+    or whose expression is very long.
 
     Args:
         pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
@@ -60,9 +70,8 @@ class PatternSource(GraphSource):
         known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
         self.max_length = min((length for length in known if length is not None), default=None)
         self.seed = seed
-        self._kept: OrderedDict[tuple[int, int], BipartiteGraph] = OrderedDict()
-        self._num_edges_kept = 0
-        self._last_batch: tuple[list[int], BipartiteGraph] | None = None
+        self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
+        self._expressions = None if self._draws_anew else _expressions(self.patterns)
 
     def forward(
         self,
@@ -72,43 +81,126 @@ class PatternSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        if self.heads is not None and query.size(1) != self.heads:
-            raise ValueError(f"'query' must have a head for each of the {self.heads} patterns (got "
-                             f"{query.size(1)} heads)")
-        lengths = ptr.diff().tolist()
-        if not lengths:
-            return BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr)
-        if self.seed is None and any(pattern.is_random for pattern in self.patterns):
-            graphs = [pattern.build(length, seed=generator, crop=True)
-                      for pattern in self.patterns for length in lengths]
-            return BipartiteGraph.batch(graphs).to(query.device)
-        # Batches of equal lengths follow one another in training, and a graph that is kept also
-        # keeps the pointers that kernels ask it for.
-        if self._last_batch is None or self._last_batch[0] != lengths:
-            graph_of = {(number, length): self._graph(number, length)
-                        for number in range(len(self.patterns)) for length in set(lengths)}
-            graphs = [graph_of[number, length]
-                      for number in range(len(self.patterns)) for length in lengths]
-            self._last_batch = lengths, BipartiteGraph.batch(graphs).to(query.device)
-        return self._last_batch[1].to(query.device)
+        self.check_tokens(query, key, ptr)
+        if torch.compiler.is_compiling() and self._expressions is not None:
+            return self._traced_graph(query.size(0), ptr)
+        return self.graph(ptr, generator)
 
-    def _graph(self, number: int, length: int) -> BipartiteGraph:
-        if (number, length) in self._kept:
-            self._kept.move_to_end((number, length))
-            return self._kept[number, length]
-        seed = None if self.seed is None else self.seed + number
-        graph = self.patterns[number].build(length, seed=seed, crop=True)
-        if graph.num_edges <= MAX_EDGES_KEPT:
-            self._kept[number, length] = graph
-            self._num_edges_kept += graph.num_edges
-        while self._num_edges_kept > MAX_EDGES_KEPT:
-            self._num_edges_kept -= self._kept.popitem(last=False)[1].num_edges
-        return graph
+    def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
+        indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
+        heads = len(self.patterns)
+        return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
+                                       query_ptr=fold_ptr(ptr, heads, num_tokens))
+
+    @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
+                                   'short expression, is built outside of compiled code')
+    def graph(self, ptr: Tensor, generator: torch.Generator | None = None) -> BipartiteGraph:
+        """The graph of these sequences, whatever their tokens; arguments as for a call."""
+        lengths = ptr.diff().tolist()
+        if not self._draws_anew:
+            return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
+        return GRAPHS.get(None, lambda: _batch(
+            [_build(pattern, length, generator)
+             for pattern in self.patterns for length in lengths], ptr.device))
 
     def extra_repr(self) -> str:
         patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'
         is_random = any(pattern.is_random for pattern in self.patterns)
         return f'{patterns}, seed={self.seed}' if is_random else patterns
+
+
+def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
+                  device: torch.device) -> BipartiteGraph:
+    """The graph of sequences of these lengths, which is kept.
+
+    Args:
+        patterns (sequence of Pattern): One for each head that owns a graph, or one for all heads.
+        seed (int, optional): Head h of a random pattern has ``seed + h``; needed for such only.
+        lengths (sequence of int): Of the sequences.
+        device (torch.device): Of the graph.
+
+    Returns:
+        BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
+    """
+    parts = tuple((pattern, seed + head if pattern.is_random else None)
+                  for head, pattern in enumerate(patterns))
+    return _kept(parts, tuple(lengths), device)
+
+
+def _kept(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
+          device: torch.device) -> BipartiteGraph:
+    key = (parts, lengths, device) if is_value(parts) else None
+    return GRAPHS.get(key, lambda: _build_all(parts, lengths, device))
+
+
+def _build_all(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
+               device: torch.device) -> BipartiteGraph:
+    cpu = torch.device('cpu')  # where patterns are built
+    if len(parts) == len(lengths) == 1 and device == cpu:
+        (pattern, seed), = parts
+        return _build(pattern, lengths[0], seed)
+    graph_of = {(number, length): _kept((part,), (length,), cpu)
+                for number, part in enumerate(parts) for length in set(lengths)}
+    return _batch([graph_of[number, length]
+                   for number in range(len(parts)) for length in lengths], device)
+
+
+def _build(pattern: Pattern, length: int, seed: int | torch.Generator | None) -> BipartiteGraph:
+    with torch.device('cpu'):  # whatever device the user has set as the default one
+        return pattern.build(length, seed=seed, crop=True)
+
+
+def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:
+    if graphs:
+        return BipartiteGraph.batch(graphs).to(device)
+    no_sequence = torch.zeros(1, dtype=torch.long, device=device)
+    return BipartiteGraph(no_sequence.new_empty(2, 0), 0, query_ptr=no_sequence)
+
+
+# One opaque step for torch.compile: which edges there are depends on the numbers in ptr.
+@torch.library.custom_op(
+    'graphattn::pattern_rows', mutates_args=(),
+    schema='(Tensor ptr, SymInt num_tokens, str[] patterns, int? seed) -> (Tensor, Tensor)')
+def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
+                 seed: int | None) -> tuple[Tensor, Tensor]:
+    """The rows of :func:`pattern_graph`.
+
+    Args:
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        num_tokens (int): Of all sequences.
+        patterns (sequence of str): Expressions for :func:`graphattn.patterns.parse`.
+        seed (int, optional): Of random patterns.
+
+    Returns:
+        Where each query's edges begin, int64 ``[len(patterns) * num_tokens + 1]``, and the key of
+        each edge, uint16, int32 or int64 ``[num_edges]``.
+    """
+    check_ptr('ptr', ptr, num_tokens, ptr.device)
+    graph = pattern_graph(tuple(map(_parse, patterns)), seed, ptr.diff().tolist(), ptr.device)
+    indptr, key = graph.csr
+    return indptr.clone(), key.clone()  # compiled code writes over what it has read
+
+
+@pattern_rows.register_fake
+def _(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
+      seed: int | None) -> tuple[Tensor, Tensor]:
+    num_nodes = len(patterns) * num_tokens
+    num_edges = torch.library.get_ctx().new_dynamic_size()
+    return (ptr.new_empty(num_nodes + 1),
+            ptr.new_empty(num_edges, dtype=index_dtype(num_nodes)))
+
+
+_parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS each
+
+
+def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
+    """What ``patterns`` are read back from, if all of them are."""
+    try:
+        expressions = [repr(pattern) for pattern in patterns]
+        is_short = sum(map(len, expressions)) <= MAX_CHARACTERS
+        return expressions if is_short and list(map(parse, expressions)) == [*patterns] else None
+    except (TypeError, ValueError, AttributeError, RecursionError):  # a pattern of the user's own
+        return None
 
 
 def _pattern(pattern: Pattern | str) -> Pattern:

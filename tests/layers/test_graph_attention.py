@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
-from graphattn.pair_mask import FreeLayout, PairMask
+from graphattn.pair_layout import FreeLayout
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource

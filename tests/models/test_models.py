@@ -7,7 +7,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
 from graphattn.models import Encoder, Pooler, SequenceClassifier, TokenClassifier
-from graphattn.pair_mask import DiagonalLayout, PairMask
+from graphattn.pair_layout import DiagonalLayout
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.patterns import Mask, SlidingWindow, load_masks, save_masks
 
 

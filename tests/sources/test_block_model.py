@@ -132,6 +132,31 @@ def test_can_reach_full_attention_as_figure_4_claims():
     assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_queries_have_probabilities_in_single_precision(dtype):
+    torch.manual_seed(0)
+    source = BlockModelSource(heads=2, head_channels=16)
+    query, key = inputs()
+    expected = source.block_model(query, key, PTR).expectation()
+    with torch.autocast('cpu', dtype):
+        model = source.block_model(query.to(dtype), key.to(dtype), PTR)
+        graph = source(query.to(dtype), key.to(dtype), PTR)
+    factors = (model.query_factor, model.mixing, model.key_factor, graph.edge_prob)
+    assert all(factor.dtype == torch.float32 for factor in factors)
+    torch.testing.assert_close(model.expectation(), expected, atol=0.02, rtol=0)
+    graph.edge_prob.sum().backward()
+    assert float(source.centroid.grad.abs().sum()) > 0
+
+
+def test_compiled_code_breaks_once_to_draw():
+    torch.compiler.reset()
+    source = BlockModelSource(2, 16, fixed=SlidingWindow(0)).eval()
+    query, key = inputs()
+    explanation = torch._dynamo.explain(lambda query, key: source(query, key, PTR))(query, key)
+    reason, = explanation.break_reasons
+    assert 'which edges are drawn' in str(reason)
+
+
 @pytest.mark.parametrize('options, match', [
     (dict(heads=0), "'heads' must be positive"),
     (dict(clusters=-1), "'clusters' must be positive"),

@@ -1,12 +1,28 @@
 """What every source promises, and every source is in the table."""
 
+import copy
+import io
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
 
 from graphattn import sources
-from graphattn.pair_mask import DiagonalLayout, FreeLayout, PairMask
+from graphattn.functional import edge_attention, pair_attention
+from graphattn.layers import fold_heads
+from graphattn.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources.graph_cache import GRAPHS
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
@@ -24,13 +40,28 @@ SOURCES = {
     'BlockModelSource of the repository': lambda: BlockModelSource(2, 4, 8, preset='repo'),
     'BlockModelSource with self-loops': lambda: BlockModelSource(2, 4, 8, fixed=SlidingWindow(0)),
 }
+DRAW_NOTHING = {'PatternSource', 'PatternSource of a pattern for each head',
+                'PatternSource of masks', 'LearnedMaskSource of probabilities',
+                'LearnedMaskSource in evaluation'}
 PTR = torch.tensor([0, 5, 6, 6 + 13])
 
 
-def call(name, generator=None):
+every_source = pytest.mark.parametrize('name', SOURCES)
+
+
+def tokens(num_tokens=19, heads=2):
+    return torch.randn(2, num_tokens, heads, 4, generator=torch.Generator().manual_seed(0))
+
+
+def ask(source, ptr=PTR, seed=0):
+    """The graph that the source gives to tokens that depend on their number alone."""
+    edges = source(*tokens(int(ptr[-1])), ptr, generator=torch.Generator().manual_seed(seed))
+    return as_graph(edges, ptr).with_edge_prob(None)
+
+
+def call(name):
     source = SOURCES[name]()
-    query, key = torch.randn(2, 19, 2, 4, generator=torch.Generator().manual_seed(0))
-    return source, as_graph(source(query, key, PTR, generator=generator), PTR)
+    return source, as_graph(source(*tokens(), PTR), PTR)
 
 
 def as_graph(edges, ptr):
@@ -41,7 +72,7 @@ def test_every_source_is_tested():
     assert {name.split()[0] for name in SOURCES} == set(sources.__all__) - {'GraphSource'}
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_graph_has_a_block_for_each_sequence_and_folded_head(name):
     source, graph = call(name)
     graph.validate()
@@ -50,7 +81,7 @@ def test_graph_has_a_block_for_each_sequence_and_folded_head(name):
     assert graph.query_ptr.diff().tolist() == PTR.diff().tolist() * heads
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_logit_terms_leave_the_forward_pass_alone(name):
     source, graph = call(name)
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
@@ -58,44 +89,250 @@ def test_logit_terms_leave_the_forward_pass_alone(name):
             assert torch.equal(terms[term], torch.full_like(terms[term], neutral))
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_generator_decides(name):
-    torch.manual_seed(0)
-    parameters = SOURCES[name]().state_dict()
+    source = SOURCES[name]()
 
-    def graph_of(seed):
-        source = SOURCES[name]()
-        source.load_state_dict(parameters)
-        x = torch.ones(19, 2, 4)
-        return as_graph(source(x, x, PTR, generator=torch.Generator().manual_seed(seed)), PTR)
+    def numbers(seed):
+        edges = source(*tokens(), PTR, generator=torch.Generator().manual_seed(seed))
+        if isinstance(edges, PairMask):
+            return edges.values.tolist()
+        return edges.edge_index.tolist()
 
-    assert graph_of(0).with_edge_prob(None) == graph_of(0).with_edge_prob(None)
+    first = numbers(seed=0)
+    assert numbers(seed=0) == first
+    others = [numbers(seed) for seed in range(1, 6)]
+    if name in DRAW_NOTHING:
+        assert all(other == first for other in others)
+    else:
+        assert all(other != first for other in others)
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_no_sequences(name):
-    tokens, ptr = torch.randn(0, 2, 4), torch.tensor([0])
-    graph = as_graph(SOURCES[name]()(tokens, tokens, ptr), ptr)
+    graph = ask(SOURCES[name](), torch.tensor([0]))
     assert graph.num_edges == graph.num_queries == 0
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_number_of_heads_is_known_and_checked(name):
     source, _ = call(name)
     assert source.heads == (2 if source.per_head else None)
-    tokens = torch.randn(19, 3, 4)
     if source.heads is not None:
-        with pytest.raises(ValueError, match="^'query' must have|^'query' must be"):
-            source(tokens, tokens, PTR)
+        with pytest.raises(ValueError, match="^'query' must be .* the 2 heads of the source"):
+            source(*tokens(heads=3), PTR)
 
 
-@pytest.mark.parametrize('name', SOURCES)
+@every_source
 def test_longest_sequence_is_known_and_checked(name):
     source, _ = call(name)
     assert source.max_length in (None, 13)
-    tokens, ptr = torch.randn(14, 2, 4), torch.tensor([0, 14])
+    ptr = torch.tensor([0, 14])
     if source.max_length is None:
-        assert as_graph(source(tokens, tokens, ptr), ptr).num_queries in (14, 28)
+        assert ask(source, ptr).num_queries in (14, 28)
     else:
         with pytest.raises(ValueError, match="^'length' must not exceed the 13 tokens"):
-            as_graph(source(tokens, tokens, ptr), ptr)
+            ask(source, ptr)
+
+
+@every_source
+def test_what_is_asked_is_checked(name):
+    source, (query, key) = SOURCES[name](), tokens()
+    with pytest.raises(ValueError, match="^'key' must hold the tokens of 'query'"):
+        source(query, key[:18], PTR)
+    with pytest.raises(ValueError, match="^'ptr' must rise from 0 to 19"):
+        source(query, key, PTR[:-1])
+    with pytest.raises(TypeError, match="^'ptr' must be an int64 Tensor"):
+        source(query, key, PTR.tolist())
+
+
+# A source is a module like any other: it is copied, saved and averaged, before it ran and after.
+
+
+def saved_and_loaded(source):
+    file = io.BytesIO()
+    torch.save(source, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def averaged(source):
+    average = AveragedModel(source)
+    average.update_parameters(source)
+    return average.module
+
+
+COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda source: pickle.loads(pickle.dumps(source)),
+          'torch.save': saved_and_loaded, 'AveragedModel': averaged}
+
+
+@every_source
+@pytest.mark.parametrize('how', COPIES)
+def test_copies_give_what_the_source_gives(name, how):
+    source = SOURCES[name]()
+    keys, modules = list(source.state_dict()), [*source.modules()]
+    num_bytes = len(pickle.dumps(source))
+    for is_training in (source.training, False):
+        source.train(is_training)
+        for _ in range(2):  # before it ran and after
+            other = COPIES[how](source)
+            assert other.training == is_training
+            assert ask_seeded(other) == ask_seeded(source)
+    assert list(source.state_dict()) == keys and [*source.modules()] == modules
+    assert len(pickle.dumps(source)) <= num_bytes  # no graph went in
+
+
+def ask_seeded(source):
+    torch.manual_seed(0)  # where AveragedModel's copy is given no generator
+    return ask(source)
+
+
+class Graphs:
+    """A data set of the graph of every source."""
+
+    def __len__(self):
+        return len(SOURCES)
+
+    def __getitem__(self, number):
+        torch.manual_seed(number)
+        return ask(list(SOURCES.values())[number]())
+
+
+@pytest.mark.parametrize('method', ['fork', 'spawn'])
+def test_graphs_travel_from_workers(method):
+    here = [Graphs()[number] for number in range(len(SOURCES))]  # also fills the cache
+    loader = DataLoader(Graphs(), batch_size=None, num_workers=1, multiprocessing_context=method)
+    for graph, expected in zip(loader, here, strict=True):
+        assert graph.validate() == expected
+
+
+def test_a_process_forked_while_another_thread_builds_a_graph_builds_its_own():
+    source = PatternSource(SlidingWindow(2))
+    expected = ask(source)
+    child = multiprocessing.get_context('fork').Process(target=expect, args=(source, expected))
+    with ThreadPoolExecutor(1) as other_thread:
+        other_thread.submit(GRAPHS._lock.acquire).result()
+        child.start()
+        other_thread.submit(GRAPHS._lock.release).result()
+    child.join(timeout=60)
+    is_stuck = child.is_alive()
+    child.kill()
+    assert not is_stuck and child.exitcode == 0
+    assert ask(source) is not expected and ask(source) == expected
+
+
+def expect(source, graph):
+    assert len(GRAPHS) == 0 and ask(source) == graph
+
+
+# What it keeps depends on nothing but what it was asked and its parameters of now.
+
+
+def loss(source):
+    """Of attention along what the source gives, with what its parameters have to say in it."""
+    query, key = (x.requires_grad_() for x in tokens())
+    edges = source(query, key, PTR, generator=torch.Generator().manual_seed(0))
+    if isinstance(edges, PairMask):
+        return pair_attention(query, key, key, PTR, edges).sin().sum()
+    if source.per_head:
+        query, key = fold_heads(query), fold_heads(key)
+    return edge_attention(query, key, key, edges, **source.logit_terms(edges)).sin().sum()
+
+
+@every_source
+def test_evaluated_in_inference_mode_and_then_trained(name):
+    GRAPHS.clear()
+    torch.manual_seed(0)
+    fresh = SOURCES[name]()
+    source = copy.deepcopy(fresh)
+    with torch.inference_mode():
+        for is_training in (False, source.training):
+            loss(source.train(is_training))
+    for model in (source, fresh):
+        loss(model).backward()
+        loss(model).backward()
+    for (key, parameter), expected in zip(source.named_parameters(), fresh.parameters()):
+        assert (parameter.grad is None) == (expected.grad is None), key
+        if expected.grad is not None:
+            torch.testing.assert_close(parameter.grad, expected.grad)
+
+
+@torch.no_grad()
+def negated(parameter):
+    parameter.mul_(-1)
+
+
+def negated_unseen(parameter):
+    parameter.data.mul_(-1)  # no version number tells
+
+
+@every_source
+@pytest.mark.parametrize('change', [negated, negated_unseen])
+def test_parameters_changed_in_place_are_seen(name, change):
+    source = SOURCES[name]()
+    for is_training in (False, source.training):
+        ask(source.train(is_training))
+    for parameter in source.parameters():
+        change(parameter)
+    fresh = SOURCES[name]()
+    fresh.load_state_dict(source.state_dict())
+    for is_training in (False, fresh.training):
+        assert ask(source.train(is_training)) == ask(fresh.train(is_training))
+
+
+def give_way(frame, event, argument):
+    """Lets another thread go on after every line of a source."""
+    if f'graphattn{os.sep}sources' not in frame.f_code.co_filename:
+        return None
+    time.sleep(0)
+    return give_way
+
+
+@every_source
+def test_each_thread_gets_the_graph_of_its_own_sequences(name):
+    source = SOURCES[name]().eval()
+    ptrs = [torch.tensor([0, 3 + number % 2, 7 + number, 12 + number]) for number in range(8)]
+    expected = [ask(source, ptr) for ptr in ptrs]
+    GRAPHS.clear()
+    start = Barrier(8)
+
+    def work(ptr):
+        start.wait(timeout=60)
+        sys.settrace(give_way)
+        try:
+            return [ask(source, ptr) for _ in range(10)]
+        finally:
+            sys.settrace(None)
+
+    with ThreadPoolExecutor(8) as pool:
+        for graphs, graph in zip(pool.map(work, ptrs), expected):
+            assert all(other == graph for other in graphs)
+
+
+@every_source
+@pytest.mark.parametrize('is_training', [True, False])
+def test_compiled_code_gives_the_same(name, is_training):
+    """With graph breaks, where a source must look at numbers."""
+    torch.compiler.reset()
+    source = SOURCES[name]()
+    source.train(is_training and source.training)
+
+    def total(query, key):
+        edges = source(2 * query, key, PTR)
+        if isinstance(edges, PairMask):
+            return edges.bias(13).exp().sum() + edges.norm()
+        if source.per_head:
+            query, key = fold_heads(query), fold_heads(key)
+        out = edge_attention(query, key, key, edges, backend='gather', **source.logit_terms(edges))
+        return out.sin().sum() + edges.in_degree().square().sum()
+
+    sums, gradients = [], []
+    for run in (total, torch.compile(total, backend='aot_eager')):
+        torch.manual_seed(0)
+        out = run(*tokens())
+        sums.append(out.detach())
+        if out.requires_grad:
+            gradients.append(torch.autograd.grad(out, [*source.parameters()]))
+    torch.testing.assert_close(*sums)
+    for gradient, expected in zip(*gradients) if gradients else ():
+        torch.testing.assert_close(gradient, expected)

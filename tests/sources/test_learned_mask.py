@@ -13,7 +13,9 @@ from scipy import integrate, special, stats
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
 from graphattn.layers import fold_heads, unfold_heads
-from graphattn.pair_mask import DiagonalLayout, PairMask
+from graphattn.pair_layout import DiagonalLayout
+from graphattn.pair_mask import PairMask
+from graphattn.patterns import Mask
 from graphattn.sources import LearnedMaskSource, PatternSource
 
 PTR = torch.tensor([0, 8, 11, 11, 12, 17])
@@ -341,3 +343,17 @@ def test_soft_masks_that_are_on_are_plain_attention():
     out = pair_attention(query, key, value, ptr, source(query, key, ptr))
     expected = F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (query, key, value)))
     torch.testing.assert_close(out, expected.transpose(0, 1))
+
+
+def test_masks_are_settled_once_for_the_same_logits(monkeypatch):
+    made, build = [], Mask.__post_init__
+    monkeypatch.setattr(Mask, '__post_init__', lambda self: (made.append(self), build(self)))
+    source = LearnedMaskSource(3, 8, mode='dam_unstructured').eval()
+    tokens = torch.randn(17, 3, 1)
+    graphs = [source(tokens, tokens, PTR) for _ in range(3)]
+    assert len(made) == 3 and graphs[0] is graphs[2]
+    with torch.no_grad():
+        source.logit.mul_(2)  # nothing turns
+    assert source(tokens, tokens, PTR) is graphs[0] and len(made) == 3
+    source.logit.data[0, 0].mul_(-1)
+    assert source(tokens, tokens, PTR) is not graphs[0] and len(made) == 6

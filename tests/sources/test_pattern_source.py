@@ -1,10 +1,15 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.pair_mask import FreeLayout
-from graphattn.patterns import GlobalTokens, Mask, RandomKeys, SlidingWindow, save_masks
+from graphattn.layers import fold_heads
+from graphattn.models import Encoder
+from graphattn.pair_layout import FreeLayout
+from graphattn.patterns import GlobalTokens, Mask, Pattern, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
+from graphattn.sources.graph_cache import GRAPHS
 
 PTR = torch.tensor([0, 6, 12, 15])
 TOKENS = torch.randn(15, 1, 2)
@@ -81,50 +86,171 @@ def test_masks_may_come_from_a_file(tmp_path):
         assert source.patterns == masks and source.heads == source.max_length == 2
     with pytest.raises(FileNotFoundError, match="'path' must be a file of masks"):
         PatternSource('missing.npz')
-    with pytest.raises(ValueError, match="must have a head for each of the 2 patterns"):
+    with pytest.raises(ValueError, match="with the 2 heads of the source"):
         source(TOKENS, TOKENS, PTR)
 
 
-def lengths_built(source, lengths, monkeypatch):
-    """Which lengths are built anew when sequences of these lengths come, one batch each."""
-    built = []
-    build = SlidingWindow.build
-    monkeypatch.setattr(SlidingWindow, 'build', lambda self, length, **options: (
-        built.append(length) or build(self, length, **options)))
-    for length in lengths:
-        tokens = torch.zeros(length, 1, 2)
-        graph = source(tokens, tokens, torch.tensor([0, length]))
-        assert graph == build(SlidingWindow(0), length)
-    monkeypatch.undo()
-    return built
+@pytest.mark.parametrize('ptr, error, match', [
+    ([0, 6, 12, 15], TypeError, r"'ptr' must be an int64 Tensor \(got list\)"),
+    (None, TypeError, r"'ptr' must be an int64 Tensor \(got NoneType\)"),
+    (PTR.int(), TypeError, r"'ptr' must be an int64 Tensor \(got torch.int32\)"),
+    (PTR[None], ValueError, "'ptr' must rise from 0 to 15"),
+    (PTR[:3], ValueError, r"'ptr' must rise from 0 to 15.*\(got \[0, 6, 12\]\)"),
+    (PTR[1:], ValueError, "'ptr' must rise from 0 to 15"),
+    (torch.tensor([0, 12, 6, 15]), ValueError, "'ptr' must rise from 0 to 15"),
+    (torch.tensor([]).long(), ValueError, "'ptr' must rise from 0 to 15"),
+    (torch.zeros(15).long(), ValueError, "'ptr' must rise from 0 to 15"),
+])
+def test_a_ptr_that_marks_no_sequences_is_refused(ptr, error, match):
+    with pytest.raises(error, match=match):
+        PatternSource(SlidingWindow(1))(TOKENS, TOKENS, ptr)
 
 
-def test_the_graphs_that_were_used_last_are_kept(monkeypatch):
-    monkeypatch.setattr(pattern_source, 'MAX_EDGES_KEPT', 60)
-    source = PatternSource(SlidingWindow(0))  # as many edges as tokens
-    with monkeypatch.context() as patch:
-        assert lengths_built(source, [10, 20, 30, 10], patch) == [10, 20, 30]
-        assert lengths_built(source, [5], patch) == [5]  # 20 goes, unused for longest
-        assert lengths_built(source, [10, 30, 5, 20, 10], patch) == [20, 10]
-        assert lengths_built(source, [61, 20, 10], patch) == [61]  # too large to displace others
-        assert lengths_built(source, [61], patch) == [61]
-    assert source._num_edges_kept == sum(g.num_edges for g in source._kept.values()) <= 60
+def test_keys_must_be_of_the_same_tokens():
+    with pytest.raises(ValueError, match=r"'key' must hold the tokens of 'query'.*15 \(got 11\)"):
+        PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
+    with pytest.raises(ValueError, match=r"'query' must be \[num_tokens, heads, head_channels\]"):
+        PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)
 
 
-def test_what_is_kept_is_bounded_over_many_lengths():
-    source = PatternSource(SlidingWindow(64))  # 100 graphs of 129,000 edges or more
-    for length in range(1100, 1200):
-        tokens = torch.zeros(length, 1, 2)
-        source(tokens, tokens, torch.tensor([0, length]))
-        assert sum(g.num_edges for g in source._kept.values()) <= pattern_source.MAX_EDGES_KEPT
+class Plain(Pattern):
+    """A pattern that is no dataclass and can change."""
+
+    def __init__(self, radius):
+        self.radius = radius
+
+    def edges(self, num_queries, num_keys, generator):
+        return SlidingWindow(self.radius).edges(num_queries, num_keys, generator)
 
 
-def test_a_large_graph_is_built_once_for_a_batch(monkeypatch):
-    monkeypatch.setattr(pattern_source, 'MAX_EDGES_KEPT', 5)
-    source = PatternSource(SlidingWindow(0))
-    built = []
-    build = SlidingWindow.build
-    monkeypatch.setattr(SlidingWindow, 'build', lambda self, length, **options: (
-        built.append(length) or build(self, length, **options)))
+@dataclass(frozen=True, repr=False)
+class Listed(Plain):
+    """A pattern that cannot be hashed."""
+
+    steps: list
+
+    @property
+    def radius(self):
+        return len(self.steps)
+
+
+@pytest.mark.parametrize('make', [
+    Plain, lambda radius: Listed([0] * radius), lambda radius: Plain(radius) | SlidingWindow(0),
+    lambda radius: [Plain(radius)]])
+def test_a_pattern_that_is_no_value_is_built_in_every_call(make):
+    for radius in (1, 2):
+        source = PatternSource(make(radius))
+        for _ in range(2):
+            assert source(TOKENS, TOKENS, PTR) == PatternSource(SlidingWindow(radius))(
+                TOKENS, TOKENS, PTR)
+    plain = Plain(1)
+    source = PatternSource(plain)
     source(TOKENS, TOKENS, PTR)
-    assert sorted(built) == [3, 6]
+    plain.radius = 3
+    assert source(TOKENS, TOKENS, PTR) == PatternSource(SlidingWindow(3))(TOKENS, TOKENS, PTR)
+
+
+def test_sources_of_one_pattern_share_a_graph_and_others_do_not():
+    def graph(pattern, seed=0):
+        return PatternSource(pattern, seed)(TOKENS, TOKENS, PTR)
+
+    assert graph(SlidingWindow(2)) is graph('SlidingWindow(2)', seed=4)
+    assert graph(RandomKeys(2)) is graph(RandomKeys(2)) is not graph(RandomKeys(2), seed=1)
+    assert graph(SlidingWindow(2)) is not graph(SlidingWindow(3))
+    longer = torch.tensor([0, 6, 13, 15])
+    assert graph(SlidingWindow(2)) != PatternSource(SlidingWindow(2))(TOKENS, TOKENS, longer)
+
+
+def test_six_layers_of_one_pattern_hold_one_graph():
+    encoder = Encoder(PatternSource(RandomKeys(2)), num_tokens=9, max_length=8, channels=8,
+                      heads=2, num_layers=6)
+    tokens = torch.randint(9, (15,))
+    _, graphs = encoder(tokens, PTR, return_graphs=True)
+    assert len(graphs) == 6 and all(graph is graphs[0] for graph in graphs)
+    assert encoder(tokens, PTR, return_graphs=True)[1][0] is graphs[0]
+
+
+def as_attention(source):
+    """Attention written by hand, along the graph that ``source`` gives."""
+    def attend(x, ptr):
+        graph = source(x, x, ptr)
+        x = fold_heads(x) if source.per_head else x
+        weight = (x[graph.query] * x[graph.key]).sum(-1, keepdim=True).exp()
+        weighted = torch.zeros_like(x).index_add(0, graph.query, weight * x[graph.key])
+        total = torch.zeros_like(x[..., :1]).index_add(0, graph.query, weight)
+        return weighted / total, graph.in_degree(), graph.query_ptr
+    return attend
+
+
+@pytest.mark.parametrize('pattern', ['SlidingWindow(1) | GlobalTokens(1)',
+                                     ['SlidingWindow(1)', 'RandomKeys(2)'], 'diffuser_repo'])
+def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):
+    torch.compiler.reset()
+    attend = as_attention(PatternSource(pattern))
+    compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
+    for ptr in ([0, 6, 12, 15], [0, 3, 10], [0, 8, 8, 30], [0, 40]):
+        ptr = torch.tensor(ptr)
+        x = torch.randn(int(ptr[-1]), 2, 4)
+        expected, *graph = attend(x.requires_grad_(), ptr)
+        out, *compiled_graph = compiled(x, ptr)
+        torch.testing.assert_close(out, expected)
+        assert all(map(torch.equal, compiled_graph, graph))
+        gradients = [torch.autograd.grad(y.sin().sum(), x)[0] for y in (out, expected)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_compiled_code_refuses_a_ptr_of_other_tokens():
+    torch.compiler.reset()
+    source = PatternSource(SlidingWindow(1))
+    compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree(), backend='eager')
+    with pytest.raises(ValueError, match="'ptr' must rise from 0 to 15"):
+        compiled(TOKENS, torch.tensor([0, 6, 14]))
+
+
+@pytest.mark.parametrize('make', [
+    lambda: PatternSource(RandomKeys(2), seed=None), lambda: PatternSource(Plain(1)),
+    lambda: PatternSource(Mask(FreeLayout(50), '1' * 2500))])
+def test_compiled_code_breaks_where_no_expression_names_the_graph(make):
+    torch.compiler.reset()
+    source = make()
+    compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree() + 1, backend='eager')
+    graph = source(TOKENS, TOKENS, PTR, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(compiled(TOKENS, PTR), graph.in_degree() + 1)
+
+
+def test_the_operator_keeps_the_rules_of_operators():
+    patterns = ['SlidingWindow(radius=1)', 'RandomKeys(count=2)']
+    torch.library.opcheck(pattern_source.pattern_rows, (PTR, 15, patterns, 3))
+
+
+@pytest.mark.parametrize('strict', [True, False])
+def test_exports_for_any_number_of_tokens_and_sequences(strict):
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.source = PatternSource(SlidingWindow(1))
+
+        def forward(self, x, ptr):
+            graph = self.source(x, x, ptr)
+            return torch.zeros_like(x).index_add(0, graph.query, x[graph.key])
+
+    module = Sum()
+    shapes = {0: torch.export.Dim('tokens', max=2**16)}, {0: torch.export.Dim('ends', min=3)}
+    exported = torch.export.export(module, (TOKENS, PTR), dynamic_shapes=shapes, strict=strict)
+    x, ptr = torch.randn(30, 1, 2), torch.tensor([0, 8, 8, 20, 30])
+    assert torch.equal(exported.module()(x, ptr), module(x, ptr))
+
+
+@pytest.mark.parametrize('seed', [0, None])
+def test_the_default_device_does_not_matter(seed):
+    GRAPHS.clear()
+    with torch.device('meta'):  # a pattern that was built there would have no edges
+        graph = PatternSource(RandomKeys(2), seed)(TOKENS, TOKENS, PTR)
+    assert graph.device == TOKENS.device and graph.in_degree().tolist() == [2] * 15
+
+
+def test_the_rows_of_a_kept_graph_stay_its_own():
+    graph = PatternSource(SlidingWindow(1))(TOKENS, TOKENS, PTR)
+    for rows in pattern_source.pattern_rows(PTR, 15, ['SlidingWindow(radius=1)'], None):
+        rows.zero_()
+    assert graph == BipartiteGraph.batch([SlidingWindow(1).build(n) for n in (6, 6, 3)])

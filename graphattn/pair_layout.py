@@ -1,0 +1,202 @@
+"""Which pairs of a query and a key share a value of a mask."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_size
+
+
+@dataclass(frozen=True)
+class PairLayout(ABC):
+    """Which value of a mask of ``size`` tokens a pair of a query and a key has.
+
+    Two numbers follow those of the values: :attr:`always_on` and :attr:`always_off`.
+
+    A shorter sequence takes the first positions of the mask and, for its last token, the last
+    one, for there stands the separator, as in training on sequences of full length.
+
+    Args:
+        size (int): Tokens n of the mask.
+        border (bool): Whether the first and the last row and column are always on. Then a
+            sequence has its own first and last token for border.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``size`` is below 1, or below 3 with a border, which leaves nothing inside.
+    """
+
+    size: int
+    border: bool = False
+
+    def __post_init__(self):
+        check_size('size', self.size)
+        if not isinstance(self.border, bool):
+            raise TypeError(f"'border' must be a bool (got {type(self.border).__name__})")
+        fewest = 3 if self.border else 1
+        if self.size < fewest:
+            inside = ' with a border, which leaves nothing inside' if self.border else ''
+            raise ValueError(f"'size' must be at least {fewest}{inside} (got {self.size})")
+        object.__setattr__(self, 'size', int(self.size))
+
+    @property
+    @abstractmethod
+    def num_values(self) -> int:
+        """Number of values that differ."""
+
+    @abstractmethod
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """The value of each pair; what it says of pairs on a border is not read."""
+
+    @abstractmethod
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        """How many pairs inside the border have each value, int64 ``[num_values]``."""
+
+    @property
+    def always_on(self) -> int:
+        """The number that stands for a pair that is always on."""
+        return self.num_values
+
+    @property
+    def always_off(self) -> int:
+        """The number that stands for a pair that is always off."""
+        return self.num_values + 1
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence that the mask knows; ``None`` if it knows them all."""
+        return self.size
+
+    def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """The number of the value of each pair of a sequence of ``length`` tokens.
+
+        Args:
+            query (Tensor): int64, of any shape.
+            key (Tensor): int64, of a shape that broadcasts with that of ``query``.
+            length (int): Tokens of the sequence.
+
+        Returns:
+            int64 Tensor of the broadcast shape.
+
+        Raises:
+            ValueError: The mask does not know sequences of that length.
+        """
+        self.check_length(length)
+        value = self._inner_value(query, key, length)
+        if not self.border:
+            return value
+        on_border = (query == 0) | (query == length - 1) | (key == 0) | (key == length - 1)
+        return value.masked_fill(on_border, self.always_on)
+
+    def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
+        """:meth:`value_of` all pairs, int64 ``[length, length]``."""
+        token = torch.arange(length, device=device)
+        return self.value_of(token[:, None], token, length)
+
+    def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
+        """How many of the n x n pairs have each value, and each constant,
+        int64 ``[num_values + 2]``. Known without a look at the pairs."""
+        constants = torch.tensor([self.size**2 - self._inner_size**2, 0], device=device)
+        return torch.cat([self._inner_multiplicity(constants.device), constants])
+
+    def check_length(self, length: int) -> None:
+        """Raises a ValueError for lengths that the mask does not know."""
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
+                             f"(got {length})")
+
+    def _inside(self, token: Tensor, length: int) -> Tensor:
+        """Where the token stands in the mask, counted from the first row inside the border."""
+        position = torch.where(token == length - 1, self.size - 1, token)
+        return position - int(self.border)
+
+    @property
+    def _inner_size(self) -> int:
+        return self.size - 2 * int(self.border)
+
+
+@dataclass(frozen=True)
+class FreeLayout(PairLayout):
+    """Every pair has a value of its own: SparseBERT's unstructured masks.
+
+    Args are those of :class:`PairLayout`.
+    """
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size**2
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        return self._inside(query, length) * self._inner_size + self._inside(key, length)
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        return torch.ones(self.num_values, dtype=torch.long, device=device)
+
+
+@dataclass(frozen=True)
+class SymmetricLayout(PairLayout):
+    """Pairs (i, j) and (j, i) share a value (SparseBERT, Sec. 3.1).
+
+    Args are those of :class:`PairLayout`.
+    """
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size * (self._inner_size + 1) // 2
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        query, key = self._inside(query, length), self._inside(key, length)
+        row, column = torch.maximum(query, key), torch.minimum(query, key)
+        return row * (row + 1) // 2 + column
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        row = torch.arange(self._inner_size, device=device)
+        num_pairs = torch.full((self.num_values,), 2, device=device)
+        num_pairs[row * (row + 3) // 2] = 1  # the diagonal, where a row ends
+        return num_pairs
+
+
+@dataclass(frozen=True)
+class DiagonalLayout(PairLayout):
+    r"""All pairs of one distance :math:`|i - j|` share a value: SparseBERT's structured masks.
+
+    There are n - 2 values inside the border (Sec. 4.1), n without one, as in the authors' code.
+    The distance is that of the tokens themselves, so longer sequences are known too: pairs
+    further apart than any inside the mask are off.
+
+    Args are those of :class:`PairLayout`.
+
+    Example:
+        >>> from graphattn.pair_layout import DiagonalLayout
+        >>> DiagonalLayout(5).index(5)  # 3 is always on
+        tensor([[3, 3, 3, 3, 3],
+                [3, 0, 1, 2, 3],
+                [3, 1, 0, 1, 3],
+                [3, 2, 1, 0, 3],
+                [3, 3, 3, 3, 3]])
+    """
+
+    border: bool = True
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size
+
+    @property
+    def max_length(self) -> None:
+        return None
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        distance = (query - key).abs()
+        return distance.masked_fill(distance >= self.num_values, self.always_off)
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        distance = torch.arange(self.num_values, device=device)
+        return (self._inner_size - distance) * torch.where(distance == 0, 1, 2)
+
+
+LAYOUTS = {layout.__name__: layout for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)}
