@@ -9,11 +9,10 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms
-from graphattn.kernels.edge_math import edge_logit, edge_softmax
+from graphattn.kernels.edge_math import edge_logit, edge_softmax, with_first_derivative
 
 with warnings.catch_warnings():
     # torch says once per process that its CSR layout is in beta: let that once be here.
@@ -39,7 +38,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     out = [_WeightedSum.apply(weight_h, value_h, graph)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
-    return torch.stack(out, dim=1)
+    return with_first_derivative(torch.stack(out, dim=1), 'csr')
 
 
 @not_compiled
@@ -49,7 +48,7 @@ def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
         raise ValueError(f"backend 'csr' takes sizes below 2^31 (got {graph})")
     dot = [_EdgeDot.apply(query_h, key_h, graph)
            for query_h, key_h in zip(query.unbind(1), key.unbind(1))]
-    return torch.stack(dot, dim=1)
+    return with_first_derivative(torch.stack(dot, dim=1), 'csr')
 
 
 class _EdgeDot(torch.autograd.Function):
@@ -60,7 +59,6 @@ class _EdgeDot(torch.autograd.Function):
         return _sampled_dot(query, key, graph)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_dot: Tensor):
         query, key = ctx.saved_tensors
         return (_to_queries(grad_dot, key, ctx.graph), _to_keys(grad_dot, query, ctx.graph), None)
@@ -74,7 +72,6 @@ class _WeightedSum(torch.autograd.Function):
         return _to_queries(weight, value, graph)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_out: Tensor):
         weight, value = ctx.saved_tensors
         return (_sampled_dot(grad_out, value, ctx.graph), _to_keys(weight, grad_out, ctx.graph),

@@ -27,12 +27,29 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     Returns:
         Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
     """
-    high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
-    high = high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+    high = highest_logit(logit, query, num_queries)
     high = torch.where(high == -torch.inf, 0., high)  # else -inf less -inf
     weight = (logit - high.index_select(0, query)).exp()
     total = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
     return weight / torch.where(total == 0, 1., total).index_select(0, query)
+
+
+def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
+    """Of each query, ``[num_queries, heads]``; ``-inf`` without edges. Not differentiable."""
+    high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
+    return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+
+
+def with_first_derivative(out: Tensor, backend: str) -> Tensor:
+    """``out``, whose second derivative is refused: what it is made of would give 0."""
+    def refuse(grad: Tensor) -> None:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(f"backend {backend!r} has no second derivative; pass "
+                                      f"backend='gather', which has all")
+
+    if out.requires_grad:
+        out.register_hook(refuse)
+    return out
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:

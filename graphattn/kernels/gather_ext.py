@@ -6,11 +6,11 @@ from torch import Tensor
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import gather
 from graphattn.kernels.backend import Backend, LogitTerms, everywhere
-from graphattn.kernels.edge_math import edge_logit
+from graphattn.kernels.edge_math import edge_logit, highest_logit, with_first_derivative
 
 try:
     import torch_sparse
-    from torch_scatter import scatter_max, scatter_softmax
+    from torch_scatter import scatter_softmax
 except ImportError as error:
     raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
                       "--no-build-isolation torch-scatter torch-sparse") from error
@@ -23,12 +23,10 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
     query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
-    if terms.bias is None:
-        return scatter_softmax(logit, query, **sizes)
     # Of a query whose logits are all -inf it would make NaN.
-    is_nothing = (scatter_max(logit.detach(), query, **sizes)[0] == -torch.inf)[query]
+    is_nothing = (highest_logit(logit, query, graph.num_queries) == -torch.inf)[query]
     weight = scatter_softmax(logit.masked_fill(is_nothing, 0.), query, **sizes)
-    return weight.masked_fill(is_nothing, 0.)
+    return with_first_derivative(weight.masked_fill(is_nothing, 0.), 'gather_ext')
 
 
 @not_compiled
@@ -37,7 +35,7 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
         return gather.weighted_sum(weight, value, graph)
     out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
-    return torch.stack(out, dim=1)
+    return with_first_derivative(torch.stack(out, dim=1), 'gather_ext')
 
 
 BACKEND = Backend('gather_ext', everywhere, attention_weights=attention_weights,

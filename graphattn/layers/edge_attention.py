@@ -39,8 +39,9 @@ class EdgeAttention(MessagePassing):
       registered, and when the attention weights are asked for. ``alpha`` is an argument of
       ``message``, which is where PyG's ``AttentionExplainer`` looks for it.
 
-    An explainer masks edges in the order in which it was given them. It is refused for a graph that
-    was made of edges in another order (:attr:`BipartiteGraph.is_reordered`): pass ``edge_index``.
+    Explainers, and hooks on the messages, take edges in the order in which they know them. They are
+    refused for a graph that was made of edges in another order
+    (:attr:`BipartiteGraph.is_reordered`): pass ``edge_index`` itself.
 
     With more hops than one the weights, computed once, are used for each:
     :func:`graphattn.functional.attention_diffusion`. For the backward pass the fused way then
@@ -164,9 +165,11 @@ class EdgeAttention(MessagePassing):
         return_attention_weights: bool, *, edge_bias: Tensor | None, edge_gate: Tensor | None,
         teleport: float | Sequence[float] | Tensor,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        if self.explain and isinstance(graph, BipartiteGraph) and graph.is_reordered:
+        is_watched = self.explain or self._has_hooks('edge_update', 'message', 'aggregate')
+        if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
             raise ValueError("'graph' has its edges in another order than they were given in, by "
-                             "which an explainer would mask them; pass 'edge_index' itself")
+                             "which an explainer or a hook would take them; pass 'edge_index' "
+                             "itself")
         edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
         edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
         dtype = query.dtype

@@ -1,0 +1,314 @@
+"""What every layer and model promises in the hands of its users: copies, compiled code, any order."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch_geometric.explain import AttentionExplainer, Explainer
+
+from graphattn import BipartiteGraph
+from graphattn.layers import EdgeAttention, EncoderLayer, GraphAttention
+from graphattn.models import (
+    Encoder,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    TokenClassifier,
+)
+from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+
+CHANNELS, HEADS = 8, 2
+PTR = torch.tensor([0, 5, 5, 12])
+SOURCES: dict[str, Callable[[], GraphSource]] = {
+    'pattern': lambda: PatternSource(SlidingWindow(1)),
+    'pattern of each head': lambda: PatternSource([SlidingWindow(1), RandomKeys(2)]),
+    'drawn pattern': lambda: PatternSource(RandomKeys(2), seed=None),
+    'block model': lambda: BlockModelSource(HEADS, CHANNELS // HEADS, 3),
+    'learned mask': lambda: LearnedMaskSource(HEADS, 12),
+    'soft mask': lambda: LearnedMaskSource(HEADS, 12, mode='soft'),
+}
+ENCODER = dict(num_tokens=9, max_length=12, channels=CHANNELS, heads=HEADS, num_layers=2)
+
+
+def encoder(source: GraphSource, **options) -> Encoder:
+    return Encoder(source, **ENCODER, **options)
+
+
+MODULES: dict[str, Callable[[GraphSource], nn.Module]] = {
+    'attention': lambda source: GraphAttention(CHANNELS, HEADS, source),
+    'diffusion': lambda source: GraphAttention(CHANNELS, HEADS, source, hops=3, teleport=0.1,
+                                               learn_teleport=True),
+    'recomputed': lambda source: GraphAttention(CHANNELS, HEADS, source, recompute=True),
+    'layer': lambda source: EncoderLayer(CHANNELS, HEADS, source),
+    'encoder': encoder,
+    'shared source': lambda source: encoder(source, share_source=True),
+    'checkpointed': lambda source: encoder(source, checkpoint_layers=True),
+    'tokens': lambda source: TokenClassifier(encoder(source), 3),
+    'language': lambda source: MaskedLanguageModel(encoder(source), next_sentence=False),
+}
+
+
+@pytest.fixture(params=SOURCES)
+def source(request) -> GraphSource:
+    torch.manual_seed(0)
+    return SOURCES[request.param]()
+
+
+@pytest.fixture(params=MODULES)
+def module(request, source) -> nn.Module:
+    return MODULES[request.param](source)
+
+
+def tokens(module: nn.Module) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if isinstance(module, GraphAttention | EncoderLayer):
+        return torch.randn(12, CHANNELS, generator=generator)
+    return torch.randint(9, (12,), generator=generator)
+
+
+def run(module: nn.Module, seed: int = 3) -> Tensor:
+    """The output; whatever is drawn comes from one seed."""
+    torch.manual_seed(seed)
+    out = module(tokens(module), PTR)
+    return out[0] if isinstance(out, tuple) else out
+
+
+def train(module: nn.Module) -> list[Tensor | None]:
+    """Output and gradients of one step in training mode."""
+    module.train().zero_grad()
+    out = run(module)
+    out.square().sum().backward()
+    return [out.detach(), *(parameter.grad for parameter in module.parameters())]
+
+
+def evaluate(module: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return run(module.eval())
+
+
+def assert_same(actual, expected) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+# Copies ##############################################################################
+
+
+def saved(module: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda module: pickle.loads(pickle.dumps(module)),
+          'torch.save': saved, 'average': lambda module: AveragedModel(module).module}
+
+
+@pytest.mark.parametrize('make', COPIES.values(), ids=COPIES)
+def test_copies_do_what_the_original_does(module, make):
+    fresh = make(module)
+    expected = [train(module), evaluate(module)]
+    used = make(module)
+    with torch.inference_mode():
+        module.eval()(tokens(module), PTR)
+    for each in (fresh, used, make(module)):
+        assert_same([train(each), evaluate(each)], expected)
+
+
+def test_a_state_dict_holds_parameters_alone(module):
+    names = set(module.state_dict())
+    train(module), evaluate(module)
+    assert set(module.state_dict()) == names == {name for name, _ in module.named_parameters()}
+    assert all(isinstance(value, Tensor) for value in module.state_dict().values())
+
+
+def test_running_registers_nothing(module):
+    before = [name for name, _ in module.named_modules()]
+    train(module), evaluate(module)
+    assert [name for name, _ in module.named_modules()] == before
+
+
+# Order ###############################################################################
+
+
+def test_evaluation_in_inference_mode_and_then_training(module):
+    expected = train(copy.deepcopy(module))
+    with torch.inference_mode():
+        run(module.eval())
+    assert_same(train(module), expected)
+
+
+def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
+    train(module), evaluate(module)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(-1)
+    assert_same(evaluate(module), evaluate(copy.deepcopy(module)))
+
+
+# torch.compile #######################################################################
+
+
+@pytest.fixture
+def clean_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('kind', ['attention', 'diffusion', 'encoder'])
+def test_compiled_modules_give_the_eager_numbers(kind, source, clean_dynamo):
+    module = MODULES[kind](source)
+    expected = [train(module), evaluate(module)]
+    module.compile(backend='aot_eager')
+    assert_same([train(module), evaluate(module)], expected)
+    assert_same([train(module), evaluate(module)], expected)
+
+
+@pytest.mark.parametrize('kind', ['attention', 'diffusion', 'layer', 'encoder', 'shared source',
+                                  'tokens'])
+@pytest.mark.parametrize('name', ['pattern', 'pattern of each head'])
+def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
+    torch.manual_seed(0)
+    module = MODULES[kind](SOURCES[name]())
+    expected = train(module)
+    run_compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
+    module.zero_grad()
+    out = run_compiled(tokens(module), PTR)
+    out.square().sum().backward()
+    assert_same([out.detach(), *(parameter.grad for parameter in module.parameters())], expected)
+
+
+GRAPH = BipartiteGraph.batch([SlidingWindow(1).build(length) for length in (5, 0, 7)])
+
+
+@pytest.mark.parametrize('hops', [1, 2])
+def test_a_given_graph_is_compiled_in_one_piece(hops, clean_dynamo):
+    module = GraphAttention(CHANNELS, HEADS, hops=hops, teleport=0.1 * (hops - 1))
+    x = tokens(module)
+    compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
+    for graph in (GRAPH, BipartiteGraph.batch([GRAPH] * HEADS)):
+        for each in (module, compiled):
+            module.zero_grad()
+            each(x, PTR, graph=graph).sum().backward()
+            grads = [parameter.grad.clone() for parameter in module.parameters()]
+            expected = grads if each is module else expected
+        assert_same(grads, expected)
+
+
+@pytest.mark.parametrize('layer', [EdgeAttention(), EdgeAttention(hops=2, teleport=0.2),
+                                   GraphAttention(CHANNELS, HEADS)], ids=['edges', 'hops', 'all'])
+def test_a_layer_with_a_given_graph_is_exported(layer):
+    if isinstance(layer, GraphAttention):
+        arguments = (tokens(layer), PTR), {'graph': GRAPH}
+    else:
+        arguments = (*torch.randn(3, 12, HEADS, 4), GRAPH), {}
+    exported = torch.export.export(layer.eval(), *arguments).module()
+    assert_same(exported(*arguments[0], **arguments[1]), layer(*arguments[0], **arguments[1]))
+
+
+# Explainers and hooks #################################################################
+
+
+class OneQuery(nn.Module):
+    """Six tokens of which query 0 attends to all, key 5 alone having a value."""
+
+    def __init__(self, with_graph: bool):
+        super().__init__()
+        self.attention, self.with_graph = EdgeAttention(), with_graph
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edges = (BipartiteGraph.from_edge_index(edge_index, 6) if self.with_graph else edge_index)
+        query, key = torch.ones(6, 1, 1), 9 * (torch.arange(6) == 5).float().view(6, 1, 1)
+        return self.attention(query, key, x.unsqueeze(1), edges).squeeze(1)
+
+
+def explain(edge_index: Tensor, with_graph: bool) -> Tensor:
+    explainer = Explainer(OneQuery(with_graph), AttentionExplainer(), explanation_type='model',
+                          edge_mask_type='object',
+                          model_config=dict(mode='regression', task_level='node'))
+    return explainer(torch.ones(6, 1), edge_index).edge_mask
+
+
+def test_an_explainer_masks_edges_in_the_users_order_or_is_refused():
+    shuffled = torch.tensor([[5, 0, 1, 2, 3, 4], [0] * 6])
+    ascending = torch.tensor([[0, 1, 2, 3, 4, 5], [0] * 6])
+    assert explain(shuffled, with_graph=False).argmax() == 0
+    assert explain(ascending, with_graph=False).argmax() == 5
+    assert explain(ascending, with_graph=True).argmax() == 5
+    with pytest.raises(ValueError, match="'graph' has its edges in another order than they were"):
+        explain(shuffled, with_graph=True)
+
+
+STEPS = ('propagate', 'edge_update', 'message', 'aggregate', 'message_and_aggregate')
+
+
+@pytest.mark.parametrize('step', STEPS)
+@pytest.mark.parametrize('when', ['', 'pre_'])
+def test_every_hook_fires_along_a_graph(step, when):
+    layer, called = EdgeAttention(), []
+    qkv = torch.randn(3, 12, HEADS, 4)
+    expected = layer(*qkv, GRAPH)
+
+    def hook(*args):
+        called.append(step)
+
+    handle = getattr(layer, f'register_{step}_forward_{when}hook')(hook)
+    assert_same(layer(*qkv, GRAPH), expected)
+    assert called == [step]
+    handle.remove()
+    layer(*qkv, GRAPH)
+    assert called == [step]
+
+
+def test_hooks_that_could_not_both_fire_are_refused():
+    layer = EdgeAttention()
+    layer.register_message_forward_hook(lambda *args: None)
+    layer.register_message_and_aggregate_forward_hook(lambda *args: None)
+    with pytest.raises(ValueError, match="hooks on 'message_and_aggregate' never fire"):
+        layer(*torch.randn(3, 12, HEADS, 4), GRAPH)
+
+
+@pytest.mark.parametrize('option', [{'aggr': 'max'}, {'aggr': 'mean'}, {'aggr': None},
+                                    {'aggr': ['add', 'max']}, {'flow': 'target_to_source'},
+                                    {'decomposed_layers': 2}])
+def test_what_one_way_alone_would_honour_is_refused(option):
+    with pytest.raises(ValueError, match=f"'{next(iter(option))}' must be"):
+        EdgeAttention(**option)
+    assert EdgeAttention(aggr='sum', flow='source_to_target').aggr == 'sum'
+
+
+# A graph of other sequences ###########################################################
+
+
+def test_a_graph_of_other_sequences_is_refused():
+    attention = GraphAttention(CHANNELS, HEADS)
+    x, other = torch.randn(7, CHANNELS), torch.tensor([0, 3, 7])
+    graph = PatternSource(SlidingWindow(1))(x.unsqueeze(1), x.unsqueeze(1),
+                                            torch.tensor([0, 4, 7]))
+    one_block = SlidingWindow(1).build(7)
+    for each in (graph, BipartiteGraph.batch([graph] * HEADS), one_block):
+        with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr' for blocks"):
+            attention(x, other, graph=each)
+    assert attention(x, torch.tensor([0, 4, 7]), graph=graph).shape == x.shape
+    assert attention(x, torch.tensor([0, 7]), graph=one_block).shape == x.shape
+    layer = EncoderLayer(CHANNELS, HEADS)
+    with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
+        layer(x, other, graph=graph)
+
+
+def test_a_model_of_sequences_is_pooled(source):
+    model = SequenceClassifier(encoder(source), 3).train()
+    ptr = torch.tensor([0, 5, 12])
+    model(torch.randint(9, (12,)), ptr).sum().backward()
+    fresh = pickle.loads(pickle.dumps(model))
+    assert fresh(torch.randint(9, (12,)), ptr).shape == (2, 3)
