@@ -19,8 +19,7 @@ def parse(expression: str) -> Pattern:
 
     The text is read, never evaluated: it may hold patterns (those of this package, and yours once
     their module is imported), the presets of :func:`~graphattn.patterns.get` as if they were
-    functions, literals, the layout of a mask,
-    ``|``, ``&``, ``-`` and parentheses.
+    functions, literals, the layout of a mask, ``|``, ``&``, ``-`` and parentheses.
 
     Args:
         expression (str): For instance ``'SlidingWindow(3) | GlobalTokens(2)'`` or
@@ -34,7 +33,8 @@ def parse(expression: str) -> Pattern:
         ValueError: Something else stands there, or a name is unknown.
 
     Example:
-        >>>         >>> patterns.parse('SlidingWindow(3) | GlobalTokens(2)').build(128)
+        >>> from graphattn import patterns
+        >>> patterns.parse('SlidingWindow(3) | GlobalTokens(2)').build(128)
         BipartiteGraph(num_queries=128, num_keys=128, num_edges=1378, density=8.4%)
     """
     if not isinstance(expression, str):
