@@ -363,8 +363,19 @@ def test_half_precision_is_read_exactly(sample, dtype):
 
 
 @every_sampler
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_memberships_go_with_float_mixing(sample, dtype):
+    """As a softmax under autocast gives them."""
+    model = random_model(60, 60, 16, density=0.1)
+    halves = model.query_factor.to(dtype), model.mixing, model.key_factor.to(dtype)
+    graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
+              for factors in (halves, [factor.float() for factor in halves])]
+    assert graphs[0] == graphs[1] and graphs[0].num_edges > 200
+
+
+@every_sampler
 def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
-    model = random_model(60, 60, 16)
+    model = random_model(60, 60, 16, density=0.1)
     graph = sample(model, generator=torch.Generator().manual_seed(0))
     parameters = (model.query_factor.t().contiguous().t().requires_grad_(),
                   model.mixing.clone().requires_grad_(),
