@@ -23,6 +23,7 @@ from graphattn.samplers.rows import from_zero, graph_of_rows, key_dtype
 # chunks all the same, so that threads can share them; how is no business of the number of threads,
 # for rounding differs with the number of rows that are multiplied at once.
 _MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**18, 2**15, 16
+_FEWEST_ROWS = 32  # to multiply fewer at once takes up to four times as long
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 
 
@@ -34,10 +35,14 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
         ValueError: Some of the probabilities exceeds 1.
     """
     if pairs_per_chunk is None:
-        share = model.blocks.num_pairs // _NUM_CHUNKS
-        pairs_per_chunk = min(_MOST_PAIRS, max(_FEWEST_PAIRS, share))
-    trials = _Trials(model, seed, chunks_of(model.blocks, pairs_per_chunk))
-    return trials.run()
+        pairs_per_chunk = _pairs_per_chunk(model)
+    return _Trials(model, seed, chunks_of(model.blocks, pairs_per_chunk)).run()
+
+
+def _pairs_per_chunk(model: FactorModel) -> int:
+    longest = max(model.key_ptr.diff().tolist(), default=0)
+    share = model.blocks.num_pairs // _NUM_CHUNKS
+    return max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)), _FEWEST_ROWS * longest)
 
 
 class _Trials:
@@ -85,9 +90,9 @@ class _Workspace:
         self._keys = np.empty(0, key_dtype(model))
 
     def keys_for(self, num_pairs: int) -> np.ndarray:
-        """At least ``num_pairs`` keys to be written."""
-        if self._keys.size < num_pairs:
-            self._keys = np.empty(max(num_pairs, _KEYS_AT_ONCE), self._keys.dtype)
+        """At least ``num_pairs`` keys to be written, and a word of them to be written in vain."""
+        if self._keys.size < num_pairs + 8:
+            self._keys = np.empty(max(num_pairs + 8, _KEYS_AT_ONCE), self._keys.dtype)
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
@@ -106,7 +111,7 @@ def _compare_rows(seed, query, first_key, prob, exploration, highest, keys, size
     words = hit[:(num_keys + 7) // 8 * 8].view(np.uint64)
     real = prob.dtype.type
     limits = real(1), real(1 - 2.**-24), real(2.**31)
-    end = start = 0
+    end = start = uint64(0)
     is_refused = False
     for i in range(len(query)):
         stream = stream_of(seed, query[i])
@@ -117,14 +122,16 @@ def _compare_rows(seed, query, first_key, prob, exploration, highest, keys, size
             bits, p = random_bits(stream, half) >> uint64(33), prob[i, num_keys - 1]
             hit[num_keys - 1] = _succeeds(bits, p + exploration, *limits)
             is_refused |= not p <= highest
-        for w in range(len(words)):
-            if words[w]:
-                for j in range(8 * w, min(8 * w + 8, num_keys)):
-                    keys[end] = first_key[i] + j
-                    end += hit[j]
+        key = uint64(first_key[i])
+        for word in words:
+            if word:
+                for j in range(8):  # each byte says whether its key stays or is written over
+                    keys[end] = key + uint64(j)
+                    end += word >> uint64(8 * j) & uint64(1)
+            key += uint64(8)
         size[query[i]] = end - start
         start = end
-    return -1 if is_refused else end
+    return -1 if is_refused else np.int64(end)
 
 
 @jit(inline=True)

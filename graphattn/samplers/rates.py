@@ -10,7 +10,7 @@ from graphattn._jit import REORDERED_SUMS, jit
 from graphattn.samplers.alias_tables import fill_tables
 from graphattn.samplers.drawing import draw_rows
 from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.rows import Rows, from_zero, in_threads
+from graphattn.samplers.rows import PRODUCT, TABLE_ENTRY, Rows, from_zero, in_threads
 
 
 class Rates:
@@ -23,7 +23,7 @@ class Rates:
         self.key_ptr = model.key_ptr.numpy()
         self.query_block = model.blocks.of_queries().numpy()
         self.mass, self.peak = np.zeros((2, model.num_blocks, len(self.columns)))
-        self._for_each_column(_reduce_column, self.mass, self.peak)
+        self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
         """The sum over the keys of each query's block, float64 ``[num_queries]``."""
@@ -40,7 +40,7 @@ class Rates:
         ``columns[v]``.
         """
         tables = np.empty(self.columns.shape, np.uint64)
-        self._for_each_column(fill_tables, self.mass, tables)
+        self._for_each_column(fill_tables, TABLE_ENTRY, self.mass, tables)
         capacity = np.minimum(num_draws, np.diff(self.key_ptr)[self.query_block])
         begin = from_zero(capacity)[:-1]
         rows = Rows(np.empty(capacity.sum(), np.uint32), begin, np.empty_like(begin))
@@ -48,15 +48,15 @@ class Rates:
                    self.query_block, self.key_ptr, tables, *rows)
         return rows
 
-    def _for_each_column(self, kernel: Callable, *arguments) -> None:
+    def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
         """``kernel`` for each column of each block."""
         num_columns = self.mass.size
-        work = np.arange(num_columns + 1) * (self.columns.size // max(num_columns, 1))
+        work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
 
     def _per_query(self, per_cluster: np.ndarray) -> np.ndarray:
         total = np.empty(len(self.query))
-        work = np.arange(len(self.query) + 1) * self.query.shape[1]
+        work = np.arange(len(self.query) + 1) * (self.query.shape[1] * PRODUCT)
         in_threads(_dot_rows, work, self.query, per_cluster, self.query_block, total)
         return total
 

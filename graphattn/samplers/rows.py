@@ -13,7 +13,9 @@ from graphattn._threads import run_calls
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 
-_GRAIN = 1 << 12  # draws, or table entries, that are worth a thread
+# Work is counted in draws, which took 20 to 50 ns.
+TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 32, 1 / 32
+_GRAIN = 2**13  # that are worth a thread: where another process has its core, it is waited for
 
 
 class Rows(NamedTuple):
@@ -27,7 +29,7 @@ class Rows(NamedTuple):
         indptr = from_zero(self.size)
         key = np.empty(indptr[-1], key_dtype(model))
         first_key = model.key_ptr[model.blocks.of_queries()].numpy()
-        in_threads(_copy_rows, indptr, *self, first_key, indptr, key)
+        in_threads(_copy_rows, indptr * COPY, *self, first_key, indptr, key)
         return graph_of_rows(model, indptr, key)
 
 
@@ -50,7 +52,8 @@ def from_zero(size: np.ndarray) -> np.ndarray:
 
 
 def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
-    """``kernel(first, last, *arguments)`` on ranges of equal shares of cumulative ``work``."""
+    """``kernel(first, last, *arguments)`` on ranges of equal shares of cumulative ``work``, which
+    is counted in draws."""
     num_parts = min(torch.get_num_threads(), 1 + int(work[-1]) // _GRAIN)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
     bounds = np.unique([0, *cuts, len(work) - 1])

@@ -12,14 +12,13 @@ from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.random_bits import draw_seed, random_bits, stream_of, uniform
 from graphattn.samplers.rates import Rates
-from graphattn.samplers.rows import Rows, from_zero, in_threads
+from graphattn.samplers.rows import TABLE_ENTRY, Rows, from_zero, in_threads
 
 # Draws per pair above which the product over all pairs takes less time than thinning. On one
 # core, with 16, 32 and 128 clusters, they took 33, 37 and 114 ms and 9, 9 and 23 ms at 1 % of
 # 4,096 x 4,096 pairs, 56, 55 and 110 ms and 38, 42 and 117 ms at 10 %, 59, 70 and 182 ms and 130,
 # 102 and 169 ms at 20 %.
 _FASTER_BELOW = 0.1
-_TABLE_ENTRY = 0.25  # draws; an entry took 7 ns, and a draw 20 to 50 ns
 _MOST_BOOST = 2.6  # at a bound of 0.9; boosts of others grow without limit, up to the bound 1
 
 
@@ -44,7 +43,7 @@ class Thinning:
         if (self.boost > _MOST_BOOST).any():
             return False
         table_entries = self.model.num_keys * self.model.num_clusters
-        num_draws = self.num_draws.sum() + _TABLE_ENTRY * table_entries
+        num_draws = self.num_draws.sum() + TABLE_ENTRY * table_entries
         return num_draws < _FASTER_BELOW * self.model.blocks.num_pairs
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
