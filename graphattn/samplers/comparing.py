@@ -36,7 +36,7 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
     """
     if pairs_per_chunk is None:
         pairs_per_chunk = _pairs_per_chunk(model)
-    return _Trials(model, seed, chunks_of(model.blocks, pairs_per_chunk)).run()
+    return _Comparison(model, seed, chunks_of(model.blocks, pairs_per_chunk)).run()
 
 
 def _pairs_per_chunk(model: FactorModel) -> int:
@@ -45,7 +45,7 @@ def _pairs_per_chunk(model: FactorModel) -> int:
     return max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)), _FEWEST_ROWS * longest)
 
 
-class _Trials:
+class _Comparison:
     """Rows of a graph in the making, chunk by chunk."""
 
     def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk]):
@@ -62,7 +62,7 @@ class _Trials:
         run_calls([(self._draw, number, idle) for number in range(len(self.chunks))])
         indptr = from_zero(self.size)
         key = np.empty(indptr[-1], key_dtype(self.model))
-        run_calls([(_copy_chunk, chunk.queries().numpy(), keys, indptr, key)
+        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys, indptr, key)
                    for chunk, keys in zip(self.chunks, self.keys)])
         return graph_of_rows(self.model, indptr, key)
 
@@ -72,7 +72,7 @@ class _Trials:
         prob = chunk.products(self.mixed_query, self.key_factor, workspace.prob)
         real = prob.numpy().dtype.type
         num_edges = _compare_rows(
-            self.seed, chunk.queries().numpy(), chunk.first_keys().numpy(), prob.numpy(),
+            self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), prob.numpy(),
             real(self.model.exploration), real(self.model.highest_probability),
             workspace.keys_for(chunk.num_pairs), self.size)
         if num_edges < 0:
@@ -102,34 +102,36 @@ class _Workspace:
 
 
 @jit()
-def _compare_rows(seed, query, first_key, prob, exploration, highest, keys, size):
-    """Draws the keys of each row and returns how many they are, or -1 if some ``prob`` is not at
-    most ``highest``. 31 bits decide each trial: a half of 64 each for the two halves of a row."""
-    num_keys = prob.shape[1]
-    half = num_keys // 2
+def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys, size):
+    """Draws the keys of each row of blocks and returns how many they are, or -1 if some ``prob`` is
+    not at most ``highest``. 31 bits decide each trial: a half of 64 each for the two halves of a
+    row."""
+    num_rows, num_keys = prob.shape
+    rows_per_block, half = num_rows // len(first_query), num_keys // 2
     hit = np.zeros(num_keys + 8, np.uint8)
     words = hit[:(num_keys + 7) // 8 * 8].view(np.uint64)
     real = prob.dtype.type
     limits = real(1), real(1 - 2.**-24), real(2.**31)
     end = start = uint64(0)
     is_refused = False
-    for i in range(len(query)):
-        stream = stream_of(seed, query[i])
-        left, right = prob[i, :half], prob[i, half:]
+    for row in range(num_rows):
+        block = row // rows_per_block
+        query, key = first_query[block] + row % rows_per_block, uint64(first_key[block])
+        stream = stream_of(seed, query)
+        left, right = prob[row, :half], prob[row, half:]
         is_refused |= _settle(stream, left, right, hit[:half], hit[half:], exploration, highest,
                               *limits)
         if num_keys % 2:
-            bits, p = random_bits(stream, half) >> uint64(33), prob[i, num_keys - 1]
+            bits, p = random_bits(stream, half) >> uint64(33), prob[row, num_keys - 1]
             hit[num_keys - 1] = _succeeds(bits, p + exploration, *limits)
             is_refused |= not p <= highest
-        key = uint64(first_key[i])
         for word in words:
             if word:
                 for j in range(8):  # each byte says whether its key stays or is written over
                     keys[end] = key + uint64(j)
                     end += word >> uint64(8 * j) & uint64(1)
             key += uint64(8)
-        size[query[i]] = end - start
+        size[query] = end - start
         start = end
     return -1 if is_refused else np.int64(end)
 
@@ -154,10 +156,10 @@ def _succeeds(bits, p, one, below_one, scale):
 
 
 @jit()
-def _copy_chunk(query, keys, indptr, key):
+def _copy_chunk(first_query, num_queries, keys, indptr, key):
     """The rows of a chunk go to their places in the graph."""
     start = 0
-    for i in query:
-        for e in range(indptr[i], indptr[i + 1]):
+    for query in first_query:
+        for e in range(indptr[query], indptr[query + num_queries]):
             key[e] = keys[start]
             start += 1
