@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import scipy.sparse as sp
 
 from analysis.graphs import GraphLike, as_graph
+from graphattn import BipartiteGraph
 
 Symmetrization = Literal['union', 'mean', 'intersection']
 
@@ -41,3 +42,10 @@ def symmetric_adjacency(graph: GraphLike, how: Symmetrization = 'union') -> sp.c
     if how == 'mean':
         return (adjacency + reverse) / 2
     return adjacency.maximum(reverse) if how == 'union' else adjacency.minimum(reverse)
+
+
+def describe_symmetrization(graph: BipartiteGraph, symmetrization: str) -> str:
+    """The name of the symmetrisation, or that the graph needed none."""
+    adjacency = graph.to_scipy()
+    is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
+    return 'not needed' if is_symmetric else symmetrization

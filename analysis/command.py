@@ -15,7 +15,7 @@ from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
 from analysis.graphs import graph_of_pattern, read_graph, sampled_graphs
-from analysis.result import Result, cell
+from analysis.result import Result, aligned, cell
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 
@@ -113,13 +113,6 @@ def table(results: Results) -> str:
               *(_summary([sample.scalars().get(name) for sample in results[label]])
                 for label in labels)] for name in names]
     return aligned(rows)
-
-
-def aligned(rows: list[list[str]]) -> str:
-    """Rows of cells as lines of text, all columns as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
-                     for row in rows)
 
 
 def save(out: Path, name: str, results: Results, figure: Figure) -> None:

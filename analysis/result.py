@@ -41,6 +41,13 @@ def cell(value: object) -> str:
     return str(value)
 
 
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as lines of text, all columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
+                     for row in rows)
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Result):
         return value.to_dict()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -90,17 +88,3 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
             values.append(np.linalg.eigvals(block.toarray() if sp.issparse(block) else block))
     values = np.concatenate(values).astype(complex)
     return values[np.argsort(-np.abs(values), kind='stable')]
-
-
-def check_probability(name: str, value: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be a number (got {type(value).__name__})")
-    if not (math.isfinite(value) and 0 < value <= 1):
-        raise ValueError(f"'{name}' must be in (0, 1] (got {value})")
-
-
-def check_count(name: str, value: int, at_least: int = 1) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be an int (got {type(value).__name__})")
-    if value < at_least:
-        raise ValueError(f"'{name}' must be at least {at_least} (got {value})")

@@ -23,9 +23,9 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 
-from experiments.command import run_or_exit
-from experiments.run_folder import RunFolder, SaveConfig
-from experiments.training import Training
+from experiments.objectives import Training
+from experiments.runs.command import run_or_exit
+from experiments.runs.run_folder import RunFolder, SaveConfig
 
 
 class StepSeeds(Callback):

@@ -1,4 +1,4 @@
-"""How loops are compiled: options, and a cache on disk that notices every change of what is compiled."""
+"""How loops are compiled, and a cache on disk that notices every change of what is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several modules ask of tensors: can they be looked at, do they last, how narrow can they be."""
+"""What modules ask of tensors: can they be looked at, do they last, how narrow can they be."""
 
 from __future__ import annotations
 

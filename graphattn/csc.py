@@ -10,6 +10,7 @@ from torch_geometric.utils.sparse import index2ptr
 
 from graphattn._tensors import index_dtype, narrow
 
+
 # One opaque step for torch.compile, which cannot look into scipy.
 @torch.library.custom_op('graphattn::csc_of_rows', mutates_args=())
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -446,7 +446,7 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
         without looking must not be led outside of memory."""
-        if self._versions not in (None, self._current_versions()):
+        if not is_traced(self._key) and self._versions not in (None, self._current_versions()):
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "
                              "value; build another one from the changed edges")
 
@@ -653,6 +653,13 @@ def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor | None], tuple]:
             (graph.num_keys, graph.is_reordered, graph.num_pairs, graph.is_square))
 
 
+def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], tuple]:
+    parts, context = _flatten(graph)
+    # torch.export takes a name that begins another for a part of it.
+    names = ('indptr', 'edge_key', 'query_ptr', 'key_ptr', 'edge_prob')
+    return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], context
+
+
 def _unflatten(parts: list[Tensor | None], context: tuple) -> BipartiteGraph:
     indptr, key, query_ptr, key_ptr, edge_prob = parts
     num_keys, is_reordered, num_pairs, is_square = context
@@ -665,5 +672,6 @@ def _unflatten(parts: list[Tensor | None], context: tuple) -> BipartiteGraph:
 
 
 _pytree.register_pytree_node(BipartiteGraph, _flatten, _unflatten,
-                             serialized_type_name='graphattn.BipartiteGraph')
+                             serialized_type_name='graphattn.BipartiteGraph',
+                             flatten_with_keys_fn=_flatten_with_keys)
 torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,41 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GRAPH = {'graph', 'pair_mask', '_checks', '_files', '_threads'}
-MIDDLE = GRAPH | {'patterns', 'samplers', 'kernels'}
+# What graphs are made of, and what everything else is made of.
+GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'}
+GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_threads', '_jit'}
+MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
+ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'}
+TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
-    '_checks': set(),
     '_files': set(),
     '_threads': set(),
-    'graph': {'_checks'},
-    'pair_mask': {'graph', '_checks'},
-    'patterns': GRAPH,
-    'samplers': GRAPH,
-    'kernels': GRAPH,
-    'diffusion': {'kernels', '_checks'},
-    'functional': MIDDLE | {'diffusion'},
+    '_jit': set(),
+    '_tensors': set(),
+    '_checks': {'_tensors'},
+    'pairs': set(),
+    'csc': {'_tensors'},
+    'conversions': set(),
+    'blocks': {'_checks', '_tensors'},
+    'graph': GRAPH,
+    'pair_layout': GRAPH,
+    'pair_mask': GRAPH | {'pair_layout'},
+    'patterns': GROUND,
+    'samplers': GROUND,
+    'kernels': GROUND,
+    'functional': MIDDLE,
     'sources': MIDDLE | {'functional'},
-    'layers': MIDDLE | {'functional', 'diffusion', 'sources'},
+    'layers': MIDDLE | {'functional', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
-    'experiments': MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'},
+    'experiments': set(),
+    'experiments.runs': ALL,
+    'experiments.data': ALL | {'experiments.runs'},
+    # Objectives and tasks do not know one another: what passes between them is data.
+    'experiments.objectives': ALL | {'experiments.runs', 'experiments.data'},
+    'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
+    'experiments.train': ALL | TRAINING,
+    'experiments.studies': ALL | TRAINING | {'experiments.train'},
+    'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graph', '_files', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
     'graphattn': {'graph'},  # the public page
 }
@@ -39,7 +58,6 @@ MAY_IMPORT = {
 HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
          'sklearn'}
 
-
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix('').parts
     return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
@@ -47,7 +65,8 @@ def module_name(path: Path) -> str:
 
 PATHS = sorted(path for folder in ('graphattn', 'experiments', 'analysis')
                for path in (ROOT / folder).rglob('*.py'))
-LIBRARY = {module_name(path): path for path in PATHS if path.is_relative_to(ROOT / 'graphattn')}
+MODULES = {module_name(path): path for path in PATHS}
+LIBRARY = {name: path for name, path in MODULES.items() if path.is_relative_to(ROOT / 'graphattn')}
 PACKAGES = [module_name(path) for path in LIBRARY.values() if path.name == '__init__.py']
 
 
@@ -56,17 +75,20 @@ def unit_of(module: str) -> str | None:
     top, *rest = module.split('.')
     if top == 'graphattn':
         return rest[0] if rest else top
+    if top == 'experiments':
+        return '.'.join([top, *rest[:1]])
     return top if top in MAY_IMPORT else None
 
 
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """What runs on import: everything outside functions and ``if TYPE_CHECKING``."""
+def statements(tree: ast.AST, in_functions: bool = False) -> Iterator[ast.AST]:
+    """What runs on import, or ever: everything outside ``if TYPE_CHECKING`` and functions."""
     for child in ast.iter_child_nodes(tree):
         is_typing = isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(child.test)
-        if is_typing or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if is_typing or is_function and not in_functions:
             continue
         yield child
-        yield from statements(child)
+        yield from statements(child, in_functions)
 
 
 def imported(nodes: Iterator[ast.AST], module: str, is_package: bool = False) -> set[str]:
@@ -79,15 +101,14 @@ def imported(nodes: Iterator[ast.AST], module: str, is_package: bool = False) ->
             package = module.split('.')[:None if is_package else -1]
             base = package[:len(package) + 1 - node.level] if node.level else []
             base = '.'.join([*base, *filter(None, [node.module])])
-            submodules = {f'{base}.{alias.name}' for alias in node.names} & LIBRARY.keys()
+            submodules = {f'{base}.{alias.name}' for alias in node.names} & MODULES.keys()
             has_other_names = len(submodules) < len(node.names)
             names |= submodules | ({base} if has_other_names or not submodules else set())
     return names
 
 
 def imports_of(path: Path, on_import: bool) -> set[str]:
-    tree = ast.parse(path.read_text())
-    nodes = statements(tree) if on_import else ast.walk(tree)
+    nodes = statements(ast.parse(path.read_text()), in_functions=not on_import)
     return imported(nodes, module_name(path), path.name == '__init__.py')
 
 
@@ -97,6 +118,34 @@ def test_imports_point_down(path):
     forbidden = {name for name in imports_of(path, on_import=False)
                  if unit_of(name) not in {None, unit} | MAY_IMPORT[unit]}
     assert not forbidden, f"'{unit}' may import {sorted(MAY_IMPORT[unit])}"
+
+
+@pytest.mark.parametrize('top', ['graphattn', 'experiments', 'analysis'])
+def test_no_circle_between_files(top):
+    graph = {name: imports_of(path, on_import=False) & MODULES.keys()
+             for name, path in MODULES.items() if name.split('.')[0] == top}
+    assert circle(graph) is None
+
+
+def circle(graph: dict[str, set[str]]) -> list[str] | None:
+    """Some modules of which each imports the next, and the last the first."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+
+
+def test_knows_a_circle():
+    assert circle({'a': {'b', 'c'}, 'b': {'c'}, 'c': set()}) is None
+    assert sorted(set(circle({'a': {'b'}, 'b': {'c'}, 'c': {'b'}}))) == ['b', 'c']
+    assert circle({'a': {'a'}}) == ['a', 'a']
+
+
+@pytest.mark.parametrize('path', PATHS, ids=module_name)
+def test_private_names_stay_in_their_files(path):
+    assert not {alias.name for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
+                for alias in node.names if alias.name.startswith('_')}
 
 
 @pytest.mark.parametrize('module', LIBRARY)
@@ -112,6 +161,7 @@ def test_library_imports_nothing_heavy(module):
     ('from graphattn.graph import BipartiteGraph', {'graphattn.graph'}),
     ('from ..models import Encoder', {'graphattn.models'}),
     ('from . import gather', {'graphattn.kernels.gather'}),
+    ('from experiments import train', {'experiments.train'}),
     ('def f():\n    import lightning', {'lightning'}),
 ])
 def test_reads_every_kind_of_import(source, expected):
@@ -139,7 +189,7 @@ class C:
 @pytest.mark.parametrize('package', PACKAGES)
 def test_public_page_lists_names_that_exist(package):
     module = importlib.import_module(package)
-    assert module.__all__ and len(set(module.__all__)) == len(module.__all__)
+    assert module.__doc__ and len(set(module.__all__)) == len(module.__all__)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
@@ -167,10 +217,9 @@ else:
 
 def test_library_runs_without_extras():
     missing = sorted(HEAVY | {'torch_scatter', 'torch_sparse', 'numba'})
-    needs_extras = {'graphattn.kernels.diffusion', 'graphattn.kernels.gather_ext',
-                    'graphattn.kernels.numba', 'graphattn.kernels.rows',
-                    'graphattn.kernels.vectors', 'graphattn.samplers.compiled'}
-    modules = sorted(LIBRARY.keys() - needs_extras)
+    compiled = {name for name, path in LIBRARY.items() if 'jit' in path.read_text()}
+    modules = sorted(LIBRARY.keys() - compiled - {'graphattn.kernels.gather_ext'})
+    modules = [name for name in modules if not name.startswith('graphattn.kernels.cpu')]
     script = WITHOUT_EXTRAS.format(missing=missing, modules=modules)
     result = subprocess.run([sys.executable, '-c', script], cwd=ROOT, text=True,
                             capture_output=True)

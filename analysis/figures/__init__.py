@@ -11,8 +11,9 @@ Each is a function ``name(seed=0)`` that returns a :class:`~analysis.figures.pic
 from analysis.figures.densities import diffuser_s2, diffuser_tables
 from analysis.figures.masks import sparsebert_1
 from analysis.figures.picture import Picture, Row
+from analysis.figures.responses import diffuser_s7
 from analysis.figures.sbm import sbm_3, sbm_6
-from analysis.figures.spectra import diffuser_s7, diffuser_s8, diffuser_s9
+from analysis.figures.spectra import diffuser_s8, diffuser_s9
 
 FIGURES = {
     'sparsebert-1': sparsebert_1,

@@ -8,9 +8,9 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
+from analysis.checks import check_count
 from analysis.command import run_or_exit, save_plain
 from analysis.figures import FIGURES
-from analysis.walk import check_count
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.command import aligned
-from analysis.result import Result, cell
+from analysis.result import Result, aligned, cell
 from graphattn import BipartiteGraph
 
 Value = float | int | bool | str | None

@@ -1,17 +1,17 @@
-"""Diffuser, Figures S.7 to S.9: what diffusion does to eigenvalues, and those of the patterns."""
+"""Diffuser, Figures S.8 and S.9: eigenvalues of patterns, and after diffusion."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse as sp
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from analysis.adjacency import symmetric_adjacency
-from analysis.diffusion import heat_response, operator, ppr_response, resolvent
+from analysis.diffusion import ppr_response
 from analysis.figures.picture import Picture, Row
+from analysis.figures.responses import TELEPORT
 from analysis.spectrum import Laplacian
 from graphattn.patterns import (
     Full,
@@ -24,101 +24,10 @@ from graphattn.patterns import (
     get,
 )
 
-_TELEPORT, _HOPS = 0.1, 5  # Table S.10
 _NODES = 2048
 _SIZES = (32, 64, 128)
 _BLOCKS = 3  # random ones for each block of queries, as BigBird has them
 
-
-# Figure S.7 ######################################################################################
-
-def diffuser_s7(seed: int = 0) -> Picture:
-    r"""The eigenvalue :math:`\tilde\lambda` after diffusion against :math:`\lambda` before it.
-
-    .. math::
-        \tilde\lambda = 1 - \frac{a}{1 - (1 - a)(1 - \lambda)}
-        \quad \text{(PPR)}, \qquad
-        \tilde\lambda = 1 - e^{-\lambda t} \quad \text{(heat)}
-
-    Both are tried on a cycle of twelve tokens, whose walk has the eigenvectors
-    :math:`\cos(2 \pi j i / 12)` and the eigenvalues :math:`\lambda = 1 - \cos(2 \pi j / 12)`.
-
-    Args:
-        seed (int): Of no effect: nothing is random here.
-
-    Returns:
-        Picture.
-
-    Source: Feng et al., "Diffuser" (2023), Figure S.7, Eq. S.7 and S.10.
-    """
-    rows = []
-    matrices = _diffusions_of_cycle()
-    for frequency in (2, 3, 4, 6):  # at the last lambda = 2
-        value, of_cycle = _on_cycle(matrices, frequency)
-        rows += [
-            Row(f'PPR, a = {_TELEPORT:g}: lambda = {value:g} becomes',
-                1 - _TELEPORT / (1 - (1 - _TELEPORT) * (1 - value)), of_cycle['ppr']),
-            Row(f'PPR, a = {_TELEPORT:g}, K = {_HOPS}: lambda = {value:g} becomes', None,
-                of_cycle['hops']),
-            Row(f'heat, t = 5: lambda = {value:g} becomes', 1 - np.exp(-5 * value).item(),
-                of_cycle['heat'])]
-    fixed_point = (1 - 2 * _TELEPORT) / (1 - _TELEPORT)
-    rows.append(Row(f'PPR, a = {_TELEPORT:g}: the lambda that stays', None, fixed_point))
-    remarks = (
-        'Proposition 5 holds for infinitely many hops and real eigenvalues. The K = 5 hops of the '
-        f'model leave a weight of {(1 - _TELEPORT)**_HOPS:.2f} on the last power, and '
-        f'lambda = 2 becomes {of_cycle["hops"]:.2f} and not {of_cycle["ppr"]:.3f}: that is no '
-        'low-pass filter. Attention is not symmetric either, and its eigenvalues are '
-        'complex.',
-        'The values of a and t in the figure are not in the text. a = 0.1 and K = 5 are those of '
-        'Table S.10; the others are ours.')
-    return Picture('Diffuser, Figure S.7: eigenvalues before and after diffusion', tuple(rows),
-                   remarks, _draw_responses())
-
-
-def _diffusions_of_cycle() -> dict[str, np.ndarray]:
-    tokens = np.arange(12)
-    cycle = np.zeros((12, 12))
-    cycle[tokens, tokens - 1] = cycle[tokens - 1, tokens] = 0.5
-    attention = sp.csr_array(cycle)
-    return {'none': cycle, 'ppr': resolvent(attention, _TELEPORT),
-            'hops': operator(attention, _HOPS, _TELEPORT),
-            'heat': scipy.linalg.expm(-5 * (np.eye(12) - cycle))}
-
-
-def _on_cycle(matrices: dict[str, np.ndarray], frequency: int) -> tuple[float, dict[str, float]]:
-    """The Laplacian's eigenvalue at a frequency, and what each kernel makes of it."""
-    vector = np.cos(2 * np.pi * frequency * np.arange(12) / 12)
-    value = {name: round(1 - float(vector @ matrix @ vector / (vector @ vector)), 12)
-             for name, matrix in matrices.items()}
-    return value.pop('none'), value
-
-
-def _draw_responses() -> Figure:
-    figure = Figure(figsize=(8.6, 4.2), layout='constrained')
-    ppr, heat = figure.subplots(1, 2, sharey=True)
-    value = np.linspace(0, 2, 401)
-    for number, teleport in enumerate((0.05, 0.1, 0.2, 0.5)):
-        ppr.plot(value, 1 - ppr_response(1 - value, teleport), color=f'C{number}',
-                 label=f'a = {teleport:g}')
-    ppr.plot(value, 1 - ppr_response(1 - value, _TELEPORT, _HOPS), '--', color='C1',
-             label=f'a = {_TELEPORT:g}, K = {_HOPS}')
-    for number, time in enumerate((1., 2., 5., 10.)):
-        heat.plot(value, 1 - heat_response(1 - value, time), color=f'C{number}',
-                  label=f't = {time:g}')
-    ppr.set(title='PPR kernel (dashed: what the model computes)',
-            ylabel=r'eigenvalue $\tilde\lambda$ after diffusion')
-    heat.set_title('heat kernel')
-    for axes in (ppr, heat):
-        axes.plot(value, value, ':', color='0.5', label='no diffusion')
-        axes.set(xlabel=r'eigenvalue $\lambda$ of the graph', xlim=(0, 2), ylim=(0, 2.05))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize='small', loc='upper left')
-    figure.suptitle('Diffuser, Fig. S.7: diffusion and the eigenvalues of the Laplacian')
-    return figure
-
-
-# Figures S.8 and S.9 #############################################################################
 
 def diffuser_s8(seed: int = 0) -> Picture:
     """Spectra of local, global, random and full attention on 2,048 tokens.
@@ -202,8 +111,8 @@ def diffuser_s9(seed: int = 0) -> Picture:
     }, seed)
     diffuser = spectra['Diffuser']
     hops = {'none': diffuser} | {
-        f'K = {count}': 1 - ppr_response(1 - diffuser, _TELEPORT, count)
-        for count in (1, 2, 3, 5, 10)} | {'infinite': 1 - ppr_response(1 - diffuser, _TELEPORT)}
+        f'K = {count}': 1 - ppr_response(1 - diffuser, TELEPORT, count)
+        for count in (1, 2, 3, 5, 10)} | {'infinite': 1 - ppr_response(1 - diffuser, TELEPORT)}
     gap = {name: float(values[1]) for name, values in spectra.items()}
     after = {name: float(np.sort(values)[1]) for name, values in hops.items()}
     rows = [Row(f'(a) {name}, lambda_2', None, gap[name])
@@ -225,7 +134,7 @@ def diffuser_s9(seed: int = 0) -> Picture:
         Row('(c) saturates: K = 5 within 1 % of infinitely many', True,
             abs(after['K = 5'] / after['infinite'] - 1) < 0.01)]
     remarks = (
-        f'One hop multiplies every eigenvalue by {1 - _TELEPORT:g} and lowers the gap.',
+        f'One hop multiplies every eigenvalue by {1 - TELEPORT:g} and lowers the gap.',
         'Longformer has a band of 256 to either side, without global tokens as in Table S.8 or '
         'with one; BigBird blocks of 64, 2 global and 3 random. Diffuser has 64/64/64 of '
         'Table S.10; its densities in Table S.1 are those of 128/96/96.',

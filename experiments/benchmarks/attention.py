@@ -18,7 +18,7 @@ from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys

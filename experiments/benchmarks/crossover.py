@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
-from experiments.tables import report
-from graphattn import functional
+from experiments.runs.tables import report
 from graphattn.functional import edge_attention
+from graphattn.functional.choose import DENSE_ABOVE
 from graphattn.patterns import RandomKeys
 
 BACKENDS = ('csr', 'numba', 'sdpa', 'auto')
@@ -49,7 +49,7 @@ def main(
     training = [row for row in rows if row['pass'] == 'forward+backward']
     measured = {n: dense_from([row for row in training if row['n'] == n]) for n in nodes}
     print(f"'auto' took at most {max(row['auto / best'] for row in rows):.2f} times the best")
-    print(f'DENSE_ABOVE is {functional.DENSE_ABOVE} and would here be {measured}')
+    print(f'DENSE_ABOVE is {DENSE_ABOVE} and would here be {measured}')
     chosen = [row for row in training if row['n'] == max(nodes)]
     log_log({name: ([row['density'] for row in chosen], [row[f'{name} ms'] for row in chosen])
              for name in BACKENDS}, 'crossover', out, x='density', y='forward + backward, ms',

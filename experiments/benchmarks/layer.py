@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource

@@ -34,7 +34,7 @@ from experiments.benchmarks.measure import (
     run_benchmark,
     saved_bytes,
 )
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn._files import write_whole
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import SlidingWindow, get

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn.functional import edge_probability
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 

@@ -20,7 +20,7 @@ import torch
 from numba import njit
 
 from experiments.benchmarks.measure import log_log, memory, progress, run_benchmark
-from experiments.tables import report
+from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys

@@ -17,7 +17,7 @@ from pathlib import Path
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import PATTERNS, TextRuns, scores, text_study
 from graphattn.patterns import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from jsonargparse import auto_cli
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.document_runs import document_study
 from experiments.studies.score_figures import bars
 from experiments.studies.study import ScaleName

@@ -13,10 +13,10 @@ import yaml
 from filelock import FileLock
 from jsonargparse.typing import PositiveInt
 
+from experiments.data.text.corpus import distinct, installed_documents
+from experiments.data.text.package_docs import build_package_docs
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import CONFIGS, ScaleName, Study, spread, summary
-from experiments.text.corpus import distinct, installed_documents
-from experiments.text.package_docs import build_package_docs
 from graphattn.patterns import (
     Full,
     GlobalTokens,

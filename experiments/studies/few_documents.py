@@ -17,7 +17,7 @@ from types import ModuleType
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from experiments.text.corpus import Document, english_sentences
+from experiments.data.text.corpus import Document, english_sentences
 
 MODULES = {
     'python': (argparse, asyncio, concurrent.futures, email, inspect, logging, pathlib, tarfile,

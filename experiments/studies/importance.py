@@ -18,7 +18,7 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, Study, summary
 from experiments.studies.text_runs import TextRuns

@@ -24,7 +24,7 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import (
     LAMBDAS,

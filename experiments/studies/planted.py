@@ -18,7 +18,7 @@ import torch
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.study import ScaleName, Study, summary
 from graphattn.patterns import Mask, load_masks, save_masks
 

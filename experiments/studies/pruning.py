@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, spread
 from experiments.studies.text_runs import text_study

@@ -15,7 +15,7 @@ from pathlib import Path
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.document_runs import DocumentRuns, document_study
 from experiments.studies.study import ScaleName, restored, spread
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
-from experiments.fine_tuning import LAST
+from experiments.objectives.fine_tuning import LAST
+from experiments.runs.command import run_or_exit
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import text_study
 

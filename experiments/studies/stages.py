@@ -17,7 +17,7 @@ from jsonargparse import auto_cli
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, scores, text_study

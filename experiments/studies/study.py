@@ -16,8 +16,8 @@ from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 
 from experiments import train
-from experiments.tables import report
-from experiments.training import Training
+from experiments.objectives import Training
+from experiments.runs.tables import report
 from graphattn._files import write_whole
 
 ScaleName = Literal['smoke', 'small', 'paper']

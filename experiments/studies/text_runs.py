@@ -12,13 +12,13 @@ from typing import Literal
 import yaml
 from jsonargparse.typing import PositiveInt
 
-from experiments.fine_tuning import LAST
-from experiments.glue_table import COLUMNS
+from experiments.data.text.corpus import distinct, installed_documents, new_folder
+from experiments.data.text.glue_files import TASKS
+from experiments.data.text.local_glue import HEADERS, build_local_glue
+from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents
+from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
-from experiments.tasks.glue import TASKS
-from experiments.text.corpus import distinct, installed_documents, new_folder
-from experiments.text.local_glue import HEADERS, build_local_glue
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
@@ -51,7 +51,7 @@ class TextRuns:
         corpus (str, optional): As :class:`experiments.tasks.MaskedLanguage` takes it. If omitted,
             the documentation of this Python, of which smoke tests take a little.
         glue (Path, optional): A folder with one for each task of GLUE. If omitted, the tasks of
-            :mod:`experiments.text.local_glue`, which are not GLUE.
+            :mod:`experiments.data.text.local_glue`, which are not GLUE.
     """
 
     study: Study

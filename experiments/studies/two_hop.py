@@ -17,7 +17,7 @@ from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.command import run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.studies.study import ScaleName, Study, summary
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from experiments.classification import Batch
-from experiments.figures import received_attention
+from experiments.data.batch import Batch
+from experiments.runs.figures import received_attention
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
-from experiments.classification import Batch
+from experiments.data.batch import Batch
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
+from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
 from experiments.tasks.mlm import BatchStream, ResumableLoader
-from experiments.text.document_files import PARTS, Collection, Document, DocumentSource
-from experiments.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
 from graphattn._files import write_whole
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.classification import Batch
+from experiments.data.batch import Batch
 from experiments.tasks.synthetic import Synthetic
 
 

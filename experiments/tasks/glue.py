@@ -1,14 +1,11 @@
-"""GLUE's eight tasks of sentences and pairs of sentences, from its own files."""
+"""Sentences and pairs of sentences from GLUE: its rows encoded, cut and batched."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
@@ -18,60 +15,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from tqdm import tqdm
 
-from experiments.text.batch import TextBatch
-from experiments.text.tokenizer import load_tokenizer, special_tokens
+from experiments.data.batch import TextBatch
+from experiments.data.text.glue_files import TASKS, Row, read_rows
+from experiments.data.text.tokenizer import load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True)
-class GlueTask:
-    """What the files of a task hold.
-
-    Attributes:
-        text (tuple): Columns of the sentence, or of the two sentences.
-        label (str): Column of the label.
-        classes (tuple): The labels, in the order of their numbers; none where it is a score from
-            0 to 5.
-        metric (str): What the papers report.
-        dev (tuple): The development sets, names of files without ``.tsv``.
-        columns (tuple): Names of the columns of files that have no header.
-        has_broken_rows (bool): Whether rows without both sentences are known, and passed over.
-    """
-
-    text: tuple[str, ...]
-    label: str
-    classes: tuple[str, ...]
-    metric: str
-    dev: tuple[str, ...] = ('dev',)
-    columns: tuple[str, ...] = ()
-    has_broken_rows: bool = False
-
-
-BINARY, SENTENCES = ('0', '1'), ('sentence1', 'sentence2')
-ENTAILMENT = ('entailment', 'not_entailment')
-TASKS = {
-    # In this order classes 0 and 1 are those that SBM-Transformer's Table 4 counts.
-    'MNLI': GlueTask(SENTENCES, 'gold_label', ('contradiction', 'neutral', 'entailment'),
-                     'accuracy', dev=('dev_matched', 'dev_mismatched')),
-    'QQP': GlueTask(('question1', 'question2'), 'is_duplicate', BINARY, 'f1',
-                    has_broken_rows=True),
-    'QNLI': GlueTask(('question', 'sentence'), 'label', ENTAILMENT, 'accuracy'),
-    'SST-2': GlueTask(('sentence',), 'label', BINARY, 'accuracy'),
-    'CoLA': GlueTask(('sentence',), 'label', BINARY, 'matthews',
-                     columns=('source', 'label', 'mark', 'sentence')),
-    'STS-B': GlueTask(SENTENCES, 'score', (), 'spearman'),
-    'MRPC': GlueTask(('#1 String', '#2 String'), 'Quality', BINARY, 'f1'),
-    'RTE': GlueTask(SENTENCES, 'label', ENTAILMENT, 'accuracy'),
-}
-
-
-class Row(NamedTuple):
-    """One line of a file: its one or two sentences, and its class or score."""
-
-    text: tuple[str, ...]
-    label: int | float
 
 
 class Glue(L.LightningDataModule):
@@ -197,71 +146,3 @@ def cut(sentences: list[list[int]], room: int) -> list[list[int]]:
     # Whoever is longer gets what the other one leaves, and at least half.
     keep_first = min(first, max(-(-room // 2), room - second))
     return [sentences[0][:keep_first], sentences[1][:room - keep_first]]
-
-
-def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
-    """The rows of one of a task's files.
-
-    Raises:
-        ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
-            malformed.
-    """
-    lines = _lines(path)
-    columns = list(task.columns) or next(lines, (1, ['']))[1]
-    for name in (*task.text, task.label):
-        if name not in columns:
-            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
-    positions = [columns.index(name) for name in task.text]
-    label = columns.index(task.label)
-    num_rows = num_broken = 0
-    for number, entries in lines:
-        is_broken = len(entries) < len(columns) or not all(entries[i].strip() for i in positions)
-        if is_broken and task.has_broken_rows:
-            num_broken += 1
-            continue
-        where = f'{path}, line {number}'
-        if len(entries) != len(columns):
-            raise ValueError(f'{where}: expected {len(columns)} columns between tabs (got '
-                             f'{len(entries)})')
-        if is_broken:
-            raise ValueError(f'{where}: no text in column '
-                             f'{next(columns[i] for i in positions if not entries[i].strip())!r}')
-        num_rows += 1
-        yield Row(tuple(entries[i] for i in positions),
-                  _parse_label(entries[label], task.classes, where))
-    if num_rows == 0:
-        raise ValueError(f'{path} holds no rows')
-    if num_broken:
-        print(f'{path}: {num_broken} of {num_rows + num_broken} rows lack a sentence and are '
-              f'passed over')
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Numbers and entries of the lines; quotation marks are text like any other."""
-    try:
-        with path.open('rb') as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
-                except UnicodeDecodeError as error:
-                    raise ValueError(f'{path}, line {number}: not UTF-8 '
-                                     f'({error.reason})') from error
-                yield number, text.rstrip('\r\n').split('\t')
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error.strerror}); it must be the "
-                         f"folder of one task, as GLUE distributes it") from error
-
-
-def _parse_label(text: str, classes: tuple[str, ...], where: str) -> int | float:
-    if classes:
-        if text not in classes:
-            raise ValueError(f'{where}: expected the label {" or ".join(classes)} (got '
-                             f'{text[:60]!r})')
-        return classes.index(text)
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 0. <= score <= 5.:
-        raise ValueError(f'{where}: expected a score from 0 to 5 (got {text[:60]!r})')
-    return score

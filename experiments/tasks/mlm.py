@@ -14,16 +14,16 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from experiments.text.batch import TextBatch
-from experiments.text.corpus import build_docs, read_documents
-from experiments.text.encoding import EncodedCorpus, corpus_key, encode_corpus
-from experiments.text.figures import mask_probabilities
-from experiments.text.tokenizer import (
+from experiments.data.batch import TextBatch
+from experiments.data.text.corpus import build_docs, read_documents
+from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
+from experiments.data.text.tokenizer import (
     SpecialTokens,
     load_tokenizer,
     special_tokens,
     train_tokenizer,
 )
+from experiments.runs.figures import mask_probabilities
 from graphattn._files import write_whole
 from graphattn.sources import LearnedMaskSource
 
@@ -55,7 +55,7 @@ class MaskedLanguage(L.LightningDataModule):
 
     Args:
         corpus (str): A text file, a folder, or a saved data set, see
-            :func:`experiments.text.corpus.read_documents`; or ``'docs'``, the documentation of
+            :func:`experiments.data.text.corpus.read_documents`; or ``'docs'``, the documentation of
             this Python, which is collected first.
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
             ``vocab_size`` tokens is trained on the corpus.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from experiments.classification import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, Batch
 from experiments.tasks.synthetic import Synthetic
 
 CLS, SEP, FIRST = 0, 1, 2

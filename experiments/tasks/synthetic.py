@@ -9,7 +9,7 @@ import lightning as L
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from experiments.classification import Batch
+from experiments.data.batch import Batch
 
 
 class Synthetic(L.LightningDataModule, ABC):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.classification import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, Batch
 from experiments.tasks.synthetic import Synthetic
 from graphattn import BipartiteGraph
 from graphattn.patterns import parse

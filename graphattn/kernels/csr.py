@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.gather import edge_logit, edge_softmax
+from graphattn.kernels.backend import Backend, LogitTerms
+from graphattn.kernels.edge_math import edge_logit, edge_softmax
 
 with warnings.catch_warnings():
     # torch says once per process that its CSR layout is in beta: let that once be here.
@@ -24,25 +25,24 @@ def is_available(device: torch.device) -> bool:
     """Whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
 
-
-def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    graph: BipartiteGraph,
-    *,
-    edge_bias: Tensor | None,
-    edge_gate: Tensor | None,
-    scale: float,
-) -> Tensor:
-    return edge_softmax(edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale), graph)
+not_compiled = torch.compiler.disable(reason="torch's sparse products are not compiled")
 
 
+@not_compiled
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
+    logit = edge_logit(edge_dot(query, key, graph), terms)
+    return edge_softmax(logit, graph.query, graph.num_queries)
+
+
+@not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     out = [_WeightedSum.apply(weight_h, value_h, graph)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
     return torch.stack(out, dim=1)
 
 
+@not_compiled
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
     if max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
@@ -98,3 +98,7 @@ def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Te
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
     return torch.sparse_csr_tensor(indptr, column, values.contiguous(),
                                    size=(indptr.numel() - 1, num_columns), check_invariants=False)
+
+
+BACKEND = Backend('csr', is_available, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, edge_dot=edge_dot)

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import gather
-from graphattn.kernels.gather import edge_dot, edge_logit
+from graphattn.kernels.backend import Backend, LogitTerms, everywhere
+from graphattn.kernels.edge_math import edge_logit
 
 try:
     import torch_sparse
@@ -14,23 +15,26 @@ except ImportError as error:
     raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
                       "--no-build-isolation torch-scatter torch-sparse") from error
 
-
-def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    graph: BipartiteGraph,
-    *,
-    edge_bias: Tensor | None,
-    edge_gate: Tensor | None,
-    scale: float,
-) -> Tensor:
-    logit = edge_logit(edge_dot(query, key, graph), edge_bias, edge_gate, scale)
-    return scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
+not_compiled = torch.compiler.disable(reason="torch-scatter and torch-sparse are not compiled")
 
 
+@not_compiled
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
+    logit = edge_logit(gather.edge_dot(query, key, graph), terms)
+    weight = scatter_softmax(logit, graph.query, dim=0, dim_size=graph.num_queries)
+    # Of a query whose logits are all -inf it makes NaN.
+    return weight if terms.bias is None else weight.masked_fill(logit == -torch.inf, 0.)
+
+
+@not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by zero and die
         return gather.weighted_sum(weight, value, graph)
     out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
     return torch.stack(out, dim=1)
+
+
+BACKEND = Backend('gather_ext', everywhere, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, edge_dot=gather.edge_dot)

@@ -9,29 +9,25 @@ import torch
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.backend import Backend, LogitTerms, everywhere
 
 
-def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    graph: BipartiteGraph,
-    *,
-    edge_bias: Tensor | None,
-    edge_gate: Tensor | None,
-    scale: float,
-) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
     shape = (graph.num_edges, query.size(1))
-    edge_gate = query.new_ones(shape) if edge_gate is None else edge_gate.expand(shape)
-    edge_bias = query.new_zeros(shape) if edge_bias is None else edge_bias.expand(shape)
+    edge_gate = query.new_ones(shape) if terms.gate is None else terms.gate.expand(shape)
+    edge_bias = query.new_zeros(shape) if terms.bias is None else terms.bias.expand(shape)
     # Empty, but joined to every argument, should there be no block.
     weight = [(query[:0] * key[:0]).sum(-1) * edge_gate[:0] + edge_bias[:0]]
     for rows, columns, edges, at, mask in _blocks(graph):
         key_of_pair = torch.where(mask.unsqueeze(-1), key[columns], 0)
-        logit = torch.einsum('qhc,qkhc->qkh', query[rows], key_of_pair) * scale
+        logit = torch.einsum('qhc,qkhc->qkh', query[rows], key_of_pair) * terms.scale
         logit = (logit * _dense(edge_gate[edges], mask, at, 1.)
                  + _dense(edge_bias[edges], mask, at, 0.))
-        # The last fill also gives a query without keys, whose softmax is 0 / 0, the weights 0.
-        softmax = logit.masked_fill(~mask, -torch.inf).softmax(dim=1).masked_fill(~mask, 0.)
+        # The last fill also gives a query with nothing to attend to, whose softmax is 0 / 0, the
+        # weights 0.
+        logit = logit.masked_fill(~mask, -torch.inf)
+        softmax = logit.softmax(dim=1).masked_fill(logit == -torch.inf, 0.)
         weight.append(softmax[at])
     return torch.cat(weight)
 
@@ -49,10 +45,11 @@ def _blocks(graph: BipartiteGraph):
     """The queries, keys and edges of each block, as slices; where the edges are in the block, and a
     mask ``[queries, keys, 1]`` of them."""
     edge_ptr = graph.indptr[graph.query_ptr]
+    query, key = graph.query, graph.key
     pointers = [ptr.tolist() for ptr in (graph.query_ptr, graph.key_ptr, edge_ptr)]
     for begins_and_ends in zip(*(zip(ptr, ptr[1:]) for ptr in pointers)):
         rows, columns, edges = (slice(begin, end) for begin, end in begins_and_ends)
-        at = (graph.query[edges] - rows.start, graph.key[edges] - columns.start)
+        at = (query[edges] - rows.start, key[edges] - columns.start)
         mask = torch.zeros(rows.stop - rows.start, columns.stop - columns.start, 1,
                            dtype=torch.bool, device=graph.device)
         mask[at] = True
@@ -62,3 +59,7 @@ def _blocks(graph: BipartiteGraph):
 def _dense(edge_values: Tensor, mask: Tensor, at: tuple[Tensor, Tensor], fill: float) -> Tensor:
     pairs = edge_values.new_full((*mask.shape[:2], edge_values.size(1)), fill)
     return pairs.index_put(at, edge_values)
+
+
+BACKEND = Backend('reference', everywhere, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, has_all_derivatives=True)

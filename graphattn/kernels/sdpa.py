@@ -14,39 +14,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.backend import Backend, LogitTerms, everywhere
 
 _PAIRS_PER_CHUNK = 2**24
 
 
-def edge_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    graph: BipartiteGraph,
-    *,
-    edge_bias: Tensor | None,
-    edge_gate: Tensor | None,
-    scale: float,
-    dropout_p: float,
-) -> Tensor:
-    if edge_gate is not None:
-        raise ValueError("backend 'sdpa' has no gates; 'auto' and the other backends have")
+def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms) -> Tensor:
+    edge_bias = terms.bias
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
+    if is_full and graph.num_blocks == 1 and graph.num_keys > 0:  # nothing to look up
+        return _attend_to_all(query, key, value, 1, terms)
     # Empty, but joined to every argument, should there be nothing to attend to.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
     nothing = sum(x[:0].sum() for x in arguments)
     out = [value[:0] + nothing]
+    edge_index = None if is_full else (graph.key, graph.query)
     for rows, columns, num_blocks in _chunks(graph, is_full):
         if columns.start == columns.stop:
             out.append(value.new_zeros(rows.stop - rows.start, *value.shape[1:]) + nothing)
             continue
-        mask = None if is_full else _mask(graph, rows, columns, num_blocks, edge_bias)
-        blocks = [x.unflatten(0, (num_blocks, -1)).transpose(1, 2)
-                  for x in (query[rows], key[columns], value[columns])]
-        attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=dropout_p,
-                                                  scale=scale)
-        out.append(attended.transpose(1, 2).flatten(0, 1))
+        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks,
+                                              edge_bias)
+        out.append(_attend_to_all(query[rows], key[columns], value[columns], num_blocks, terms,
+                                  mask))
     return torch.cat(out)
+
+
+def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, terms: LogitTerms,
+                   mask: Tensor | None = None) -> Tensor:
+    """Every query to every key of its block, but for those that the mask takes away."""
+    blocks = [x.unflatten(0, (num_blocks, -1)).transpose(1, 2) for x in (query, key, value)]
+    attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=terms.dropout_p,
+                                              scale=terms.scale)
+    return attended.transpose(1, 2).flatten(0, 1)
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:
@@ -68,13 +69,13 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice
         block = last
 
 
-def _mask(graph: BipartiteGraph, rows: slice, columns: slice, num_blocks: int,
-          edge_bias: Tensor | None) -> Tensor:
+def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice, columns: slice,
+          num_blocks: int, edge_bias: Tensor | None) -> Tensor:
     """Boolean ``[blocks, 1, rows, columns]``, or the bias, ``-inf`` where there is no edge."""
-    edges = slice(*graph.indptr[[rows.start, rows.stop]].tolist())
+    (edge_key, query), edges = edge_index, slice(*graph.indptr[[rows.start, rows.stop]].tolist())
     num_rows = (rows.stop - rows.start) // num_blocks
     num_columns = (columns.stop - columns.start) // num_blocks
-    row, key = graph.query[edges] - rows.start, graph.key[edges] - columns.start
+    row, key = query[edges] - rows.start, edge_key[edges] - columns.start
     block = row.div(max(1, num_rows), rounding_mode='floor')
     at = block, row - block * num_rows, key - block * num_columns
     shape = num_blocks, num_rows, num_columns
@@ -84,3 +85,6 @@ def _mask(graph: BipartiteGraph, rows: slice, columns: slice, num_blocks: int,
         return mask.unsqueeze(1)
     bias = edge_bias.new_full((*shape, edge_bias.size(1)), -torch.inf)
     return bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)
+
+
+BACKEND = Backend('sdpa', everywhere, attention=attend, takes_gate=False, spreads_nan=True)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import softmax
 
-from graphattn import functional
-from graphattn.diffusion import (
+from graphattn import functional, kernels
+from graphattn.functional.checks import check_arguments, check_square
+from graphattn.functional.recursion import (
     check_hops,
     check_recompute,
     check_teleport,
@@ -23,7 +23,8 @@ from graphattn.diffusion import (
     spread_teleport,
 )
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.gather import edge_logit
+from graphattn.kernels import LogitTerms
+from graphattn.kernels.edge_math import edge_logit, edge_softmax
 
 
 class EdgeAttention(MessagePassing):
@@ -31,12 +32,15 @@ class EdgeAttention(MessagePassing):
 
     The operator of :func:`graphattn.functional.edge_attention`, in two ways that agree:
 
-    - **fused**, for a :class:`BipartiteGraph`: ``message_and_aggregate`` hands the sorted edges to
-      a kernel;
-    - **explicit**, through ``edge_update`` and ``message``: taken for a plain ``edge_index`` in
-      any order, while an explainer is at work, when a message hook is registered, and when the
-      attention weights are asked for. ``alpha`` is an argument of ``message``, which is where
-      PyG's ``AttentionExplainer`` looks for it.
+    - **fused**, for a :class:`BipartiteGraph`: ``message_and_aggregate`` hands the rows of the
+      graph to a kernel;
+    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: taken for a plain
+      ``edge_index`` in any order, while an explainer is at work, when a hook on one of the three is
+      registered, and when the attention weights are asked for. ``alpha`` is an argument of
+      ``message``, which is where PyG's ``AttentionExplainer`` looks for it.
+
+    An explainer masks edges in the order in which it was given them. It is refused for a graph that
+    was made of edges in another order (:attr:`BipartiteGraph.is_reordered`): pass ``edge_index``.
 
     With more hops than one the weights, computed once, are used for each:
     :func:`graphattn.functional.attention_diffusion`. For the backward pass the fused way then
@@ -55,7 +59,12 @@ class EdgeAttention(MessagePassing):
         recompute (bool): Compute weights and hops again in the backward pass instead of keeping
             them, in the fused way; dropout stays what it was, and gradients are the same bit for
             bit. Not for infinitely many hops, of which one is kept.
-        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
+        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`, but for those that only
+            one of the two ways would honour: another ``aggr`` than the sum, another ``flow``.
+
+    Raises:
+        ValueError: A number is out of range, the backend is unknown, or an argument of
+            MessagePassing is one that is not honoured.
 
     Example:
         >>> import torch
@@ -77,12 +86,12 @@ class EdgeAttention(MessagePassing):
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  recompute: bool = False, **kwargs):
-        kwargs.setdefault('aggr', 'add')
-        super().__init__(node_dim=0, **kwargs)
+        _check_message_passing(kwargs)
+        super().__init__(node_dim=0, **{'aggr': 'add', **kwargs})
         if not 0. <= dropout < 1.:
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         if backend != 'auto':
-            functional.kernels.load(backend)
+            kernels.load(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
         check_recompute(recompute, hops)
@@ -127,47 +136,70 @@ class EdgeAttention(MessagePassing):
                 :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` holds an edge
                 twice.
         """
-        teleport = self.teleport if teleport is None else teleport
+        terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate,
+                 'teleport': self.teleport if teleport is None else teleport}
+        if not isinstance(graph, BipartiteGraph) or self._wants_messages(return_attention_weights):
+            return self._explicit(query, key, value, graph, return_attention_weights, **terms)
+        if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
+            return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
+                                  query=query, key=key, value=value, graph=graph, alpha=None,
+                                  **terms)
+        return self.message_and_aggregate(None, query, key, value, graph, **terms)
+
+    def _wants_messages(self, return_attention_weights: bool) -> bool:
         wants_messages = (self.explain or return_attention_weights
-                          or self._message_forward_hooks or self._message_forward_pre_hooks)
-        dtype, alpha = query.dtype, None
-        if isinstance(graph, BipartiteGraph) and not wants_messages:
-            edge_index = graph.edge_index
-        else:
-            edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
-            edge_bias, edge_gate = functional.check_arguments(query, key, value, graph,
-                                                              edge_bias, edge_gate)
-            query, key, value = (x.to(torch.promote_types(dtype, torch.float))
-                                 for x in (query, key, value))
-            alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
-                                      edge_gate=edge_gate)
+                          or self._has_hooks('edge_update', 'message', 'aggregate'))
+        if wants_messages and self._has_hooks('message_and_aggregate'):
+            raise ValueError("hooks on 'message_and_aggregate' never fire while messages are "
+                             "formed, as they are for weights, explainers and hooks on "
+                             "'edge_update', 'message' or 'aggregate'; remove them")
+        return wants_messages
+
+    def _has_hooks(self, *steps: str) -> bool:
+        return any(getattr(self, f'_{step}_forward{when}hooks')
+                   for step in steps for when in ('_', '_pre_'))
+
+    def _explicit(
+        self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
+        return_attention_weights: bool, *, edge_bias: Tensor | None, edge_gate: Tensor | None,
+        teleport: float | Sequence[float] | Tensor,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+        if self.explain and isinstance(graph, BipartiteGraph) and graph.is_reordered:
+            raise ValueError("'graph' has its edges in another order than they were given in, by "
+                             "which an explainer would mask them; pass 'edge_index' itself")
+        edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
+        edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
+        dtype = query.dtype
+        query, key, value = (x.to(torch.promote_types(dtype, torch.float))
+                             for x in (query, key, value))
+        alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
+                                  edge_gate=edge_gate)
 
         def one_hop(z: Tensor) -> Tensor:
             return self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=z, alpha=alpha, graph=graph,
                                   edge_bias=edge_bias, edge_gate=edge_gate, teleport=teleport)
 
-        if alpha is None or is_one_hop(self.hops, teleport):
-            out = one_hop(value)  # the fused way takes all hops in one
+        if is_one_hop(self.hops, teleport):
+            out = one_hop(value).to(dtype)
         else:
-            functional.check_square(graph)
-            chance = spread_teleport(teleport, self.hops, value)
-            out = diffuse(one_hop, value, chance.unsqueeze(-1),
-                          to_the_limit=self.hops == math.inf)
-        out = out.to(dtype)
+            check_square(graph)
+            spread = spread_teleport(teleport, self.hops, value)
+            out = diffuse(one_hop, value, spread.unsqueeze(-1),
+                          to_the_limit=self.hops == math.inf).to(dtype)
         return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
 
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
                     edge_gate: Tensor | None, index: Tensor, size_i: int | None) -> Tensor:
-        logit = edge_logit((query_i * key_j).sum(dim=-1), edge_bias, edge_gate,
-                           self._scale(key_j))
-        alpha = softmax(logit, index, num_nodes=size_i)
+        logit = edge_logit((query_i * key_j).sum(dim=-1),
+                           LogitTerms(edge_bias, edge_gate, self._scale(key_j)))
+        alpha = edge_softmax(logit, index, size_i)
         return F.dropout(alpha, self.dropout, self.training)
 
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
         return alpha.unsqueeze(-1) * value_j
 
-    def message_and_aggregate(self, edge_index: EdgeIndex, query: Tensor, key: Tensor,
+    def message_and_aggregate(self, edge_index: EdgeIndex | None, query: Tensor, key: Tensor,
                               value: Tensor, graph: BipartiteGraph, edge_bias: Tensor | None,
                               edge_gate: Tensor | None,
                               teleport: float | Sequence[float] | Tensor) -> Tensor:
@@ -187,11 +219,21 @@ class EdgeAttention(MessagePassing):
                 f'hops={self.hops}, teleport={self.teleport}, recompute={self.recompute})')
 
 
+def _check_message_passing(kwargs: dict) -> None:
+    for name, honoured in (('aggr', ('add', 'sum')), ('flow', ('source_to_target',)),
+                           ('decomposed_layers', (1,))):
+        if kwargs.get(name, honoured[0]) not in honoured:
+            raise ValueError(f"'{name}' must be {' or '.join(map(repr, honoured))}, for attention "
+                             f"adds the weighted values of keys up at queries (got "
+                             f"{kwargs[name]!r})")
+
+
+@torch.compiler.disable(reason='edges are compared with one another, which is not compiled')
 def _edges_in_given_order(
     graph: BipartiteGraph | Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, BipartiteGraph]:
     if isinstance(graph, BipartiteGraph):
-        return graph.edge_index.as_tensor(), graph
+        return torch.stack([graph.key, graph.query]), graph
     edge_index = graph.as_tensor() if isinstance(graph, EdgeIndex) else graph
     graph = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys)
     if graph.num_edges != edge_index.size(1):

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from graphattn import functional
-from graphattn.diffusion import check_recompute
+from graphattn._tensors import is_traced
+from graphattn.blocks import join_ptrs
+from graphattn.functional.recursion import check_recompute
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
@@ -126,7 +128,8 @@ class GraphAttention(nn.Module):
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``, as in a PyG
                 ``Batch``.
             source (GraphSource, optional): Instead of the layer's own.
-            graph (BipartiteGraph or PairMask, optional): What to attend along. The source is then
+            graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
+                sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
@@ -139,7 +142,7 @@ class GraphAttention(nn.Module):
 
         Raises:
             ValueError: There is neither a source nor a graph, or one of them does not fit the
-                heads or the tokens.
+                heads, the tokens or the sequences.
         """
         # A mask that is given keeps its bias: the second pass would not compute what the first did.
         recompute = self.recompute and not isinstance(graph, PairMask)
@@ -160,6 +163,8 @@ class GraphAttention(nn.Module):
                                  "without a source")
             check_heads(source, self.heads)
             graph = source(query, key, ptr, generator=generator)
+        elif isinstance(graph, BipartiteGraph):
+            _check_sequences(graph, ptr, self.heads, x.size(0))
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
@@ -196,3 +201,17 @@ class GraphAttention(nn.Module):
 def check_heads(source: GraphSource, heads: int) -> None:
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
+
+
+def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:
+    """That the blocks of a graph are the sequences, once or for each head."""
+    sizes = {graph.num_queries, graph.num_keys}
+    if is_traced(ptr) or not (sizes == {num_tokens} or sizes == {heads * num_tokens}):
+        return  # sizes are compared later
+    times = 1 if graph.num_queries == num_tokens else heads
+    expected = join_ptrs([ptr] * times)
+    if not (graph.is_square and torch.equal(graph.query_ptr, expected)):
+        raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
+                         f"{times} heads one after the other (got query_ptr "
+                         f"{graph.query_ptr.tolist()} and ptr {ptr.tolist()}); pass query_ptr=ptr "
+                         f"when it is built")

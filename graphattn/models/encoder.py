@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
@@ -177,6 +178,12 @@ num_blocks=2, density=32.4%))
             raise ValueError(f"'ptr' must be int64 [num_sequences + 1] (got {ptr.dtype} of shape "
                              f"{tuple(ptr.shape)})")
         length = ptr.diff()
+        if not is_traced(ptr):
+            self._check_lengths(tokens, ptr, length)
+        start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
+        return torch.arange(tokens.numel(), device=tokens.device) - start
+
+    def _check_lengths(self, tokens: Tensor, ptr: Tensor, length: Tensor) -> None:
         if int(ptr[0]) != 0 or int(ptr[-1]) != tokens.numel() or bool((length < 0).any()):
             raise ValueError(f"'ptr' must rise from 0 to the {tokens.numel()} tokens (got "
                              f"{ptr.tolist()})")
@@ -185,14 +192,12 @@ num_blocks=2, density=32.4%))
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
                              f"was built for max_length={max_length}; cut it off there, or build "
                              f"a model with more")
-        start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
-        return torch.arange(tokens.numel(), device=tokens.device) - start
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int) -> None:
     if ids.dtype != torch.long or ids.dim() != 1:
         raise ValueError(f"'{name}' must be int64 of one dimension, all sequences one after the "
                          f"other (got {ids.dtype} of shape {tuple(ids.shape)})")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
+    if ids.numel() and not is_traced(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
         raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
                          f"{int(ids.max())})")

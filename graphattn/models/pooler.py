@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from graphattn._tensors import is_traced
+
 
 class Pooler(nn.Module):
     r"""BERT's pooler: a layer on the first token of each sequence, ``[CLS]``.
@@ -38,6 +40,6 @@ class Pooler(nn.Module):
 
 
 def check_not_empty(ptr: Tensor) -> None:
-    if bool((ptr.diff() == 0).any()):
+    if not is_traced(ptr) and bool((ptr.diff() == 0).any()):
         raise ValueError(f"'ptr' must not mark an empty sequence, for it has no tokens to pool "
                          f"(got {ptr.tolist()})")

@@ -13,6 +13,7 @@ from torch import Tensor
 from graphattn._checks import check_edge_index, check_range, check_size
 from graphattn.graph import BipartiteGraph
 from graphattn.pairs import find_pairs, number_pairs, sort_pairs
+from graphattn.patterns.layouts import crop_edges
 
 
 class Pattern(ABC):
@@ -24,7 +25,8 @@ class Pattern(ABC):
 
     A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
     should cost time and memory in proportion to the edges, not to the pairs. If it draws at
-    random, :attr:`is_random` must say so.
+    random, :attr:`is_random` must say so, and if it asks for more than one token,
+    :attr:`fewest_tokens`.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -57,8 +59,13 @@ class Pattern(ABC):
         """Whether another seed gives another graph."""
         return False
 
+    @property
+    def fewest_tokens(self) -> int:
+        """Tokens of the shortest sequence that the pattern can do with, at least 1."""
+        return 1
+
     def build(self, num_queries: int, num_keys: int | None = None, *,
-              seed: int | torch.Generator | None = None) -> BipartiteGraph:
+              seed: int | torch.Generator | None = None, crop: bool = False) -> BipartiteGraph:
         """The graph of the pattern for these lengths.
 
         Args:
@@ -68,6 +75,9 @@ class Pattern(ABC):
             seed (int or torch.Generator, optional): The same seed gives the same graph. A
                 generator moves on; one that is not on the CPU seeds one that is. If omitted,
                 torch's default generator is used. Without effect unless :attr:`is_random`.
+            crop (bool): A sequence of fewer than :attr:`fewest_tokens` gets the first queries and
+                keys of the graph for that many, as in models; otherwise the pattern refuses what
+                it cannot do with.
 
         Returns:
             BipartiteGraph on the CPU, of one block and without ``edge_prob``.
@@ -75,19 +85,42 @@ class Pattern(ABC):
         Raises:
             TypeError: An argument is of the wrong type.
             ValueError: A length is negative, or the pattern asks for more than it holds.
+
+        Example:
+            >>> from graphattn.patterns import OverlappingBlocks
+            >>> OverlappingBlocks(8).build(3, crop=True)
+            BipartiteGraph(num_queries=3, num_keys=3, num_edges=9, density=100.0%)
         """
         num_keys = num_queries if num_keys is None else num_keys
         check_size('num_queries', num_queries)
         check_size('num_keys', num_keys)
+        if not isinstance(crop, bool):
+            raise TypeError(f"'crop' must be a bool (got {type(crop).__name__})")
         generator = _as_generator(seed)
         if num_queries == 0 or num_keys == 0:
             return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
-        edges = self.edges(num_queries, num_keys, generator)
+        edges = self._fitting_edges(num_queries, num_keys, generator, crop)
         check_edge_index(edges)
         check_range(edges, num_queries, num_keys)
         pair = number_pairs(*edges, num_keys)
         del edges  # the largest array there is; sorting needs room
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
+
+    def _fitting_edges(self, num_queries: int, num_keys: int,
+                       generator: torch.Generator | None, crop: bool) -> Tensor:
+        """:meth:`edges`, of a short sequence cropped or refused with a hint."""
+        fewest = self.fewest_tokens
+        is_short = min(num_queries, num_keys) < fewest
+        if crop and is_short:
+            edges = self.edges(max(num_queries, fewest), max(num_keys, fewest), generator)
+            return crop_edges(edges, num_queries, num_keys)
+        try:
+            return self.edges(num_queries, num_keys, generator)
+        except ValueError as error:
+            if not is_short:
+                raise
+            raise ValueError(f"{error}; crop=True takes the first tokens of the graph for "
+                             f"{fewest}, as a PatternSource does") from error
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -146,6 +179,10 @@ class _SetOperation(Pattern):
     @property
     def is_random(self) -> bool:
         return self.left.is_random or self.right.is_random
+
+    @property
+    def fewest_tokens(self) -> int:
+        return max(self.left.fewest_tokens, self.right.fewest_tokens)
 
     def __repr__(self) -> str:
         left = self._in_parentheses(self.left, self.precedence)

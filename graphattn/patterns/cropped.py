@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import crop_edges
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,5 +53,5 @@ class Cropped(Pattern):
         if length > self.size:
             raise ValueError(f"'length' must not exceed the {self.size} tokens of the graph that "
                              f"is cropped (got {length})")
-        key, query = edges = self.pattern.edges(self.size, self.size, generator)
-        return edges[:, (key < num_keys) & (query < num_queries)]
+        edges = self.pattern.edges(self.size, self.size, generator)
+        return crop_edges(edges, num_queries, num_keys)

@@ -7,7 +7,6 @@ import operator
 from difflib import get_close_matches
 from inspect import isabstract
 
-from graphattn import patterns
 from graphattn.pair_mask import LAYOUTS, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
@@ -18,8 +17,9 @@ _OPERATORS = {ast.BitOr: operator.or_, ast.BitAnd: operator.and_, ast.Sub: opera
 def parse(expression: str) -> Pattern:
     """The pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
 
-    The text is read, never evaluated: it may hold the patterns of this package, the presets of
-    :func:`~graphattn.patterns.get` as if they were functions, literals, the layout of a mask,
+    The text is read, never evaluated: it may hold patterns (those of this package, and yours once
+    their module is imported), the presets of :func:`~graphattn.patterns.get` as if they were
+    functions, literals, the layout of a mask,
     ``|``, ``&``, ``-`` and parentheses.
 
     Args:
@@ -34,8 +34,7 @@ def parse(expression: str) -> Pattern:
         ValueError: Something else stands there, or a name is unknown.
 
     Example:
-        >>> from graphattn import patterns
-        >>> patterns.parse('SlidingWindow(3) | GlobalTokens(2)').build(128)
+        >>>         >>> patterns.parse('SlidingWindow(3) | GlobalTokens(2)').build(128)
         BipartiteGraph(num_queries=128, num_keys=128, num_edges=1378, density=8.4%)
     """
     if not isinstance(expression, str):
@@ -69,7 +68,7 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
     if is_call and node.func.id in LAYOUTS:
         positional, named = _arguments(node)
         return LAYOUTS[node.func.id](*positional, **named)
-    if is_call and node.func.id in _pattern_names() or _is_operation(node):
+    if is_call and _is_pattern(node.func.id) or _is_operation(node):
         return _read(node)
     try:
         return ast.literal_eval(node)
@@ -83,17 +82,26 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         if positional:
             raise TypeError(f"the parameters of {name!r} must be named (got {positional})")
         return get(name, **named)
-    if name not in (known := _pattern_names()):
+    kinds = _patterns_by_name()
+    if name not in kinds:
+        known = [*PRESETS, *kinds]
         near = get_close_matches(name, known, cutoff=0.5) or known
         raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
                          f"{' or '.join(map(repr, near))}?")
-    return getattr(patterns, name)(*positional, **named)
+    return kinds[name](*positional, **named)
 
 
 def _is_operation(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS
 
 
-def _pattern_names() -> list[str]:
-    kinds = [name for name in patterns.__all__ if isinstance(getattr(patterns, name), type)]
-    return [*PRESETS, *(name for name in kinds if not isabstract(getattr(patterns, name)))]
+def _is_pattern(name: str) -> bool:
+    return name in PRESETS or name in _patterns_by_name()
+
+
+def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
+    """All that can be built, those of other people's modules included."""
+    named = {} if isabstract(kind) else {kind.__name__: kind}
+    for derived in kind.__subclasses__():
+        named |= _patterns_by_name(derived)
+    return named

@@ -82,6 +82,12 @@ class GlobalTokens(Pattern):
     def is_random(self) -> bool:
         return self.random
 
+    @property
+    def fewest_tokens(self) -> int:
+        if isinstance(self.tokens, tuple):
+            return max(self.tokens, default=0) + 1
+        return self.first + self.tokens if self.tokens else 1
+
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         token = self._positions(min(num_queries, num_keys), generator)

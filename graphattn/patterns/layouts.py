@@ -32,6 +32,12 @@ def diagonals(offset: Tensor, num_queries: int, num_keys: int) -> Tensor:
     return torch.stack([query + offset[diagonal], query])
 
 
+def crop_edges(edges: Tensor, num_queries: int, num_keys: int) -> Tensor:
+    """Those of ``edges`` that lie among the first queries and keys."""
+    key, query = edges
+    return edges[:, (key < num_keys) & (query < num_queries)]
+
+
 def all_offsets(num_queries: int, num_keys: int) -> Tensor:
     """Every ``key - query`` there is, ascending."""
     return torch.arange(1 - num_queries, num_keys)

@@ -53,6 +53,10 @@ class OverlappingBlocks(Pattern):
             raise ValueError(f"'width' must be even, for blocks overlap by half (got "
                              f"{self.width})")
 
+    @property
+    def fewest_tokens(self) -> int:
+        return self.width
+
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         if self.width > num_keys:

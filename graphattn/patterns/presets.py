@@ -64,7 +64,9 @@ def get(name: str, **parameters: int | bool) -> Pattern:
     - ``bigbird``: its window is three blocks wide. ``block=1, num_random=2`` is the token-wise
       form of SparseBERT.
     - ``diffuser``: the window, ``num_random`` keys of each query and ``num_global`` tokens, at
-      every length, as the paper says; a sequence of fewer tokens than any of them is refused.
+      every length, as the paper says. A sequence of fewer tokens than any of them is refused here;
+      a :class:`graphattn.sources.PatternSource` crops the shortest graph there is to it, as
+      :meth:`Pattern.build` does with ``crop=True``. In that graph every query attends to every key.
     - ``diffuser_repo``: the law of the authors' code. It draws one graph of 4,096 tokens and crops
       it, so that shorter inputs keep fewer random keys and global tokens; it draws
       4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
@@ -82,7 +84,7 @@ def get(name: str, **parameters: int | bool) -> Pattern:
         TypeError: A parameter is unknown, missing or of the wrong type.
         ValueError: The name is unknown, or a value is out of range.
 
-    Source: You et al., "SparseBERT" (2021), Sec. 4.2; Feng et al., "Diffuser" (2023), Table S.10,
+    Source: Shi et al., "SparseBERT" (2021), Sec. 4.2; Feng et al., "Diffuser" (2023), Table S.10,
     and its code; and the sources of the parts.
 
     Example:

@@ -47,6 +47,11 @@ class RandomBlocks(Pattern):
     def is_random(self) -> bool:
         return True
 
+    @property
+    def fewest_tokens(self) -> int:
+        # The last block may be of one key.
+        return max((self.count - 1) * self.block + 1, 1)
+
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         num_query_blocks, num_key_blocks = (-(-size // self.block)

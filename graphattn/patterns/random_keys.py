@@ -65,6 +65,10 @@ class RandomKeys(Pattern):
     def is_random(self) -> bool:
         return self.spacing == 'random'
 
+    @property
+    def fewest_tokens(self) -> int:
+        return max(self.count, 1)
+
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         if self.count > num_keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,10 @@ class RandomPairs(Pattern):
     @property
     def is_random(self) -> bool:
         return True
+
+    @property
+    def fewest_tokens(self) -> int:
+        return math.isqrt((self.count or 1) - 1) + 1  # the square root, rounded up
 
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:

@@ -50,6 +50,10 @@ class RandomRegular(Pattern):
     def is_random(self) -> bool:
         return True
 
+    @property
+    def fewest_tokens(self) -> int:
+        return self.degree + 1
+
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         if num_keys != num_queries:

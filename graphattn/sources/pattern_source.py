@@ -21,7 +21,8 @@ MAX_EDGES_KEPT = 2**22
 
 class PatternSource(GraphSource):
     """The edges of a pattern, built for the length of each sequence and shared by all heads; or
-    those of several patterns, one for each head.
+    those of several patterns, one for each head. A sequence that is too short for its pattern gets
+    the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
     Args:
         pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
@@ -78,7 +79,7 @@ class PatternSource(GraphSource):
         if not lengths:
             return BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr)
         if self.seed is None and any(pattern.is_random for pattern in self.patterns):
-            graphs = [pattern.build(length, seed=generator)
+            graphs = [pattern.build(length, seed=generator, crop=True)
                       for pattern in self.patterns for length in lengths]
             return BipartiteGraph.batch(graphs).to(query.device)
         # Batches of equal lengths follow one another in training, and a graph that is kept also
@@ -96,7 +97,7 @@ class PatternSource(GraphSource):
             self._kept.move_to_end((number, length))
             return self._kept[number, length]
         seed = None if self.seed is None else self.seed + number
-        graph = self.patterns[number].build(length, seed=seed)
+        graph = self.patterns[number].build(length, seed=seed, crop=True)
         if graph.num_edges <= MAX_EDGES_KEPT:
             self._kept[number, length] = graph
             self._num_edges_kept += graph.num_edges

@@ -9,18 +9,20 @@ import pytest
 import scipy.linalg
 import torch
 
-from analysis import diffusion as module
 from analysis.diffusion import (
     diffusion,
-    draw,
+    fields,
     heat_response,
-    main,
     operator,
+    operators,
     ppr_response,
+    question,
     receptive_field,
     resolvent,
 )
-from analysis.walk import uniform_attention
+from analysis.diffusion.__main__ import main
+from analysis.diffusion.drawing import draw
+from analysis.walk import square_graph, uniform_attention
 from graphattn import BipartiteGraph, patterns
 from graphattn.patterns import parse
 
@@ -75,7 +77,7 @@ def test_weights_at_five_hops():
 def test_operator_is_what_the_library_diffuses_by(name):
     from torch_geometric.nn import APPNP
 
-    graph = module.square_graph(GRAPHS[name])
+    graph = square_graph(GRAPHS[name])
     attention = uniform_attention(graph)
     weight = torch.from_numpy(attention.data)
     value = torch.eye(graph.num_keys, dtype=torch.float64)
@@ -163,7 +165,7 @@ def test_eigenvalues_after_the_hops_are_the_predicted_ones(name):
 
 
 def test_prediction_error_sees_a_wrong_prediction(monkeypatch):
-    monkeypatch.setattr(module, 'ppr_response',
+    monkeypatch.setattr(question, 'ppr_response',
                         lambda eigenvalue, teleport, hops=None: ppr_response(eigenvalue, 0.2, hops))
     assert diffusion(GRAPHS['window']).prediction_error > 0.01
 
@@ -219,7 +221,7 @@ def test_heat_response_in_the_limit_and_cut_off():
 
 @pytest.mark.parametrize('name', GRAPHS)
 def test_receptive_field_is_that_of_boolean_powers(name):
-    mask = module.square_graph(GRAPHS[name]).to_mask().numpy()
+    mask = square_graph(GRAPHS[name]).to_mask().numpy()
     step = (mask | np.eye(len(mask), dtype=bool)).astype(float)
     expected = [(np.linalg.matrix_power(step, hop) > 0).sum(axis=1) for hop in range(7)]
     assert np.array_equal(receptive_field(GRAPHS[name], hops=6), expected)
@@ -249,10 +251,10 @@ def test_sampled_queries_have_their_own_fields(monkeypatch):
     chosen = np.sort(np.random.default_rng(3).choice(300, 21, replace=False))
     sampled = receptive_field(graph, hops=4, queries=21, queries_seed=3)
     assert np.array_equal(sampled, full[:, chosen])
-    monkeypatch.setattr(module, '_BYTES_AT_ONCE', 1000)
+    monkeypatch.setattr(fields, '_BYTES_AT_ONCE', 1000)
     assert np.array_equal(receptive_field(graph, hops=4), full)
-    monkeypatch.setattr(module, '_ALL_QUERIES_UP_TO', 100)
-    monkeypatch.setattr(module, '_SAMPLED_QUERIES', 9)
+    monkeypatch.setattr(fields, '_ALL_QUERIES_UP_TO', 100)
+    monkeypatch.setattr(fields, '_SAMPLED_QUERIES', 9)
     assert diffusion(graph).queries == 9
 
 
@@ -296,7 +298,7 @@ def test_graphs_it_cannot_repeat(graph):
 def test_matrices_it_cannot_invert(monkeypatch):
     with pytest.raises(TypeError, match="'attention' must be a square scipy sparse array"):
         resolvent(np.eye(3), 0.1)
-    monkeypatch.setattr(module, '_LARGEST_DENSE', 20)
+    monkeypatch.setattr(operators, 'LARGEST_DENSE', 20)
     with pytest.raises(ValueError, match=r"'attention' must have at most 20 tokens .*\(got 24\)"):
         operator(uniform_attention(GRAPHS['window']), 2, 0.1)
 

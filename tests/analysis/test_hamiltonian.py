@@ -11,9 +11,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from analysis import hamiltonian
 from analysis.graphs import as_graph
-from analysis.hamiltonian import hamiltonian_path, main
+from analysis.hamiltonian import hamiltonian_path, question
+from analysis.hamiltonian.__main__ import main
+from analysis.hamiltonian.circuit import solve
+from analysis.hamiltonian.constructions import DIRECTED_CONSTRUCTIONS
+from analysis.hamiltonian.obstacles import OBSTACLES
+from analysis.hamiltonian.rotation import rotate_and_extend
 from graphattn import BipartiteGraph
 from graphattn.patterns import Causal, Full, RandomKeys, SlidingWindow, Star
 
@@ -193,8 +197,8 @@ def test_no_obstacle_is_seen_where_there_is_a_path():
         mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
         mask[path[1:], path[:-1]] = True
         for directed in (True, False):
-            links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
-            assert [find(links) for find in hamiltonian._OBSTACLES.values()] == [None] * 5
+            links = question._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
+            assert [find(links) for find in OBSTACLES.values()] == [None] * 5
 
 
 # Brute force #####################################################################################
@@ -219,11 +223,11 @@ def test_search_alone_against_brute_force():
     for _ in range(60):
         mask = rng.random((8, 8)) < rng.uniform(0.2, 0.4)
         exists = has_path(mask.tolist())
-        links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), True)
-        decided, _, _, path = hamiltonian._solve(links, deadline=time.monotonic() + 30, seed=0)
+        links = question._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), True)
+        decided, _, path = solve(links, deadline=time.monotonic() + 30, seed=0)
         assert decided is exists
         assert not exists or steps_are_edges(np.array(path), torch.from_numpy(mask))
-        path = hamiltonian._rotate_and_extend(links, False, float('inf'), seed=0)
+        path = rotate_and_extend(links, False, float('inf'), seed=0)
         assert path is None or steps_are_edges(path, torch.from_numpy(mask))
 
 
@@ -268,8 +272,7 @@ def test_same_seed_same_path():
 
 @pytest.mark.parametrize('wrong', [[0, 1, 3, 2], [0, 1, 2], [0, 1, 2, 2], [3, 2, 1, 0]])
 def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
-    monkeypatch.setitem(hamiltonian._DIRECTED_CONSTRUCTIONS, 'order of the tokens',
-                        lambda links: wrong)
+    monkeypatch.setitem(DIRECTED_CONSTRUCTIONS, 'order of the tokens', lambda links: wrong)
     chain = BipartiteGraph(torch.tensor([[0, 1, 2], [1, 2, 3]]), 4)
     with pytest.raises(RuntimeError, match='a path was found that is none'):
         hamiltonian_path(chain)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from analysis import mixing as module
-from analysis.mixing import draw, main, mixing
+from analysis.mixing import distances, limits, mixing, question, rates
+from analysis.mixing.__main__ import main
+from analysis.mixing.drawing import draw
+from analysis.walk import uniform_attention
 from graphattn import BipartiteGraph, patterns
 from graphattn.patterns import parse
 
@@ -43,7 +45,7 @@ DIRECTED = {
 
 def walk_of(graph, lazy=False):
     """Row-stochastic, dense, written anew; every query here has a key."""
-    mask = module.uniform_attention(graph, keyless='stay').toarray() > 0
+    mask = uniform_attention(graph, keyless='stay').toarray() > 0
     walk = mask / mask.sum(axis=1, keepdims=True)
     return (walk + np.eye(len(walk))) / 2 if lazy else walk
 
@@ -213,9 +215,10 @@ def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
 def test_iterative_and_dense_ways_agree(expression, monkeypatch):
     graph = parse(expression).build(120, seed=3)
     dense = mixing(graph)
-    for limit in ('_LARGEST_DENSE', '_LARGEST_SYMMETRIC', '_LARGEST_GENERAL'):
+    for module, limit in ((limits, '_LARGEST_DENSE'), (rates, '_LARGEST_SYMMETRIC'),
+                          (rates, '_LARGEST_GENERAL')):
         monkeypatch.setattr(module, limit, 10)
-    monkeypatch.setattr(module, '_STARTS_AT_ONCE', 50)
+    monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 50)
     other = mixing(graph)
     assert other.beta == pytest.approx(dense.beta, abs=1e-6)
     assert other.sigma == pytest.approx(dense.sigma, abs=1e-8)
@@ -231,7 +234,7 @@ def test_blocks_of_starts_that_end_early_do_not_cut_the_curve(monkeypatch):
     graph.add_nodes_from(reversed(range(6)))
     graph.add_edges_from(chain.edges)
     full = mixing(graph, steps=20)
-    monkeypatch.setattr(module, '_STARTS_AT_ONCE', 1)
+    monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 1)
     assert np.array_equal(mixing(graph, steps=20).distance, full.distance)
     assert full.mixing_time == 5
 
@@ -245,9 +248,9 @@ def test_sampled_starts_are_said_and_bound_from_below(monkeypatch):
     assert (some.distance[:20] <= full.distance[:20] + ROUNDING).all()
     assert np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=1).distance)
     assert not np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=2).distance)
-    monkeypatch.setattr(module, '_ALL_STARTS_UP_TO', 39)
+    monkeypatch.setattr(question, '_ALL_STARTS_UP_TO', 39)
     assert mixing(graph).starts == 40  # 64 are wanted
-    monkeypatch.setattr(module, '_SAMPLED_STARTS', 8)
+    monkeypatch.setattr(question, '_SAMPLED_STARTS', 8)
     assert mixing(graph).starts == 8
 
 
@@ -271,7 +274,7 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
         mixing(patterns.SlidingWindow(1).build(3, 4))
     with pytest.raises(TypeError, match="'graph' must be a BipartiteGraph"):
         mixing('star')
-    monkeypatch.setattr(module, '_LARGEST_LIMIT', 20)
+    monkeypatch.setattr(question, '_LARGEST_LIMIT', 20)
     with pytest.raises(ValueError, match=r"'starts' must be at most 4 for 5 tokens \(got 5\)"):
         mixing(CYCLE)
 

@@ -9,7 +9,9 @@ import scipy.sparse as sp
 import torch
 
 from analysis.graphs import graph_of_pattern
-from analysis.spectrum import Laplacian, draw, main, spectrum
+from analysis.spectrum import Laplacian, spectrum
+from analysis.spectrum.__main__ import main
+from analysis.spectrum.drawing import draw
 from graphattn import BipartiteGraph
 
 TWO_PI = 2 * np.pi
@@ -76,7 +78,7 @@ def test_disconnected_graph_has_exact_zeros(laplacian, extremes):
 def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypatch):
     graph = graph_of_pattern(expression, 600)
     expected = spectrum(graph, laplacian=laplacian)
-    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
     result = spectrum(graph, laplacian=laplacian, extremes=3)
     scale = expected.values.mean()
     np.testing.assert_allclose(result.values, expected.values[result.index], atol=1e-9 * scale)
@@ -85,7 +87,7 @@ def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypa
 
 
 def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
-    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
     cycle = spectrum(nx.cycle_graph(300), extremes=5)
     np.testing.assert_allclose(cycle.values[:5], walk_cosines(300)[:5], atol=1e-12)
     assert cycle.method == 'shift-invert'
@@ -154,7 +156,7 @@ def test_symmetrizations():
 
 @pytest.mark.parametrize('extremes', [None, 4])
 def test_singular_values(extremes, monkeypatch):
-    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 20 if extremes else 2048)
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 20 if extremes else 2048)
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(40, 60, generator=generator) < 0.2
     mask[3], mask[:, 7] = False, False

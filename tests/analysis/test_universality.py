@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis import universality as module
+from analysis import command
 from analysis.hamiltonian import hamiltonian_path
 from analysis.universality import (
     Clusters,
@@ -20,9 +20,10 @@ from analysis.universality import (
     is_rectangle,
     lemma_1_density,
     lemma_2,
-    main,
+    reach,
     universality,
 )
+from analysis.universality.__main__ import main
 from graphattn import BipartiteGraph
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, Star
 from graphattn.samplers import FactorModel, sample_bernoulli
@@ -67,7 +68,7 @@ def test_layers_of_patterns(patterns, layers):
 @pytest.mark.parametrize('chunk', [1, 5, 2**23])
 def test_reach_by_its_definition(chunk, monkeypatch):
     """Random patterns with and without self-loops, and queries that attend to nothing."""
-    monkeypatch.setattr(module, '_WORDS_PER_CHUNK', chunk)
+    monkeypatch.setattr(reach, '_WORDS_PER_CHUNK', chunk)
     rng = np.random.default_rng(0)
     reached_all = 0
     for _ in range(60):
@@ -375,6 +376,15 @@ def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     assert 'layer 1, SlidingWindow(1): the proof needs more hops' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('pattern, is_said', [
+    ('Full() - SlidingWindow(0)', True), ('Full()', False),
+])
+def test_command_says_that_no_is_not_a_proof(tmp_path, capsys, pattern, is_said):
+    main(['--pattern', pattern, '--n', '8', '--out', str(tmp_path)])
+    assert saved(tmp_path)['in turn'][0]['assumption_1'] is not is_said
+    assert ('sufficient, not necessary' in capsys.readouterr().out) is is_said
+
+
 def test_command_on_a_file(tmp_path):
     nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
     main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path)])
@@ -386,7 +396,7 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     """Two layers of two heads, three samples of each."""
     heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3
              for layer in range(2) for head in range(2)}
-    monkeypatch.setattr(module.command, 'load', lambda options: heads)
+    monkeypatch.setattr(command, 'load', lambda options: heads)
     main(['--checkpoint', 'some.ckpt', '--samples', '3', '--out', str(tmp_path)])
     results = saved(tmp_path)['in turn']
     assert [result['patterns'] for result in results] == [2] * 3

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import yaml
 
-from experiments.text.tokenizer import train_tokenizer
+from experiments.data.text.tokenizer import train_tokenizer
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full
 from graphattn.sources import LearnedMaskSource, PatternSource
@@ -92,7 +92,7 @@ def write_pretrained(folder: Path, source: str = 'full', num_tokens: int = 120,
     encoder = {'class_path': 'graphattn.models.Encoder', 'init_args': {
         **sizes, 'source': {'class_path': class_path, 'init_args': arguments}}}
     config = {'model': {
-        'class_path': 'experiments.language_modelling.LanguageModelling',
+        'class_path': 'experiments.objectives.LanguageModelling',
         'init_args': {'model': {'class_path': 'graphattn.models.MaskedLanguageModel',
                                 'init_args': {'encoder': encoder}}}}}
     (folder / 'config.yaml').write_text(yaml.safe_dump(config))

@@ -20,13 +20,13 @@ from graphattn.functional import (
     edge_attention,
     heat_teleport,
 )
-from graphattn.kernels import diffusion
+from graphattn.kernels.cpu import orders, schedule
+from graphattn.kernels.operators import diffusion as operators
 from tests.graphs import GRAPHS, random_graph
 from tests.kernels.test_backends import skip_if_missing
 
 HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
-SQUARE = [name for name in GRAPHS
-          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
+SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
 EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
                'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
 TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
@@ -49,7 +49,7 @@ def fast_backend(request) -> str:
 @pytest.fixture
 def with_threads(monkeypatch):
     """Divides even the smallest graph among so many threads."""
-    monkeypatch.setattr(diffusion, 'GRAIN', 1)
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
     before = torch.get_num_threads()
 
     def run(num_threads, function):
@@ -421,7 +421,7 @@ def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeyp
             kernel(*arguments)
 
     called, expected = [], with_threads(3, train)
-    monkeypatch.setattr(diffusion, 'run_calls', one_after_the_other)
+    monkeypatch.setattr(schedule, 'run_calls', one_after_the_other)
     assert_same(with_threads(3, train), expected, 0)
     assert max(called) == 3
 
@@ -476,7 +476,7 @@ def test_one_operator_gives_what_two_give(name, edge_values, teleport, edges_at_
     if isinstance(teleport, Tensor):
         inputs['teleport'], teleport = teleport.requires_grad_(), None
     expected = with_grads(diffuse(graph, inputs, teleport=teleport), inputs)
-    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
     assert_same(with_grads(diffuse_in_one(graph, inputs, teleport=teleport), inputs), expected,
                 tolerance=1e-13)
     assert_same(with_grads(diffuse(graph, inputs, teleport=teleport), inputs), expected,
@@ -510,7 +510,7 @@ def test_what_one_operator_does_not_do_two_do(changes):
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 @pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
 def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
-    monkeypatch.setattr(diffusion, '_EDGES_AT_ONCE', edges_at_once)
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
     graph = GRAPHS[name]()
     inputs, n = draw(graph, edge_values), graph.num_queries
 
@@ -593,15 +593,15 @@ def test_operators_keep_torchs_rules(edge_values):
     terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
              .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
     edges = (*graph.csr, *graph.csc)
-    torch.library.opcheck(diffusion._weights,
+    torch.library.opcheck(operators.attention_weights,
                           (inputs['query'], inputs['key'], *terms, *edges, 0.3))
     weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
     teleport = torch.rand(2, 12, HEADS, dtype=torch.double, requires_grad=True)
-    torch.library.opcheck(diffusion._diffusion,
+    torch.library.opcheck(operators.attention_diffusion,
                           (weight, inputs['value'], teleport, *edges, True))
-    torch.library.opcheck(diffusion._diffusion, (
+    torch.library.opcheck(operators.attention_diffusion, (
         weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
-    torch.library.opcheck(diffusion._diffused, (
+    torch.library.opcheck(operators.diffused_attention, (
         inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
         torch.tensor([5]), 0.3, 0.2, True))
 

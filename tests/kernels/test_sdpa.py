@@ -33,5 +33,5 @@ def test_refuses_what_it_cannot_do():
     graph = GRAPHS['square']()
     with pytest.raises(ValueError, match="'sdpa' has no gates"):
         edge_attention(graph=graph, **draw(graph, 'per_edge'), backend='sdpa')
-    with pytest.raises(ValueError, match="'return_attention_weights' needs a backend that forms"):
+    with pytest.raises(ValueError, match="'backend' must be one that forms weights"):
         edge_attention(graph=graph, **draw(graph), backend='sdpa', return_attention_weights=True)

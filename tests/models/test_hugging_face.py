@@ -1,5 +1,7 @@
 """Our models give what Hugging Face's BERT and RoBERTa give with the same weights."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,7 +73,7 @@ both_dtypes = pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5),
 def test_equals_bert_for_pre_training(dtype, tolerance):
     bert = hugging_face('BertForPreTraining').to(dtype)
     model = MaskedLanguageModel(encoder()).to(dtype).eval()
-    assert load_bert(model, bert.state_dict()) == []
+    assert load_bert(model, bert.state_dict(), bert.config) == []
     hidden = []
     model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
     for layer in model.encoder.layers:
@@ -94,7 +96,7 @@ def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
     masks = LearnedMaskSource(3, 12, mode=mode, border=True, init_std=1.).freeze()
     bert = hugging_face('BertForPreTraining').double()
     model = MaskedLanguageModel(encoder(PatternSource(masks))).double().eval()
-    load_bert(model, bert.state_dict())
+    load_bert(model, bert.state_dict(), bert.config)
     dense = torch.eye(12, dtype=torch.bool).repeat(4, 3, 1, 1)  # padding attends to itself
     for b, length in enumerate(LENGTHS):
         for h, mask in enumerate(masks):
@@ -109,7 +111,7 @@ def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
 def test_gradients_equal_those_of_bert_for_pre_training():
     bert = hugging_face('BertForPreTraining').double().train()
     model = MaskedLanguageModel(encoder()).double().train()
-    load_bert(model, bert.state_dict())
+    load_bert(model, bert.state_dict(), bert.config)
     token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS, selected=SELECTED)
     (F.cross_entropy(token_logits, TARGET)
      + F.cross_entropy(sequence_logits, FOLLOWS)).backward()
@@ -119,7 +121,7 @@ def test_gradients_equal_those_of_bert_for_pre_training():
 
     expected = MaskedLanguageModel(encoder()).double()
     gradients = {name: parameter.grad for name, parameter in bert.named_parameters()}
-    assert load_bert(expected, gradients) == []
+    assert load_bert(expected, gradients, bert.config) == []
     expected = dict(expected.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
@@ -128,7 +130,7 @@ def test_gradients_equal_those_of_bert_for_pre_training():
 def test_equals_bert_for_sequence_classification():
     bert = hugging_face('BertForSequenceClassification', num_labels=4)
     model = classifier().eval()
-    assert load_bert(model, bert.state_dict()) == []
+    assert load_bert(model, bert.state_dict(), bert.config) == []
     torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS), bert(**INPUTS).logits,
                                atol=1e-5, rtol=1e-5)
     ids = padded(TOKENS)
@@ -151,7 +153,8 @@ def test_heads_that_are_not_there_stay_as_drawn():
          | {'head.3.weight', 'head.3.bias'}),
     ]:
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        assert set(load_bert(model, hugging_face(kind, num_labels=4).state_dict())) == rest
+        bert = hugging_face(kind, num_labels=4)
+        assert set(load_bert(model, bert.state_dict(), bert.config)) == rest
         after = model.state_dict()
         assert {name for name in after if torch.equal(after[name], before[name])} == rest
 
@@ -160,7 +163,8 @@ def test_heads_that_are_not_there_stay_as_drawn():
 def test_sources_are_left_alone(share_source):
     source = BlockModelSource(heads=3, head_channels=8, clusters=4)
     model = MaskedLanguageModel(encoder(source, share_source=share_source))
-    rest = load_bert(model, hugging_face('BertForPreTraining').state_dict())
+    bert = hugging_face('BertForPreTraining')
+    rest = load_bert(model, bert.state_dict(), bert.config)
     assert rest and rest == [name for name in model.state_dict() if 'source' in name]
 
 
@@ -174,7 +178,8 @@ def test_a_file_of_the_first_checkpoints(tmp_path):
     assert 'bert.embeddings.LayerNorm.gamma' in state_dict
     state_dict['bert.embeddings.position_ids'] = torch.arange(12)[None]
     model = MaskedLanguageModel(encoder()).eval()
-    assert load_bert(model, state_dict) == []
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert load_bert(model, state_dict, config) == []
     torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS)[0],
                                bert(**INPUTS).prediction_logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
 
@@ -182,7 +187,7 @@ def test_a_file_of_the_first_checkpoints(tmp_path):
 def test_a_model_for_shorter_sequences_takes_the_first_positions():
     bert = hugging_face('BertModel')
     model = SequenceClassifier(encoder(max_length=5), 2, pooling='pooler').eval()
-    load_bert(model, bert.state_dict())
+    load_bert(model, bert.state_dict(), bert.config)
     out = model.encoder(TOKENS[12:17], torch.tensor([0, 5]))
     torch.testing.assert_close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0], atol=1e-5,
                                rtol=1e-5)
@@ -201,8 +206,9 @@ def test_a_model_for_shorter_sequences_takes_the_first_positions():
 def test_other_sizes_are_refused_and_change_nothing(sizes, match):
     model = MaskedLanguageModel(encoder(**sizes))
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    bert = hugging_face('BertForPreTraining')
     with pytest.raises(ValueError, match=match):
-        load_bert(model, hugging_face('BertForPreTraining').state_dict())
+        load_bert(model, bert.state_dict(), bert.config)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 
@@ -210,14 +216,55 @@ def test_other_sizes_are_refused_and_change_nothing(sizes, match):
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
     with pytest.raises(ValueError, match='a decoder that is not tied'):
-        load_bert(MaskedLanguageModel(encoder()), bert.state_dict())
-    load_bert(classifier(), bert.state_dict())  # which has no use for the decoder
+        load_bert(MaskedLanguageModel(encoder()), bert.state_dict(), bert.config)
+    load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
     with pytest.raises(ValueError, match="lacks 'embeddings.word_embeddings.weight' and 52 more"):
-        load_bert(classifier(), {})
+        load_bert(classifier(), {}, bert.config)
     with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got str.; read"):
-        load_bert(classifier(), 'model.safetensors')
+        load_bert(classifier(), 'model.safetensors', bert.config)
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
-        load_bert(TokenClassifier(encoder(), 2), bert.state_dict())
+        load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
+    with pytest.raises(TypeError, match="'config' must map names .* .got str.; read a file by j"):
+        load_bert(classifier(), bert.state_dict(), 'config.json')
+
+
+def test_the_activation_decides_the_numbers_and_is_refused_unless_it_is_gelu():
+    for activation in ('relu', 'gelu_new', 'gelu_pytorch_tanh'):
+        bert = hugging_face('BertForPreTraining', hidden_act=activation)
+        model = MaskedLanguageModel(encoder()).eval()
+        with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
+                                             rf"\(got '{activation}'\); load another"):
+            load_bert(model, bert.state_dict(), bert.config)
+        # What loading it regardless would give.
+        load_bert(model, bert.state_dict(), {**bert.config.to_dict(), 'hidden_act': 'gelu'})
+        ours = model(TOKENS, PTR, segments=SEGMENTS)[0]
+        difference = (ours - bert(**INPUTS).prediction_logits[IS_TOKEN]).abs().max()
+        assert difference > 1e-4
+
+
+@pytest.mark.parametrize('change, match', [
+    ({'position_embedding_type': 'relative_key'}, "position_embedding_type='absolute', .* "
+                                                  r"\(got 'relative_key'\)"),
+    ({'is_decoder': True}, r"is_decoder=False, .* \(got True\)"),
+    ({'add_cross_attention': True}, r"add_cross_attention=False, .* \(got True\)"),
+    ({'num_attention_heads': 4}, r"num_attention_heads=3, .* \(got 4\); build it with heads=4$"),
+    ({'layer_norm_eps': 1e-5}, r"layer_norm_eps=1e-12, .* \(got 1e-05\); .* norm_eps=1e-05$"),
+    ({'model_type': 'megatron-bert'}, r"be of a BERT \(got model_type='megatron-bert'\)$"),
+    ({'model_type': 'roberta'}, r"be of a BERT \(got model_type='roberta'\); use load_roberta$"),
+])
+def test_configs_of_what_the_model_does_not_compute(change, match):
+    bert, model = hugging_face('BertModel'), classifier()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=f"'config' must (have )?{match}"):
+        load_bert(model, bert.state_dict(), {**bert.config.to_dict(), **change})
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_what_a_config_leaves_out_is_as_in_bert():
+    bert = hugging_face('BertModel')
+    load_bert(classifier(), bert.state_dict(), {'num_attention_heads': 3})
+    with pytest.raises(ValueError, match=r"num_attention_heads=3, .* \(got 12\)"):
+        load_bert(classifier(), bert.state_dict(), {})
 
 
 # RoBERTa #############################################################################
@@ -245,7 +292,8 @@ def roberta_classifier(**options):
 def test_equals_roberta(dtype, tolerance):
     roberta = hugging_face('RobertaModel').to(dtype)
     model = MaskedLanguageModel(roberta_encoder()).to(dtype).eval()
-    assert not any('pooler' in name for name in load_roberta(model, roberta.state_dict()))
+    rest = load_roberta(model, roberta.state_dict(), roberta.config)
+    assert not any('pooler' in name for name in rest)
     hidden = []
     model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
     for layer in model.encoder.layers:
@@ -265,7 +313,7 @@ def test_equals_roberta(dtype, tolerance):
 def test_equals_roberta_for_masked_language_modelling(dtype, tolerance):
     roberta = hugging_face('RobertaForMaskedLM').to(dtype)
     model = masked_language_model().to(dtype).eval()
-    assert load_roberta(model, roberta.state_dict()) == []
+    assert load_roberta(model, roberta.state_dict(), roberta.config) == []
     torch.testing.assert_close(
         model(ROBERTA_TOKENS, PTR)[0], roberta(**ROBERTA_INPUTS).logits[IS_TOKEN],
         atol=tolerance, rtol=tolerance)
@@ -274,14 +322,14 @@ def test_equals_roberta_for_masked_language_modelling(dtype, tolerance):
 def test_gradients_equal_those_of_roberta():
     roberta = hugging_face('RobertaForMaskedLM').double()
     model = masked_language_model().double()
-    load_roberta(model, roberta.state_dict())
+    load_roberta(model, roberta.state_dict(), roberta.config)
     F.cross_entropy(model(ROBERTA_TOKENS, PTR, selected=SELECTED)[0], TARGET).backward()
     labels = torch.full((26,), -100).index_copy(0, SELECTED, TARGET)
     labels = torch.full(IS_TOKEN.shape, -100).masked_scatter(IS_TOKEN, labels)
     roberta(**ROBERTA_INPUTS, labels=labels).loss.backward()
     gradients = {name: parameter.grad for name, parameter in roberta.named_parameters()}
     expected = masked_language_model().double()
-    assert load_roberta(expected, gradients) == []
+    assert load_roberta(expected, gradients, roberta.config) == []
     expected = dict(expected.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
@@ -291,7 +339,7 @@ def test_gradients_equal_those_of_roberta():
 def test_equals_roberta_for_sequence_classification(dtype, tolerance):
     roberta = hugging_face('RobertaForSequenceClassification', num_labels=4).to(dtype)
     model = roberta_classifier().to(dtype).eval()
-    assert load_roberta(model, roberta.state_dict()) == []
+    assert load_roberta(model, roberta.state_dict(), roberta.config) == []
     torch.testing.assert_close(model(ROBERTA_TOKENS, PTR), roberta(**ROBERTA_INPUTS).logits,
                                atol=tolerance, rtol=tolerance)
 
@@ -300,7 +348,7 @@ def test_the_two_dropouts_of_the_classification_head():
     roberta = hugging_face('RobertaForSequenceClassification', num_labels=4,
                            classifier_dropout=0.4).double().train()
     model = roberta_classifier(dropout=0.4, pooler_dropout=0.4).double().train()
-    load_roberta(model, roberta.state_dict())
+    load_roberta(model, roberta.state_dict(), roberta.config)
     logits = []
     for forward in (lambda: model(ROBERTA_TOKENS, PTR), lambda: roberta(**ROBERTA_INPUTS).logits):
         torch.manual_seed(3)
@@ -318,7 +366,8 @@ def test_a_checkpoint_in_a_file(tmp_path):
     assert 'lm_head.decoder.weight' not in state_dict
     state_dict['roberta.embeddings.position_ids'] = torch.arange(14)[None]
     model = masked_language_model().eval()
-    assert load_roberta(model, state_dict) == []
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert load_roberta(model, state_dict, config) == []
     torch.testing.assert_close(model(ROBERTA_TOKENS, PTR)[0],
                                roberta(**ROBERTA_INPUTS).logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
 
@@ -328,7 +377,7 @@ def test_tiled_positions_equal_a_roberta_with_tiled_positions(max_length):
     roberta = hugging_face('RobertaModel').double()
     state_dict = roberta.state_dict()
     model = masked_language_model(max_length=max_length).double().eval()
-    load_roberta(model, state_dict, tile_positions=True)
+    load_roberta(model, state_dict, roberta.config, tile_positions=True)
     table = state_dict['embeddings.position_embeddings.weight']
     repeated = torch.stack([table[2 + i % 12] for i in range(max_length)])
     assert torch.equal(model.encoder.position_embedding.weight, repeated)
@@ -352,7 +401,8 @@ def test_heads_of_roberta_that_are_not_there_stay_as_drawn():
          | {'head.3.weight', 'head.3.bias'}),
     ]:
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        assert set(load_roberta(model, hugging_face(kind, num_labels=4).state_dict())) == rest
+        roberta = hugging_face(kind, num_labels=4)
+        assert set(load_roberta(model, roberta.state_dict(), roberta.config)) == rest
         after = model.state_dict()
         assert {name for name in after if torch.equal(after[name], before[name])} == rest
 
@@ -368,19 +418,34 @@ def test_heads_of_roberta_that_are_not_there_stay_as_drawn():
 def test_other_sizes_than_roberta_are_refused_and_change_nothing(sizes, match):
     model = masked_language_model(**sizes)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    roberta = hugging_face('RobertaForMaskedLM')
     with pytest.raises(ValueError, match=match):
-        load_roberta(model, hugging_face('RobertaForMaskedLM').state_dict())
+        load_roberta(model, roberta.state_dict(), roberta.config)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 
 
+def test_positions_are_counted_from_the_padding():
+    roberta = hugging_face('RobertaModel', pad_token_id=3, max_position_embeddings=16)
+    model = SequenceClassifier(roberta_encoder(), 2).eval()
+    load_roberta(model, roberta.state_dict(), roberta.config)
+    tokens = torch.arange(5, 17)
+    torch.testing.assert_close(model.encoder(tokens, torch.tensor([0, 12])),
+                               roberta(tokens[None]).last_hidden_state[0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"'config' must have the number .* \(got None\)"):
+        load_roberta(model, roberta.state_dict(),
+                     {**roberta.config.to_dict(), 'pad_token_id': None})
+
+
 def test_each_family_has_its_own_function():
+    bert, roberta = hugging_face('BertForMaskedLM'), hugging_face('RobertaForMaskedLM')
     with pytest.raises(ValueError, match="of a RoBERTa .got the names of a BERT.; use load_bert"):
-        load_roberta(masked_language_model(), hugging_face('BertForMaskedLM').state_dict())
+        load_roberta(masked_language_model(), bert.state_dict(), bert.config)
     with pytest.raises(ValueError, match="of a BERT .got the names of a RoBERTa.; use load_rob"):
-        load_bert(masked_language_model(), hugging_face('RobertaForMaskedLM').state_dict())
+        load_bert(masked_language_model(), roberta.state_dict(), roberta.config)
     roberta = hugging_face('RobertaForMaskedLM', tie_word_embeddings=False)
     with pytest.raises(ValueError, match="not tied .* as 'lm_head.decoder.weight' is in RoBERTa"):
-        load_roberta(masked_language_model(), roberta.state_dict())
+        load_roberta(masked_language_model(), roberta.state_dict(), roberta.config)
     with pytest.raises(TypeError, match="'tile_positions' must be a bool .got int"):
-        load_roberta(masked_language_model(), roberta.state_dict(), tile_positions=4096)
+        load_roberta(masked_language_model(), roberta.state_dict(), roberta.config,
+                     tile_positions=4096)

@@ -9,6 +9,7 @@ import torch
 
 from graphattn.patterns import (
     Causal,
+    Cropped,
     Difference,
     Full,
     GlobalTokens,
@@ -17,6 +18,7 @@ from graphattn.patterns import (
     OverlappingBlocks,
     Pattern,
     RandomKeys,
+    RandomRegular,
     SlidingWindow,
     Star,
     Union,
@@ -45,6 +47,33 @@ A, B, C = SlidingWindow(1), GlobalTokens(1), Star()
 def test_repr(pattern, expected):
     assert repr(pattern) == expected
     assert eval(expected) == pattern
+
+
+def test_crop_takes_the_first_queries_and_keys():
+    pattern = RandomKeys(4)
+    graph = pattern.build(9, 2, seed=0, crop=True)
+    assert torch.equal(graph.to_mask(), pattern.build(9, 4, seed=0).to_mask()[:, :2])
+    graph = pattern.build(2, 9, seed=0, crop=True)
+    assert torch.equal(graph.to_mask(), pattern.build(4, 9, seed=0).to_mask()[:2])
+
+
+def test_crop_is_of_the_whole_expression():
+    pattern = (RandomKeys(4) | OverlappingBlocks(8)) - GlobalTokens((11,))
+    assert pattern.fewest_tokens == 12
+    expected = pattern.build(12, seed=0).to_mask()[:3, :3]
+    assert torch.equal(pattern.build(3, seed=0, crop=True).to_mask(), expected)
+    with pytest.raises(ValueError, match=r"'count' must not exceed the 3 keys \(got 4\); crop=True "
+                                         r"takes the first tokens of the graph for 12, as a Pat"):
+        pattern.build(3, seed=0)
+
+
+def test_crop_does_not_hide_what_no_length_mends():
+    for pattern, length in ((RandomRegular(2), (5, 6)), (Cropped(RandomKeys(9), 8), (3,))):
+        for crop in (True, False):
+            with pytest.raises(ValueError, match=r'\(got [^;]*$'):
+                pattern.build(*length, seed=0, crop=crop)
+    with pytest.raises(TypeError, match=r"'crop' must be a bool \(got int\)"):
+        Full().build(4, crop=1)
 
 
 def test_operators_build_the_named_patterns():

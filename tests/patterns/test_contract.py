@@ -155,6 +155,27 @@ def test_sizes_that_do_not_fit_raise(case):
 
 
 @every_case
+def test_fewest_tokens_are_enough_and_one_less_is_not(case):
+    fewest = case.pattern.fewest_tokens
+    assert fewest == max(case.fewest, case.fewest_keys, 1)
+    case.pattern.build(fewest, seed=0)
+    if fewest > 1:
+        with pytest.raises(ValueError, match=rf'; crop=True .* of the graph for {fewest}, as a '):
+            case.pattern.build(fewest - 1, seed=0)
+
+
+@every_case
+def test_short_sequences_are_cropped_and_others_stay_as_they_are(case):
+    fewest = case.pattern.fewest_tokens
+    longest = case.pattern.build(fewest, seed=0).to_mask()
+    for length in range(fewest):
+        cropped = case.pattern.build(length, seed=0, crop=True).validate()
+        assert torch.equal(cropped.to_mask(), longest[:length, :length])
+    for size in filter(lambda size: min(size) >= fewest and case.takes(*size), SIZES):
+        assert case.pattern.build(*size, seed=0, crop=True) == case.pattern.build(*size, seed=0)
+
+
+@every_case
 def test_num_keys_defaults_to_num_queries(case):
     assert case.pattern.build(16, seed=0) == case.pattern.build(16, 16, seed=0)
 

@@ -15,6 +15,21 @@ def test_each_sequence_gets_the_pattern_of_its_length():
     assert graph == BipartiteGraph.batch([SlidingWindow(1).build(n) for n in (6, 6, 3)])
 
 
+@pytest.mark.parametrize('seed', [3, None])
+def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
+    generator, again = (torch.Generator().manual_seed(3) for _ in range(2))
+    pattern = RandomKeys(4)
+    graph = PatternSource(pattern, seed)(TOKENS, TOKENS, PTR, generator=generator)
+    assert graph == BipartiteGraph.batch([
+        pattern.build(n, seed=again if seed is None else seed, crop=True) for n in (6, 6, 3)])
+    assert 0 < graph.in_degree()[12:].max() < 4
+
+
+def test_a_sequence_longer_than_a_mask_stays_an_error():
+    with pytest.raises(ValueError, match=r"'length' must not exceed the 2 tokens of the mask"):
+        PatternSource(Mask(FreeLayout(2), '1001'))(TOKENS, TOKENS, PTR)
+
+
 def test_a_seeded_random_pattern_is_one_graph_per_length():
     source = PatternSource(RandomKeys(2), seed=3)
     first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)

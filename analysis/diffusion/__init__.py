@@ -1,0 +1,17 @@
+"""What K hops of attention diffusion do: to the spectrum, to the receptive field, and how far they
+are from infinitely many.
+
+::
+
+    python -m analysis.diffusion
+    python -m analysis.diffusion --pattern 'SlidingWindow(4)' 'SlidingWindow(2) | RandomKeys(4)'
+    python -m analysis.diffusion --pattern diffuser --n 16384 --spectra false
+"""
+
+from analysis.diffusion.fields import receptive_field
+from analysis.diffusion.operators import operator, resolvent
+from analysis.diffusion.question import Diffusion, diffusion
+from analysis.diffusion.responses import heat_response, ppr_response
+
+__all__ = ['Diffusion', 'diffusion', 'heat_response', 'operator', 'ppr_response',
+           'receptive_field', 'resolvent']

@@ -1,0 +1,78 @@
+"""Receptive fields: how many keys reach a query, hop by hop."""
+
+from __future__ import annotations
+
+import numpy as np
+from tqdm import tqdm
+
+from analysis.checks import check_count
+from analysis.graphs import GraphLike
+from analysis.walk import square_graph
+
+_ALL_QUERIES_UP_TO = 8192
+_SAMPLED_QUERIES = 512
+_BYTES_AT_ONCE = 2**26
+
+
+def receptive_field(
+    graph: GraphLike, *, hops: int, queries: int | None = None, queries_seed: int = 0,
+) -> np.ndarray:
+    """How many keys reach a query within 0, 1, ... hops, exactly.
+
+    A query reaches itself in no hop, for diffusion begins with its value. Sets of queries travel
+    as bits from queries to keys, so a hop costs O(edges x queries / 8) bytes of traffic.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        hops: Number of hops.
+        queries: How many queries, drawn at random, are followed. If omitted, all up to 8,192
+            tokens and 512 beyond.
+        queries_seed: Seed of that draw.
+
+    Returns:
+        int64 array ``[hops + 1, queries]``.
+    """
+    check_count('hops', hops)
+    graph = square_graph(graph)
+    n = graph.num_queries
+    if queries is None:
+        queries = n if n <= _ALL_QUERIES_UP_TO else _SAMPLED_QUERIES
+    check_count('queries', queries)
+    check_count('queries_seed', queries_seed, at_least=0)
+    queries = min(queries, n)
+    source = np.sort(np.random.default_rng(queries_seed).choice(n, queries, replace=False))
+
+    reached_by = np.zeros((n, -(-queries // 8)), dtype=np.uint8)
+    number = np.arange(queries)
+    reached_by[source, number // 8] = 128 >> number % 8
+    pointer, query, _ = (part.cpu().numpy() for part in graph.csc)
+    field = [_count_bits(reached_by)[:queries]]
+    for _ in tqdm(range(hops), desc='receptive fields', unit='hop', delay=2):
+        if (field[-1] < n).any():
+            reached_by = _one_hop(reached_by, pointer, query)
+        field.append(_count_bits(reached_by)[:queries])
+    return np.stack(field)
+
+
+def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Each key's bits, and those of the queries that attend to it."""
+    after = reached_by.copy()
+    edges_at_once = max(_BYTES_AT_ONCE // reached_by.shape[1], 1)
+    attended = np.flatnonzero(np.diff(pointer))  # reduceat has no empty segments
+    begin, end = pointer[attended], pointer[attended + 1]
+    first = 0
+    while first < len(attended):
+        last = max(np.searchsorted(end, begin[first] + edges_at_once, side='right'), first + 1)
+        edges = slice(begin[first], end[last - 1])
+        gathered = np.bitwise_or.reduceat(reached_by[query[edges]],
+                                          begin[first:last] - begin[first], axis=0)
+        after[attended[first:last]] |= gathered
+        first = last
+    return after
+
+
+def _count_bits(bits: np.ndarray) -> np.ndarray:
+    """How often each bit is set over the rows, int64 ``[8 * columns]``."""
+    most = np.iinfo(np.uint8).max  # of rows whose sum fits into a byte, which numpy adds fastest
+    return sum(np.unpackbits(bits[first:first + most], axis=1).sum(axis=0, dtype=np.uint8)
+               .astype(np.int64) for first in range(0, len(bits), most))

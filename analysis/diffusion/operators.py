@@ -1,0 +1,63 @@
+"""The matrices that hops of diffusion multiply the values by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from analysis.checks import check_count, check_probability
+
+LARGEST_DENSE = 2048
+
+
+def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
+    """The matrix ``[n, n]`` that K hops multiply the values by.
+
+    Args:
+        attention: ``[n, n]``, query over key, of at most 2,048 tokens: that of
+            :func:`analysis.walk.uniform_attention`, or weights of a model by
+            ``graph.to_scipy(weight)``.
+        hops: Number of hops K.
+        teleport: Probability of a restart, in (0, 1].
+
+    Source: Diffuser, Eq. S.7.
+    """
+    check_count('hops', hops, at_least=0)
+    *_, last = operators_by_hop(attention, hops, teleport)
+    return last
+
+
+def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
+    r"""The limit :math:`a (I - (1 - a) A)^{-1}` of :func:`operator`, ``[n, n]``.
+
+    Source: Diffuser, Proposition 4.
+    """
+    check_probability('teleport', teleport)
+    _check_dense(attention)
+    identity = np.eye(attention.shape[0])
+    return scipy.linalg.solve(identity - (1 - teleport) * attention, teleport * identity)
+
+
+def operators_by_hop(attention: sp.csr_array, hops: int,
+                     teleport: float) -> Iterator[np.ndarray]:
+    """The matrices after 0, 1, ... hops (Eq. S.7)."""
+    check_probability('teleport', teleport)
+    _check_dense(attention)
+    restart = teleport * np.eye(attention.shape[0])
+    matrix = np.eye(attention.shape[0])
+    yield matrix
+    for _ in range(hops):
+        matrix = (1 - teleport) * (attention @ matrix) + restart
+        yield matrix
+
+
+def _check_dense(attention: sp.csr_array) -> None:
+    if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
+        raise TypeError("'attention' must be a square scipy sparse array [query, key]; see "
+                        "uniform_attention and BipartiteGraph.to_scipy")
+    if attention.shape[0] > LARGEST_DENSE:
+        raise ValueError(f"'attention' must have at most {LARGEST_DENSE} tokens to be inverted "
+                         f"or multiplied out (got {attention.shape[0]}); take fewer")

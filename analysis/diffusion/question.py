@@ -1,0 +1,165 @@
+"""What diffusion does on a graph: the question and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from tqdm import tqdm
+
+from analysis.checks import check_count, check_positive, check_probability
+from analysis.diffusion.fields import receptive_field
+from analysis.diffusion.operators import LARGEST_DENSE, operators_by_hop, resolvent
+from analysis.diffusion.responses import ppr_response
+from analysis.graphs import GraphLike
+from analysis.result import Result
+from analysis.walk import (
+    component_eigenvalues,
+    is_symmetric,
+    strong_components,
+    uniform_attention,
+)
+
+
+@dataclass(frozen=True)
+class Diffusion(Result):
+    """What diffusion does on a graph.
+
+    Arrays over hops begin at hop 0. Without ``spectra`` the last six but ``distance_bound`` are
+    empty, and their scalars ``None``.
+    """
+
+    num_tokens: int
+    is_symmetric: bool
+    teleport: float
+    hops: int
+    time: float
+    queries: int  #: How many queries' receptive fields were followed.
+    field_at_one: float  #: Mean receptive field after one hop, in keys.
+    field_at_last: float
+    hops_to_reach_all: int | None  #: Until every followed query is reached by every key.
+    distance_at_last: float | None
+    imaginary: float | None  #: Largest imaginary part of the attention's eigenvalues.
+    response_error: float | None  #: Largest difference that infinitely many hops would make.
+    prediction_error: float | None  #: From the operator's own eigenvalues to the predicted ones.
+    field_mean: np.ndarray
+    field_min: np.ndarray
+    field_max: np.ndarray
+    distance: np.ndarray  #: To the resolvent, largest absolute row sum.
+    distance_bound: np.ndarray
+    distance_frobenius: np.ndarray  #: To the resolvent, Frobenius norm.
+    eigenvalue: np.ndarray  #: Of the attention, largest modulus first.
+    response: np.ndarray  #: Of ``eigenvalue`` after the hops.
+    eigenvalue_after: np.ndarray  #: Of the operator itself, largest modulus first.
+
+
+def diffusion(
+    graph: GraphLike,
+    *,
+    hops: int = 5,
+    teleport: float = 0.1,
+    time: float = 5.,
+    queries: int | None = None,
+    queries_seed: int = 0,
+    spectra: bool = True,
+) -> Diffusion:
+    r"""Diffusion of attention that weighs all keys of a query alike.
+
+    .. math::
+        M_0 = I, \quad M_{k+1} = (1 - a) A M_k + a I, \qquad M_\infty = a (I - (1 - a) A)^{-1}
+
+    The last weight of :math:`M_K` is :math:`(1 - a)^K`, so that its weights sum to 1: at a = 0.1
+    and K = 5 there is 0.59 on :math:`A^5`. With the norm of largest absolute row sums
+
+    .. math::
+        M_K - M_\infty = (1 - a)^K A^K (I - M_\infty), \qquad
+        \lVert M_K - M_\infty \rVert_\infty \le 2 (1 - a)^{K+1} .
+
+    Attention whose own powers converge comes closer than this bound; no weights make it so.
+
+    To be reached by all keys takes ``hops_to_reach_all`` hops. The universality of the paper
+    takes more hops than tokens, and is no matter of reach alone.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        hops: Number of hops K.
+        teleport: Probability a of a restart.
+        time: Of the heat kernel that is drawn beside it, in mean hops.
+        queries: How many queries, drawn at random, are followed for receptive fields. If
+            omitted, all up to 8,192 tokens and 512 beyond.
+        queries_seed: Seed of that draw.
+        spectra: Whether to form the operators, up to 2,048 tokens, for eigenvalues and distances.
+
+    Returns:
+        Diffusion.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong, or the graph too large for ``spectra``.
+
+    Source: Diffuser, Eq. S.6, S.7, S.10, Propositions 4 and 5.
+
+    Example:
+        >>> import networkx as nx
+        >>> result = diffusion(nx.cycle_graph(9), hops=2)
+        >>> result.field_mean
+        array([1., 3., 5.])
+    """
+    check_count('hops', hops)
+    check_probability('teleport', teleport)
+    check_positive('time', time)
+    attention = uniform_attention(graph)
+    n = attention.shape[0]
+    if spectra and n > LARGEST_DENSE:
+        raise ValueError(f"'graph' must have at most {LARGEST_DENSE} tokens for spectra and "
+                         f"distances (got {n}); take fewer, or spectra=False for receptive "
+                         f"fields alone")
+    field = receptive_field(graph, hops=hops, queries=queries, queries_seed=queries_seed)
+    reaches_all = (field == n).all(axis=1)
+    return Diffusion(
+        num_tokens=n, is_symmetric=is_symmetric(attention), teleport=teleport, hops=hops,
+        time=time, queries=field.shape[1], field_at_one=float(field[1].mean()),
+        field_at_last=float(field[-1].mean()),
+        hops_to_reach_all=int(reaches_all.argmax()) if reaches_all.any() else None,
+        field_mean=field.mean(axis=1), field_min=field.min(axis=1), field_max=field.max(axis=1),
+        distance_bound=2 * (1 - teleport) ** np.arange(1, hops + 2),
+        **_operators(attention, hops, teleport, spectra))
+
+
+def _operators(attention: sp.csr_array, hops: int, teleport: float,
+               spectra: bool) -> dict[str, np.ndarray | float | None]:
+    """The fields of the result that take matrices ``[n, n]``."""
+    if not spectra:
+        scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error'
+        arrays = ('distance', 'distance_frobenius', 'eigenvalue', 'response',
+                  'eigenvalue_after')
+        return dict.fromkeys(scalars) | dict.fromkeys(arrays, np.array([]))
+    limit = resolvent(attention, teleport)
+    distance, frobenius = [], []
+    for matrix in tqdm(operators_by_hop(attention, hops, teleport), total=hops + 1,
+                       desc='operators', unit='hop', delay=2):
+        rest = matrix - limit
+        distance.append(np.abs(rest).sum(axis=1).max())
+        frobenius.append(np.linalg.norm(rest))
+    eigenvalue = _eigenvalues(attention, attention)
+    response = ppr_response(eigenvalue, teleport, hops)
+    eigenvalue_after = _eigenvalues(matrix, attention)
+    apart = np.abs(response[:, None] - eigenvalue_after)
+    return {
+        'distance_at_last': float(distance[-1]),
+        'imaginary': float(np.abs(eigenvalue.imag).max()),
+        'response_error': float(np.abs(response - ppr_response(eigenvalue, teleport)).max()),
+        'prediction_error': float(max(apart.min(axis=0).max(), apart.min(axis=1).max())),
+        'distance': np.array(distance), 'distance_frobenius': np.array(frobenius),
+        'eigenvalue': eigenvalue, 'response': response, 'eigenvalue_after': eigenvalue_after}
+
+
+def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array) -> np.ndarray:
+    """Eigenvalues of the attention or a polynomial in it, largest modulus first."""
+    if not is_symmetric(attention):
+        return component_eigenvalues(matrix, strong_components(attention))
+    # Of a symmetric graph D^(1/2) A D^(-1/2) is symmetric, D being its degrees.
+    root = np.sqrt(np.maximum(np.diff(attention.indptr), 1))
+    dense = matrix.toarray() if sp.issparse(matrix) else matrix
+    values = np.linalg.eigvalsh(root[:, None] * dense / root)
+    return values[np.argsort(-np.abs(values), kind='stable')]

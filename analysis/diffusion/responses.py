@@ -1,0 +1,75 @@
+"""What diffusion makes of eigenvalues."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from analysis.checks import check_count, check_positive, check_probability
+
+
+def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = None) -> np.ndarray:
+    r"""What personalised PageRank makes of eigenvalues of the attention.
+
+    .. math::
+        \tilde\mu = \frac{a}{1 - (1 - a) \mu}, \qquad
+        \tilde\lambda = 1 - \tilde\mu = \frac{(1 - a) \lambda}{a + (1 - a) \lambda}
+        \quad \text{for } \lambda = 1 - \mu
+
+    or, after K hops, by the recursion of the diffusion itself. The formulas hold for complex
+    eigenvalues too, and for those of a matrix that is not diagonalisable. Damping of large
+    :math:`\lambda` needs more: real eigenvalues, and even K or K to infinity. At a = 0.1 and
+    K = 5, :math:`\lambda = 2` becomes 1.51, where the limit is 0.947.
+
+    Args:
+        eigenvalue: :math:`\mu`, real or complex, of modulus at most 1, of any shape.
+        teleport: Probability a of a restart, in (0, 1].
+        hops: Number of hops K, infinitely many if omitted.
+
+    Returns:
+        :math:`\tilde\mu`, an array like ``eigenvalue``.
+
+    Source: Diffuser, Eq. S.7, S.10 and Proposition 5.
+    """
+    check_probability('teleport', teleport)
+    eigenvalue = np.asarray(eigenvalue)
+    if hops is None:
+        return teleport / (1 - (1 - teleport) * eigenvalue)
+    check_count('hops', hops, at_least=0)
+    response = np.ones_like(eigenvalue, dtype=np.result_type(eigenvalue, float))
+    for _ in range(hops):
+        response = (1 - teleport) * eigenvalue * response + teleport
+    return response
+
+
+def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) -> np.ndarray:
+    r"""What the heat kernel makes of eigenvalues of the attention.
+
+    .. math::
+        \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}, \qquad
+        \tilde\mu_K = e^{-t} \sum_{k=0}^{K} \frac{(t \mu)^k}{k!}
+
+    Cut off after K hops the weights no longer sum to 1; they are not scaled.
+
+    Args:
+        eigenvalue: :math:`\mu`, real or complex, of any shape.
+        time: t, the mean number of hops, positive.
+        hops: Number of hops K, infinitely many if omitted.
+
+    Returns:
+        :math:`\tilde\mu`, an array like ``eigenvalue``.
+
+    Source: Diffuser, Appendix A.
+    """
+    check_positive('time', time)
+    eigenvalue = np.asarray(eigenvalue)
+    if hops is None:
+        return np.exp(-time * (1 - eigenvalue))
+    check_count('hops', hops, at_least=0)
+    term = np.full_like(eigenvalue, math.exp(-time), dtype=np.result_type(eigenvalue, float))
+    response = term
+    for hop in range(1, hops + 1):
+        term = term * time * eigenvalue / hop
+        response = response + term
+    return response

@@ -1,0 +1,12 @@
+"""How well an attention graph expands: its gap, its bounds, its best cut and its diameter.
+
+::
+
+    python -m analysis.expander
+    python -m analysis.expander --pattern bigbird diffuser --n 2048
+    python -m analysis.expander --pattern 'RandomRegular(8)' --n 1024 --symmetrization mean
+"""
+
+from analysis.expander.question import Expansion, expander
+
+__all__ = ['Expansion', 'expander']

@@ -1,0 +1,20 @@
+"""The command ``python -m analysis.expander``."""
+
+from __future__ import annotations
+
+from analysis.command import ask
+from analysis.expander import expander
+from analysis.expander.drawing import draw
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Asks the question of graphs that the command line names.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+    """
+    ask(expander, draw, arguments, name='expander')
+
+
+if __name__ == '__main__':
+    main()

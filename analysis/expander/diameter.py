@@ -1,0 +1,65 @@
+"""Distances in a symmetric graph, and what follows from them: diameter and parity."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+from tqdm import tqdm
+
+# Up to here the diameter is exact, at one search for each node in the worst case.
+_EXACT_NODES = 4096
+# Searches beyond: two sweeps are two of them, and a hub in the middle of all needs few more.
+_SWEEPS = 16
+
+
+def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, bool]:
+    """The diameter of a connected graph, or a lower bound, and whether it is exact.
+
+    Each search from a node v bounds the eccentricity of every other node w from both sides,
+    :math:`|e_v - d(v, w)| \\le e_w \\le e_v + d(v, w)`, until no node can be farther from some
+    other than the farthest seen (Takes and Kosters, "Determining the diameter of small world
+    networks", 2011). The second search starts as far as can be from the first: a double sweep.
+    """
+    n = degree.size
+    lower, upper = np.zeros(n, dtype=np.int64), np.full(n, n - 1)
+    is_searched = np.zeros(n, dtype=bool)
+    node, diameter = int(degree.argmax()), 0
+    searches = n if n <= _EXACT_NODES else _SWEEPS
+    for search in tqdm(range(searches), desc='diameter', unit='search', leave=False, delay=3):
+        distance = _distances(adjacency, node)
+        eccentricity = int(distance.max())
+        diameter = max(diameter, eccentricity)
+        is_searched[node] = True
+        np.maximum(lower, np.maximum(distance, eccentricity - distance), out=lower)
+        np.minimum(upper, eccentricity + distance, out=upper)
+        is_open = (upper > diameter) & ~is_searched
+        if not is_open.any():
+            return diameter, True
+        candidates = np.flatnonzero(is_open)
+        node = int(candidates[upper[candidates].argmax() if search % 2 == 0
+                              else lower[candidates].argmin()])
+    return diameter, False
+
+
+def is_bipartite(adjacency: sp.csr_array) -> bool:
+    """Of the component of node 0, and so of a connected graph: no edge joins equal parities."""
+    parity = _distances(adjacency, 0) % 2
+    row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
+    reached = parity[row] >= 0
+    return not (parity[row] == parity[adjacency.indices])[reached].any()
+
+
+def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
+    """Steps from ``start`` to every node, -1 where it does not lead, by one search in breadth."""
+    order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
+    place = np.full(adjacency.shape[0], -1)
+    place[order] = np.arange(order.size)
+    parent_place = place[parent[order[1:]]]  # ascends, so that a level is a slice
+    distance = np.full(adjacency.shape[0], -1)
+    first, last, level = 0, 1, 0
+    while first < last:
+        distance[order[first:last]] = level
+        first, last = last, 1 + int(np.searchsorted(parent_place, last))
+        level += 1
+    return distance

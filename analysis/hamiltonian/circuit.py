@@ -1,0 +1,63 @@
+"""The third stage: CP-SAT of OR-tools, which proves either answer."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import scipy.sparse as sp
+from tqdm import tqdm
+
+
+def solve(links: sp.csr_array, deadline: float, seed: int
+          ) -> tuple[bool | None, str | None, list[int] | None]:
+    """``(exists, reason, path)``: with one more token, joined to all both ways, a path is a
+    circuit."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        return None, "CP-SAT is missing: pip install 'graphattn[analysis]'", None
+    n = links.shape[0]
+    edges = links.tocoo()
+    model = cp_model.CpModel()
+    steps = [*zip(edges.row.tolist(), edges.col.tolist()),
+             *((n, token) for token in range(n)), *((token, n) for token in range(n))]
+    arcs = [(token, follower, model.new_bool_var('')) for token, follower in steps]
+    model.add_circuit(arcs)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1  # the same seed takes the same course
+    solver.parameters.random_seed = seed % 2**31
+    solver.parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.)
+    with _clock(solver.parameters.max_time_in_seconds):
+        status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return False, 'CP-SAT proved that there is none', None
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, None, None
+    follower_of = {token: follower for token, follower, is_step in arcs if solver.value(is_step)}
+    path = [follower_of[n]]
+    while len(path) < n:
+        path.append(follower_of[path[-1]])
+    return True, None, path
+
+
+@contextmanager
+def _clock(seconds: float) -> Iterator[None]:
+    """A progress bar of the time, for a search that does not know how far it is."""
+    is_over = threading.Event()
+
+    def tick() -> None:
+        with tqdm(total=math.ceil(seconds), desc='CP-SAT', unit='s', delay=2, leave=False) as bar:
+            while not is_over.wait(1):
+                bar.update()
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        ticking.join()

@@ -1,0 +1,162 @@
+"""Whether a graph has a Hamiltonian path: the question and its answer, in three stages."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+import scipy.sparse as sp
+
+from analysis.graphs import GraphLike, as_graph
+from analysis.hamiltonian.circuit import solve
+from analysis.hamiltonian.constructions import DIRECTED_CONSTRUCTIONS, SYMMETRIC_CONSTRUCTIONS
+from analysis.hamiltonian.obstacles import OBSTACLES
+from analysis.hamiltonian.rotation import rotate_and_extend
+from analysis.result import Result
+from graphattn import BipartiteGraph
+
+
+@dataclass(frozen=True)
+class HamiltonianPath(Result):
+    """Whether a graph has a Hamiltonian path, and how that is known."""
+
+    exists: bool | None
+    """``None``: the time ran out."""
+    method: str
+    """Which stage decided, or was the last to try."""
+    reason: str | None
+    """Why there is no path, or why it is not known."""
+    seconds: float
+    path: np.ndarray | None
+    """int64 ``[n]``, the tokens in the order of the path, each step checked to be an edge."""
+
+    def scalars(self) -> dict[str, object]:
+        return {name: value for name, value in super().scalars().items() if name != 'path'}
+
+
+def hamiltonian_path(
+    graph: GraphLike, *, directed: bool = True, time_limit: float = 30., seed: int = 0,
+) -> HamiltonianPath:
+    r"""Looks for an order of the tokens in which each attends to the one before it,
+
+    .. math::
+        \gamma(i) \in \mathcal{A}_{\gamma(i + 1)} \quad \text{for all } i \in [n - 1],
+
+    so the path runs along edges, from key :math:`\gamma(i)` to query :math:`\gamma(i + 1)`.
+    Self-loops play no part. One token is a path, and so are no tokens: nothing is asked of them.
+
+    Three stages, until one decides. Certificates that cost little: the order of the tokens
+    itself, Rédei's theorem where every two tokens are joined, Ore's where degrees are high;
+    against a path, two sources or sinks, no matching of n - 1 edges, a few tokens whose removal
+    leaves too many components, strong components without an order, cut tokens. Then random
+    rotations and extensions (Pósa; without reversal where edges have a direction). Then CP-SAT of
+    OR-tools, which proves either answer. A path is checked edge by edge before it is returned.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        directed (bool): Follow edges from key to query only; otherwise either way.
+        time_limit (float): Seconds after which the search stops. To write down the problem for
+            CP-SAT, some 4 seconds for a million edges, comes on top.
+        seed (int): Seed of the search, not negative.
+
+    Returns:
+        HamiltonianPath, whose ``exists`` is ``None`` if time ran out or OR-tools is missing.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The graph has not as many keys as queries, or a number is out of range.
+
+    Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.2, as
+    SBM-Transformer, App. A, and Diffuser, Assumption 1.2, take it over; Pósa, "Hamiltonian
+    circuits in random graphs" (1976).
+
+    Example:
+        >>> import networkx as nx
+        >>> from analysis.hamiltonian import hamiltonian_path
+        >>> hamiltonian_path(nx.path_graph(4)).path.tolist()
+        [0, 1, 2, 3]
+        >>> result = hamiltonian_path(nx.star_graph(4))
+        >>> result.exists, result.method
+        (False, 'matching')
+    """
+    graph = as_graph(graph)
+    _check(graph, directed, time_limit, seed)
+    start = time.monotonic()
+    exists, method, reason, path = _decide(graph, directed, start + time_limit, seed)
+    if exists:
+        path = np.asarray(path, dtype=np.int64)
+        _verify(path, graph, directed)
+    if exists is None and reason is None:
+        reason = f'no answer within {time_limit:g} s'
+    return HamiltonianPath(exists, method, reason, time.monotonic() - start, path)
+
+
+def _check(graph: BipartiteGraph, directed: bool, time_limit: float, seed: int) -> None:
+    if graph.num_queries != graph.num_keys:
+        raise ValueError(f"'graph' must have as many keys as queries, for a path visits tokens "
+                         f"(got {graph})")
+    if not isinstance(directed, bool):
+        raise TypeError(f"'directed' must be a bool (got {type(directed).__name__})")
+    if not isinstance(time_limit, Real) or isinstance(time_limit, bool):
+        raise TypeError(f"'time_limit' must be a number of seconds (got "
+                        f"{type(time_limit).__name__})")
+    if not 0 < time_limit < math.inf:
+        raise ValueError(f"'time_limit' must be a positive, finite number of seconds (got "
+                         f"{time_limit})")
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise TypeError(f"'seed' must be an int (got {type(seed).__name__})")
+    if seed < 0:
+        raise ValueError(f"'seed' must not be negative (got {seed})")
+
+
+_Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]
+
+
+def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -> _Answer:
+    """``(exists, method, reason, path)``."""
+    links = _links(graph, directed)
+    if links.shape[0] < 2:
+        return True, 'order of the tokens', None, range(links.shape[0])
+    is_symmetric = not directed or (links != links.T).nnz == 0
+    constructions = SYMMETRIC_CONSTRUCTIONS if is_symmetric else DIRECTED_CONSTRUCTIONS
+    for method, construct in constructions.items():
+        path = construct(links)
+        if path is not None:
+            return True, method, None, path
+    for method, find_obstacle in OBSTACLES.items():
+        reason = find_obstacle(links)
+        if reason is not None:
+            return False, method, reason, None
+    now = time.monotonic()
+    path = rotate_and_extend(links, is_symmetric, now + (deadline - now) / 2, seed)
+    if path is not None:
+        return True, 'rotation-extension', None, path
+    exists, reason, path = solve(links, deadline, seed)
+    return exists, 'CP-SAT', reason, path
+
+
+def _links(graph: BipartiteGraph, directed: bool) -> sp.csr_array:
+    """Row j lists the tokens that may follow token j."""
+    key, query = graph.key.cpu().numpy(), graph.query.cpu().numpy()
+    if not directed:
+        key, query = np.concatenate([key, query]), np.concatenate([query, key])
+    other = key != query
+    links = sp.csr_array((np.ones(int(other.sum())), (key[other], query[other])),
+                         shape=(graph.num_keys, graph.num_queries))
+    links.sum_duplicates()
+    links.data[:] = 1
+    return links
+
+
+def _verify(path: np.ndarray, graph: BipartiteGraph, directed: bool) -> None:
+    n = graph.num_queries
+    edge = graph.key.cpu().numpy() * n + graph.query.cpu().numpy()
+    step = path[:-1] * n + path[1:]
+    is_edge = np.isin(step, edge)
+    if not directed:
+        is_edge |= np.isin(path[1:] * n + path[:-1], edge)
+    if not np.array_equal(np.sort(path), np.arange(n)) or not is_edge.all():
+        raise RuntimeError('a path was found that is none; please report the graph and the seed')

@@ -1,0 +1,103 @@
+"""The second stage: a path that grows at random, and is turned where it cannot (Pósa, 1976)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import scipy.sparse as sp
+
+
+def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
+                      seed: int) -> np.ndarray | None:
+    """A path through all tokens, or ``None`` if neither moves nor time found one."""
+    n = links.shape[0]
+    rng = np.random.default_rng(seed)
+    # Random cubic graphs need some n^2 / 10 and are hard for CP-SAT; with directions it is reverse
+    moves_left = 16 * n + n**2 // 4 if is_symmetric else 64 * n
+    reverse = links.T.tocsr()
+    successors = np.split(links.indices, links.indptr[1:-1])
+    predecessors = np.split(reverse.indices, reverse.indptr[1:-1])
+    search = None
+    while moves_left > 0 and time.monotonic() < deadline:
+        if search is None or search.moves_since_extension > 8 * n:
+            search = _GrowingPath(successors, predecessors, rng)
+        if search.extend():
+            if search.length == n:
+                return search.order
+            continue
+        moves_left -= 1
+        if not (search.reverse_end() if is_symmetric else search.exchange_segments()):
+            search = None
+    return None
+
+
+class _GrowingPath:
+    """A path that grows at its ends and, when it cannot, turns into another on the same tokens."""
+
+    def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
+                 rng: np.random.Generator):
+        n = len(successors)
+        self.successors, self.predecessors, self.rng = successors, predecessors, rng
+        self.free = np.array([len(ways) for ways in successors])  # successors off the path
+        self.order = np.empty(n, dtype=np.int64)
+        self.position = np.full(n, -1)
+        self.length = self.moves_since_extension = 0
+        self._insert(int(rng.integers(n)), 0)
+
+    def extend(self) -> bool:
+        """One more token behind the last or before the first."""
+        for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
+                            (0, self.predecessors[self.order[0]])):
+            ways = ways[self.position[ways] < 0]
+            if ways.size:
+                # Warnsdorff's rule: first what will soon be hard to reach
+                scarcest = np.argmin(self.free[ways] + self.rng.random(ways.size))
+                self._insert(int(ways[scarcest]), place)
+                return True
+        return False
+
+    def reverse_end(self) -> bool:
+        """Pósa's rotation: the last token is joined to one further up; what is between turns."""
+        ways = self.successors[self.order[self.length - 1]]
+        if ways.size == 0:
+            return False
+        pivot = int(self.position[self.rng.choice(ways)])
+        if pivot == 0:
+            return self._cut_cycle()
+        self._replace(pivot + 1, self.order[pivot + 1:self.length][::-1].copy())
+        return True
+
+    def exchange_segments(self) -> bool:
+        """A rotation without reversal: the last token closes a cycle with one further up, and
+        the path before enters that cycle elsewhere."""
+        ways = self.successors[self.order[self.length - 1]]
+        for pivot in self.rng.permutation(self.position[ways]):
+            if pivot == 0:
+                return self._cut_cycle()
+            entries = self.position[self.successors[self.order[pivot - 1]]]
+            entries = entries[entries > pivot]
+            if entries.size:
+                entry = int(self.rng.choice(entries))
+                self._replace(pivot, np.concatenate([self.order[entry:self.length],
+                                                     self.order[pivot:entry]]))
+                return True
+        return False
+
+    def _cut_cycle(self) -> bool:
+        """The path is a cycle: it may end at any token, best at one that leads off it."""
+        ends = np.flatnonzero(self.free[self.order[:self.length]])
+        end = int(self.rng.choice(ends) if ends.size else self.rng.integers(self.length))
+        self._replace(0, np.roll(self.order[:self.length], -end - 1))
+        return True
+
+    def _insert(self, token: int, place: int) -> None:
+        self.length += 1
+        self.moves_since_extension = -1
+        self.free[self.predecessors[token]] -= 1
+        self._replace(place, np.concatenate([[token], self.order[place:self.length - 1]]))
+
+    def _replace(self, begin: int, tokens: np.ndarray) -> None:
+        self.moves_since_extension += 1
+        self.order[begin:self.length] = tokens
+        self.position[tokens] = np.arange(begin, self.length)

@@ -1,0 +1,21 @@
+"""The command ``python -m analysis.mixing``."""
+
+from __future__ import annotations
+
+from analysis.command import ask
+from analysis.mixing import mixing
+from analysis.mixing.drawing import draw
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Asks the question of graphs that the command line names.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+    """
+    ask(mixing, draw, arguments, name='mixing',
+        pattern='SlidingWindow(2) | RandomKeys(2)', n=512)
+
+
+if __name__ == '__main__':
+    main()

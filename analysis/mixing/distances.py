@@ -1,0 +1,42 @@
+"""How far walks are from their limits, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from tqdm import tqdm
+
+from analysis.mixing.limits import ROUNDING
+
+_STARTS_AT_ONCE = 256
+
+
+def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps: int,
+              teleport: float = 0.) -> np.ndarray:
+    """The largest total variation over the sources, step by step until all that is left is
+    rounding."""
+    transpose = (1 - teleport) * walk.T.tocsr()
+    distance, last = np.zeros(steps + 1), 0
+    blocks = [slice(first, first + _STARTS_AT_ONCE)
+              for first in range(0, len(sources), _STARTS_AT_ONCE)]
+    with tqdm(total=len(blocks) * steps, desc='walking', unit='step', delay=2) as progress:
+        for block in blocks:
+            seat = sources[block], np.arange(len(sources[block]))
+            mass = np.zeros((walk.shape[0], len(sources[block])))
+            mass[seat] = 1
+            for step in range(steps + 1):
+                farthest = total_variation(mass, limit[:, block]).max()
+                distance[step] = max(distance[step], farthest)
+                last = max(last, step)
+                if farthest <= ROUNDING:
+                    progress.update(steps - step)
+                    break
+                mass = transpose @ mass
+                mass[seat] += teleport
+                progress.update()
+    return distance[:last + 1]
+
+
+def total_variation(mass: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Of each start's mass, ``[n, starts]``, from its limit."""
+    return np.abs(mass - limit).sum(axis=0) / 2

@@ -1,0 +1,194 @@
+"""How fast a walk forgets where it started: the question and its answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from analysis.checks import check_count, check_probability
+from analysis.graphs import GraphLike
+from analysis.mixing.distances import distances, total_variation
+from analysis.mixing.limits import (
+    ROUNDING,
+    closed_classes_of,
+    period_of,
+    restart_limits,
+    stationary_distribution,
+)
+from analysis.mixing.rates import contraction, second_modulus, second_of_reversible
+from analysis.result import Result
+from analysis.walk import is_symmetric, strong_components, uniform_attention
+
+_ALL_STARTS_UP_TO = 2048
+_SAMPLED_STARTS = 64
+_LARGEST_LIMIT = 2**27  # entries, 1 GiB
+
+
+@dataclass(frozen=True)
+class Mixing(Result):
+    """How far the walk is from its limit, step by step."""
+
+    num_tokens: int
+    starts: int  #: From how many tokens the walk was started; see ``all_starts``.
+    all_starts: bool
+    is_reversible: bool
+    closed_classes: int
+    period: int
+    beta: float | None  #: Second largest modulus of the walk's eigenvalues.
+    sigma: float | None  #: What a step multiplies the chi-squared distance by at most.
+    epsilon: float
+    mixing_time: int | None  #: Steps until the distance is at most ``epsilon``.
+    mixing_time_bound: int | None  #: The same, read off the bound.
+    reason: str | None  #: Why there is no mixing time.
+    teleport: float
+    restart_mixing_time: int | None
+    restart_seed_mass: float  #: What the restart walk leaves at its seed at least.
+    restart_from_stationary: float  #: From its limit to the plain walk's, at most over starts.
+    stationary: np.ndarray
+    distance: np.ndarray  #: Total variation, from 0 to 1, after 0, 1, ... steps.
+    bound: np.ndarray  #: Never below ``distance``; empty without ``sigma``.
+    restart_distance: np.ndarray
+    restart_bound: np.ndarray
+
+
+def mixing(
+    graph: GraphLike,
+    *,
+    epsilon: float = 0.25,
+    steps: int = 512,
+    lazy: bool = False,
+    teleport: float = 0.1,
+    starts: int | None = None,
+    starts_seed: int = 0,
+) -> Mixing:
+    r"""Mixing of the walk that moves from a query to one of its keys, all alike.
+
+    .. math::
+        d(t) = \max_s \tfrac{1}{2} \lVert e_s^\top P^t - \pi^\top \rVert_1 \le
+        \tfrac{1}{2} \sqrt{1 / \pi_{\min} - 1} \; \sigma^t, \qquad
+        t_{\mathrm{mix}}(\epsilon) = \min \{t : d(t) \le \epsilon\}
+
+    :math:`\sigma` is the second singular value of
+    :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, of which :math:`\sqrt\pi` is the first. On a symmetric
+    graph, whose walk is reversible, :math:`\sigma = \beta`, the second largest modulus of the
+    eigenvalues; on a d-regular one, where :math:`\pi_{\min} = 1/n`, this is the theorem of the
+    paper with the constant that its norms allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n}
+    \lVert\cdot\rVert_2`, half of which is total variation. What the paper names spectral gap is
+    :math:`\beta d`; a small one mixes fast. On a directed graph :math:`\beta` is but the rate in
+    the end, and :math:`\beta^t` bounds nothing.
+
+    The theorem is about this plain walk. Diffusion restarts at its seed, so it never forgets it:
+
+    .. math::
+        p_{t+1} = (1 - a) P^\top p_t + a e_s, \quad \pi_s = a (I - (1 - a) P^\top)^{-1} e_s, \quad
+        \tfrac{1}{2} \lVert p_t - \pi_s \rVert_1 \le (1 - a)^{t+1}
+
+    from :math:`p_0 = e_s`, on any graph.
+
+    A query without keys stays where it is. If several sets of tokens cannot be left, the walk has
+    many stationary distributions; the one that weighs each set by its size is taken, and the
+    distance does not go to 0.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        epsilon: Total variation below which the walk counts as mixed.
+        steps: How many steps are walked at most.
+        lazy: Stay with probability one half, which makes every period 1.
+        teleport: Probability a of a restart.
+        starts: From how many tokens, drawn at random, the walk starts. If omitted, from all up to
+            2,048 tokens and from 64 beyond. From a sample, distances are lower bounds.
+        starts_seed: Seed of that draw.
+
+    Returns:
+        Mixing. ``beta`` of a directed graph of more than 1,024 tokens is good to six digits, or
+        ``None`` if it was not found. ``sigma`` is ``None`` where the walk leaves some tokens for
+        good, or mixes too slowly to find it.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong, or the graph is too large to find its
+            stationary distribution.
+
+    Source: Diffuser, Theorem 3 and Eq. S.7; for reversible walks Diaconis and Stroock, Geometric
+    bounds for eigenvalues of Markov chains (1991), Proposition 3; for others Fill, Eigenvalue
+    bounds on convergence to stationarity for nonreversible Markov chains (1991).
+
+    Example:
+        >>> import networkx as nx
+        >>> result = mixing(nx.complete_graph(5))
+        >>> round(result.beta, 6), result.mixing_time
+        (0.25, 1)
+    """
+    check_probability('epsilon', epsilon)
+    check_probability('teleport', teleport)
+    check_count('steps', steps)
+    walk = uniform_attention(graph, keyless='stay')
+    is_reversible = is_symmetric(walk)
+    component = strong_components(walk)
+    closed = closed_classes_of(walk, component)
+    sources = _sources(walk.shape[0], starts, starts_seed)
+    stationary = stationary_distribution(walk, closed, is_reversible)
+    if lazy:
+        walk = sp.csr_array((walk + sp.eye_array(*walk.shape)) / 2)
+    period = math.lcm(*(period_of(walk[members][:, members]) for members in closed))
+
+    if is_reversible:
+        beta = sigma = second_of_reversible(walk, stationary)
+    else:
+        beta, sigma = second_modulus(walk, component), contraction(walk, stationary)
+    plain_limit = np.broadcast_to(stationary[:, None], (len(stationary), len(sources)))
+    distance = distances(walk, sources, plain_limit, steps)
+    bound, mixing_time_bound = np.array([]), None
+    if sigma is not None:
+        at_start = math.sqrt(1 / stationary.min() - 1) / 2 if len(stationary) > 1 else 0.
+        bound = np.minimum(at_start * sigma ** np.arange(len(distance)), 1)
+        mixing_time_bound = _time_of_bound(at_start, sigma, epsilon)
+    mixing_time = _first(distance <= epsilon)
+
+    restart_limit = restart_limits(walk, sources, teleport)
+    restart_distance = distances(walk, sources, restart_limit, steps, teleport)
+    return Mixing(
+        num_tokens=len(stationary), starts=len(sources),
+        all_starts=len(sources) == len(stationary), is_reversible=is_reversible,
+        closed_classes=len(closed), period=period, beta=beta, sigma=sigma, epsilon=epsilon,
+        mixing_time=mixing_time, mixing_time_bound=mixing_time_bound,
+        reason=_reason(len(closed), period, steps) if mixing_time is None else None,
+        teleport=teleport, restart_mixing_time=_first(restart_distance <= epsilon),
+        restart_seed_mass=float(restart_limit[sources, np.arange(len(sources))].min()),
+        restart_from_stationary=float(total_variation(restart_limit, plain_limit).max()),
+        stationary=stationary, distance=distance, bound=bound, restart_distance=restart_distance,
+        restart_bound=(1 - teleport) ** np.arange(1, len(restart_distance) + 1))
+
+
+def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
+    if starts is None:
+        starts = n if n <= _ALL_STARTS_UP_TO else _SAMPLED_STARTS
+    check_count('starts', starts)
+    starts = min(starts, n)
+    if starts * n > _LARGEST_LIMIT:
+        raise ValueError(f"'starts' must be at most {_LARGEST_LIMIT // n} for {n} tokens (got "
+                         f"{starts})")
+    check_count('starts_seed', seed, at_least=0)
+    return np.sort(np.random.default_rng(seed).choice(n, starts, replace=False))
+
+
+def _time_of_bound(at_start: float, sigma: float, epsilon: float) -> int | None:
+    if at_start <= epsilon:
+        return 0
+    if sigma >= 1 - ROUNDING:
+        return None
+    return max(1, math.ceil(math.log(epsilon / at_start) / math.log(max(sigma, 1e-300))))
+
+
+def _first(is_true: np.ndarray) -> int | None:
+    return int(is_true.argmax()) if is_true.any() else None
+
+
+def _reason(closed_classes: int, period: int, steps: int) -> str:
+    if closed_classes > 1:
+        return f'{closed_classes} sets of tokens are never left'
+    if period > 1:
+        return f'period {period}'
+    return f'more than {steps} steps'

@@ -1,0 +1,71 @@
+"""How fast a walk nears its limit: what is second to the eigenvalue or singular value 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
+
+from analysis.walk import component_eigenvalues
+
+_LARGEST_SYMMETRIC = 2048  # for all eigenvalues in seconds
+_LARGEST_GENERAL = 1024
+
+
+def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
+    """The second largest modulus of a walk that is symmetric but for a scale."""
+    n, root = len(stationary), np.sqrt(stationary)
+    similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
+    if n <= _LARGEST_SYMMETRIC:
+        modulus = np.sort(np.abs(np.linalg.eigvalsh(similar.toarray())))
+        return float(modulus[-2]) if n > 1 else 0.
+    return _norm_without(root, similar.dot)
+
+
+def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
+    """The second largest modulus of any walk's eigenvalues, where it can be found."""
+    if np.bincount(component).max() <= _LARGEST_GENERAL:
+        modulus = np.abs(component_eigenvalues(walk, component))
+        return float(modulus[1]) if len(modulus) > 1 else 0.
+    if component.max() > 0:
+        return None
+    try:
+        # Those behind the second lie close: to full precision it would take hours.
+        values = eigs(walk, k=2, which='LM', v0=_some_vector(walk.shape[0]), ncv=60, tol=1e-6,
+                      maxiter=100, return_eigenvectors=False)
+    except ArpackNoConvergence:
+        return None
+    return float(np.sort(np.abs(values))[-2])
+
+
+def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
+    r"""The second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`."""
+    if not stationary.min() > 0:
+        return None
+    root = np.sqrt(stationary)
+    similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
+    if len(root) <= _LARGEST_GENERAL:
+        values = scipy.linalg.svdvals(similar.toarray())
+        return float(values[1]) if len(values) > 1 else 0.
+    square = _norm_without(root, lambda vector: similar.T @ (similar @ vector))
+    return None if square is None else math.sqrt(square)
+
+
+def _norm_without(top: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float | None:
+    """The norm of a symmetric operator whose eigenvector ``top`` of eigenvalue 1 is taken out."""
+    deflated = LinearOperator((len(top), len(top)), dtype=float,
+                              matvec=lambda vector: product(vector) - top * (top @ vector))
+    try:
+        value = eigsh(deflated, k=1, which='LM', v0=_some_vector(len(top)), ncv=60, maxiter=300,
+                      return_eigenvectors=False)
+    except ArpackNoConvergence:
+        return None
+    return float(abs(value[0]))
+
+
+def _some_vector(n: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(n)

@@ -1,0 +1,20 @@
+"""The command ``python -m analysis.spectrum``."""
+
+from __future__ import annotations
+
+from analysis.command import ask
+from analysis.spectrum import spectrum
+from analysis.spectrum.drawing import draw
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Asks the question of graphs that the command line names.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+    """
+    ask(spectrum, draw, arguments, name='spectrum')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,39 @@
+"""The picture of ``python -m analysis.spectrum``."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.spectrum.question import Spectrum
+
+
+def draw(results: dict[str, list[Spectrum]]) -> Figure:
+    """Sorted values on the left, as in Diffuser's Fig. S.8, and how they are spread."""
+    figure = Figure(figsize=(9, 4), layout='constrained')
+    curves, counts = figure.subplots(1, 2)
+    pooled = {label: np.concatenate([sample.values for sample in samples])
+              for label, samples in results.items()}
+    top = max(values.max() for values in pooled.values())
+    bins = np.linspace(0, max(top, 1e-12) * 1.02, 61)
+    for place, (label, samples) in enumerate(results.items()):
+        color = f'C{place}'
+        for number, sample in enumerate(samples):
+            has_gaps = bool((np.diff(sample.index) > 1).any())
+            curves.plot(sample.index, sample.values, 'o' if has_gaps else '-', color=color,
+                        markersize=4, linewidth=1.6 if len(samples) == 1 else 0.7,
+                        label=label if number == 0 else None)
+        share = np.full(pooled[label].size, 1 / pooled[label].size)
+        counts.hist(pooled[label], bins, weights=share, histtype='step', color=color,
+                    linewidth=1.4, label=label)
+    matrices = ', '.join(dict.fromkeys(sample.matrix for samples in results.values()
+                                       for sample in samples))
+    kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
+    curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
+    counts.set(title='how they are spread', xlabel=kind, ylabel=f'share of the {kind}s shown',
+               yscale='log')
+    for axes in (curves, counts):
+        axes.grid(alpha=0.3)
+    figure.legend(*curves.get_legend_handles_labels(), loc='outside lower center',
+                  ncols=min(len(results), 4))
+    return figure

@@ -1,0 +1,126 @@
+"""The smallest eigenvalues of a large symmetric matrix, outside of its known null space."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph, linalg
+
+# Multiplications of a sparse factorisation: a few seconds. Its memory is then small too.
+_FACTOR_WORK = 2e9
+# Of an eigenpair's residual, in units of the mean eigenvalue.
+_ACCURACY = 1e-9
+
+
+def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
+                     ) -> tuple[np.ndarray, str]:
+    """Eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null space.
+
+    Args:
+        matrix: Symmetric, without negative eigenvalues.
+        null_space: Orthonormal, ``[n, c]``; may have no columns.
+        count: Number of eigenpairs.
+        mean: The size of an eigenvalue, to which the accuracy is relative.
+    """
+    order = _band_order(matrix)
+    if order is None:
+        return _lanczos(matrix, null_space, count, mean), 'Lanczos'
+    return _shift_invert(matrix, null_space, count, mean, order), 'shift-invert'
+
+
+def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
+             ) -> np.ndarray:
+    """Of the matrix upside down, where the smallest are the largest: what ARPACK finds safely.
+
+    The null space goes to the other end. A few more pairs than asked for, and a large subspace,
+    pay where the wanted end is crowded or hubs stand far off at the other.
+    """
+    n = matrix.shape[0]
+    centre = float(matrix.trace()) / n
+    away = 2 * centre + 2 * float(abs(matrix).sum(axis=1).max())
+
+    def flipped(vector: np.ndarray) -> np.ndarray:
+        lifted = null_space @ (null_space.T @ vector)
+        return 2 * centre * vector - matrix @ vector - away * lifted
+
+    wanted = min(count + 2, n - 1)
+    _, vectors = linalg.eigsh(
+        linalg.LinearOperator((n, n), matvec=flipped, dtype=float), wanted, which='LA',
+        ncv=min(wanted + 60, n), maxiter=1000, tol=_ACCURACY * mean / (2 * centre),
+        v0=_start(null_space))
+    return _outside(null_space, vectors)[:, ::-1][:, :count]
+
+
+def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
+                  order: np.ndarray) -> np.ndarray:
+    """One eigenvector after the other, each outside those that are known."""
+    known, shift = null_space, -1e-8 * mean
+    for _ in range(count):
+        vector, shift = _next_above(matrix, known, shift, order)
+        known = sp.hstack([known, sp.csc_array(vector[:, None])], format='csc')
+    return known[:, null_space.shape[1]:].toarray()
+
+
+def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: np.ndarray
+                ) -> tuple[np.ndarray, float]:
+    """The eigenvector of the smallest eigenvalue outside ``known``, and a shift just below it.
+
+    By the inverse of the matrix less a shift, which moves up until eigenvalues that crowd together
+    are far apart. The pivots have the signs of the eigenvalues (Sylvester's law of inertia), so a
+    shift that has passed an unknown one is seen, and taken back half of the way.
+    """
+    n, num_known = known.shape
+    rounding = 1e-12 * float(abs(matrix).sum(axis=1).max())
+    safe = shift
+    for tolerance in (1e-3, 1e-3, 1e-12):
+        factor = _factor(matrix, shift, order)
+        while shift > safe and (factor.U.diagonal() < 0).sum() > num_known:
+            shift = (shift + safe) / 2 if shift - safe > rounding else safe
+            factor = _factor(matrix, shift, order)
+        safe = shift
+
+        def inverse(vector: np.ndarray, factor: linalg.SuperLU = factor) -> np.ndarray:
+            solution = np.empty_like(vector)
+            solution[order] = factor.solve(_outside(known, vector)[order])
+            return _outside(known, solution)
+
+        (value,), vectors = linalg.eigsh(
+            matrix, 1, sigma=shift, which='LA', tol=tolerance, maxiter=500, v0=_start(known),
+            OPinv=linalg.LinearOperator((n, n), matvec=inverse, dtype=float))
+        residual = float(np.linalg.norm(matrix @ vectors[:, 0] - value * vectors[:, 0]))
+        shift = max(float(value) - 2 * residual - rounding, safe)
+    return vectors[:, 0], safe
+
+
+def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.SuperLU:
+    """P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope."""
+    shifted = (matrix - shift * sp.eye_array(matrix.shape[0])).tocsr()[order][:, order]
+    return linalg.splu(shifted.tocsc(), permc_spec='NATURAL', diag_pivot_thresh=0,
+                       options={'SymmetricMode': True})
+
+
+def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
+    """An order of the nodes in which the matrix is cheap to factor, if there is one.
+
+    Reverse Cuthill-McKee, with hubs last: they would join everything to everything.
+    """
+    row_entries = np.diff(matrix.indptr)
+    is_hub = row_entries > 8 * np.median(row_entries)
+    others, hubs = np.flatnonzero(~is_hub), np.flatnonzero(is_hub)
+    band = csgraph.reverse_cuthill_mckee(sp.csr_array(matrix[others][:, others]),
+                                         symmetric_mode=True)
+    order = np.concatenate([others[band], hubs])
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    first = np.minimum.reduceat(place[matrix.indices], matrix.indptr[:-1])
+    width = np.maximum(place - first, 0).astype(float)  # of the envelope, which holds all fill-in
+    return order if width @ width <= _FACTOR_WORK else None
+
+
+def _outside(null_space: sp.csc_array, vectors: np.ndarray) -> np.ndarray:
+    return vectors - null_space @ (null_space.T @ vectors)
+
+
+def _start(null_space: sp.csc_array) -> np.ndarray:
+    """The same first vector every time, for the same graph must give the same result."""
+    return _outside(null_space, np.random.default_rng(0).standard_normal(null_space.shape[0]))

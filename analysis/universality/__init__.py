@@ -1,0 +1,29 @@
+"""Do attention patterns, applied in turn, satisfy what proofs of universal approximation ask?
+
+::
+
+    python -m analysis.universality
+    python -m analysis.universality --pattern 'SlidingWindow(2)' 'Strided(8)' --n 64
+    python -m analysis.universality --pattern diffuser --n 256 --hops 5
+
+Lemmas 1 and 2 of SBM-Transformer, App. A, are here too. What holds of masks says little of a model
+that *samples* them: its Theorem 1 bounds the distance to the expected output E[g(X)], and the
+expected output is not the output under the expected mask, for softmax is not linear in the mask.
+"""
+
+from analysis.universality.patterns import Clusters, Relays, is_rectangle, lemma_2
+from analysis.universality.question import (
+    DiffusionUniversality,
+    Universality,
+    diffusion_universality,
+    universality,
+)
+from analysis.universality.random_graphs import (
+    expected_hamiltonian_cycles,
+    hamiltonian_path_bound,
+    lemma_1_density,
+)
+
+__all__ = ['Clusters', 'DiffusionUniversality', 'Relays', 'Universality',
+           'diffusion_universality', 'expected_hamiltonian_cycles', 'hamiltonian_path_bound',
+           'is_rectangle', 'lemma_1_density', 'lemma_2', 'universality']

@@ -1,0 +1,86 @@
+"""The command ``python -m analysis.universality``."""
+
+from __future__ import annotations
+
+from jsonargparse import Namespace
+from tqdm import tqdm
+
+from analysis import command
+from analysis.graphs import graph_of_pattern
+from analysis.universality import diffusion_universality, lemma_2, universality
+from analysis.universality.drawing import draw
+from graphattn import BipartiteGraph
+
+_NOT_NECESSARY = """\
+The conditions are sufficient, not necessary: 'no' says that this proof does not apply.
+Full attention without self-loops, for one, is universal too (SparseBERT, Theorem 1)."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Asks the question of graphs that the command line names.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+    """
+    parser = command.new_parser('universality', '', 16)
+    parser.set_defaults(pattern=[])
+    parser.add_argument('--clusters', type=int, default=4,
+                        help='without --pattern: k of the three patterns of Lemma 2')
+    parser.add_argument('--hops', type=int | None,
+                        help="also ask of each pattern what Diffuser's theorem assumes, at this K")
+    parser.add_argument('--time_limit', type=float, default=30.,
+                        help='seconds for each search for a Hamiltonian path')
+    parser.add_argument('--max_layers', type=int, default=10_000,
+                        help='after how many layers to give up on condition 3')
+
+    def run(options: Namespace) -> None:
+        search = {'time_limit': options.time_limit, 'seed': options.seed}
+        samples = _patterns_in_turn(options)
+        results = {'in turn': [
+            universality(list(graphs.values()), max_layers=options.max_layers, **search)
+            for graphs in tqdm(samples, desc='universality', disable=len(samples) == 1)]}
+        if options.hops is not None:
+            results |= {f'diffusion, {label}': [
+                diffusion_universality(graphs[label], hops=options.hops, **search)
+                for graphs in samples] for label in samples[0]}
+        print(command.table(results))
+        for label, of_samples in results.items():
+            for reason in dict.fromkeys(reason for result in of_samples
+                                        for reason in result.reasons):
+                print(f'{label}: {reason}')
+        if any(result.assumption_1 is False for of_samples in results.values()
+               for result in of_samples):
+            print(_NOT_NECESSARY)
+        figure = draw(samples[0], results['in turn'][0])
+        command.save(options.out, 'universality', results, figure)
+
+    command.run_or_exit(parser, run, arguments)
+
+
+def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
+    """For each sample of a trained model, or once, the graphs that layers apply one by one."""
+    if options.checkpoint is not None:
+        heads = command.load(options)
+        return [_layers({label: samples[index] for label, samples in heads.items()})
+                for index in range(options.samples)]
+    if options.graph is not None:
+        return [{label: graph for label, (graph,) in command.load(options).items()}]
+    if options.pattern:
+        return [{f'layer {layer}, {expression}':
+                 graph_of_pattern(expression, options.n, options.seed + layer - 1)
+                 for layer, expression in enumerate(options.pattern, start=1)}]
+    return [{f'layer {layer}, {pattern!r}': pattern.build(options.n)
+             for layer, pattern in enumerate(lemma_2(options.clusters), start=1)}]
+
+
+def _layers(heads: dict[str, BipartiteGraph]) -> dict[str, BipartiteGraph]:
+    """The heads of a layer work side by side: information passes along the edges of any."""
+    layers = {}
+    for label, graph in heads.items():
+        layer = label.partition(',')[0]
+        layers[layer] = layers[layer] | graph if layer in layers else graph
+    return layers
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,219 @@
+"""Which conditions of a proof hold: for patterns in turn, and for one pattern that diffuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components
+
+from analysis.checks import check_count
+from analysis.graphs import GraphLike, as_graph
+from analysis.hamiltonian import hamiltonian_path
+from analysis.result import Result
+from analysis.universality.patterns import is_rectangle
+from analysis.universality.reach import layers_to_reach_all
+from graphattn import BipartiteGraph
+
+
+@dataclass(frozen=True)
+class Universality(Result):
+    """Which conditions of Assumption 1 (Yun et al.) hold for patterns applied in turn."""
+
+    assumption_1: bool | None
+    """All three, which is sufficient and not necessary; ``None`` if the Hamiltonian path is not
+    known and the others hold."""
+    self_loops: bool
+    """Condition 1."""
+    hamiltonian_path: bool | None
+    """Condition 2."""
+    layers: int | None
+    """The s of condition 3; ``None`` if not all tokens reach all."""
+    reasons: tuple[str, ...]
+    """What fails or is not known, condition by condition."""
+    patterns: int
+    """How many there are, p."""
+    rectangles: int
+    """How many of them Eq. 5 of SBM-Transformer can give probability 1, see :func:`is_rectangle`"""
+    reach: np.ndarray
+    """float64 ``[layers run]``, the share of (query, key) pairs reached after each layer."""
+
+
+@dataclass(frozen=True)
+class DiffusionUniversality(Result):
+    """What Diffuser's Theorem 1 assumes of its pattern, and what its proof adds."""
+
+    assumption_1: bool | None
+    """Self-loops, connected, a Hamiltonian path; not necessary either."""
+    self_loops: bool
+    connected: bool
+    """With direction forgotten."""
+    hamiltonian_path: bool | None
+    global_first_token: bool | None
+    """Whether a path begins at a token that all others attend to, and that attends to them."""
+    enough_hops: bool
+    """More hops than tokens."""
+    reasons: tuple[str, ...]
+    """What fails or is not known."""
+
+
+def universality(
+    graphs: Sequence[GraphLike], *, time_limit: float = 30., seed: int = 0,
+    max_layers: int = 10_000,
+) -> Universality:
+    r"""Conditions 1 to 3 of Assumption 1 for p patterns that layers apply in turn.
+
+    1. Every token attends to itself in every pattern: :math:`i \in \mathcal{A}_i^l`.
+    2. The union of the patterns has a Hamiltonian path:
+       :math:`\gamma(i) \in \bigcup_l \mathcal{A}_{\gamma(i + 1)}^l`.
+    3. After s layers every token has information from all:
+
+       .. math::
+           s = \min\{t \mid \mathcal{S}_i^t = [n] \text{ for all } i\}, \quad
+           \mathcal{S}_i^1 = \mathcal{A}_i^1, \quad \mathcal{S}_i^t =
+           \bigcup_{j \in \mathcal{A}_i^{(t - 1) \bmod p + 1}} \mathcal{S}_j^{t - 1}.
+
+       SBM-Transformer prints :math:`\mathcal{A}_k^1` for :math:`\mathcal{A}_i^1`.
+
+    They are sufficient, together with enough width and layers, for masks that are fixed. They are
+    not necessary: ``False`` says that this proof does not apply, not that no other does. Without
+    condition 1 full attention less its diagonal is universal for more than two tokens
+    (SparseBERT, Theorem 1).
+
+    Args:
+        graphs: One graph for each of the p patterns, all on the same n tokens, each as
+            :func:`analysis.graphs.as_graph` takes it.
+        time_limit (float): Seconds for the Hamiltonian path.
+        seed (int): Seed of that search.
+        max_layers (int): After how many layers to give up on condition 3. Reach that repeats
+            itself is noticed earlier.
+
+    Returns:
+        Universality.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: There are no graphs, they differ in size or have not as many keys as queries,
+            or a number is out of range.
+
+    Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1;
+    SBM-Transformer, App. A. That self-loops are not necessary: Shi et al., "SparseBERT" (2021),
+    Sec. 3.2, Theorem 1.
+
+    Example:
+        >>> from analysis.universality import lemma_2, universality
+        >>> patterns = lemma_2(clusters=4)
+        >>> result = universality([pattern.build(16) for pattern in patterns])
+        >>> result.assumption_1, result.layers, result.rectangles
+        (True, 5, 2)
+    """
+    graphs = _same_tokens(graphs)
+    check_count('max_layers', max_layers)
+    union = graphs[0]
+    for graph in graphs[1:]:
+        union = union | graph
+    path = hamiltonian_path(union, time_limit=time_limit, seed=seed)
+    layers, reach, unreached = layers_to_reach_all(graphs, max_layers)
+    without_loop = [number for number, graph in enumerate(graphs, start=1)
+                    if not _has_self_loops(graph)]
+    reasons = [f'condition 1: pattern {", ".join(map(str, without_loop))} lacks self-loops'
+               if without_loop else None,
+               f'condition 2: {path.reason}' if path.reason else None,
+               f'condition 3: {unreached}' if unreached else None]
+    return Universality(
+        assumption_1=_all(not without_loop, path.exists, layers is not None),
+        self_loops=not without_loop, hamiltonian_path=path.exists, layers=layers,
+        reasons=tuple(filter(None, reasons)), patterns=len(graphs),
+        rectangles=sum(map(is_rectangle, graphs)), reach=reach)
+
+
+def diffusion_universality(
+    graph: GraphLike, *, hops: int = 5, time_limit: float = 30., seed: int = 0,
+) -> DiffusionUniversality:
+    r"""What Diffuser's Theorem 1 asks of one pattern, which diffusion applies K times a layer.
+
+    Its Assumption 1 has two parts: all tokens attend to themselves; the graph is connected and
+    has a Hamiltonian path :math:`\gamma`. The proof of Lemma 8 adds two: :math:`\gamma(1)` is a
+    global token, and K exceeds the number of tokens, so that one layer carries information along
+    the whole path. Diffuser's own K = 5 is therefore outside of what is proved, at any length of
+    interest.
+
+    Args:
+        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        hops (int): Number of diffusion steps, K.
+        time_limit (float): Seconds for each search for a Hamiltonian path.
+        seed (int): Seed of that search.
+
+    Returns:
+        DiffusionUniversality.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The graph has not as many keys as queries, or a number is out of range.
+
+    Source: Feng et al., "Diffuser" (2023), Assumption 1, Theorem 1, and Lemma 8 in App. C.
+    """
+    graph, = _same_tokens([graph])
+    check_count('hops', hops)
+    n = graph.num_queries
+    search = {'time_limit': time_limit, 'seed': seed}
+    path = hamiltonian_path(graph, **search)
+    components = connected_components(graph.to_scipy(), directed=False)[0] if n else 0
+    has_loops, is_connected = _has_self_loops(graph), components <= 1
+    begins_globally = path.exists and _begins_at_global_token(graph, search)
+    reasons = [None if has_loops else 'it lacks self-loops',
+               None if is_connected else f'it falls into {components} components',
+               path.reason,
+               None if begins_globally else 'no path is known to begin at a global token',
+               None if hops > n else f'the proof needs more hops than the {n} tokens']
+    return DiffusionUniversality(
+        assumption_1=_all(has_loops, is_connected, path.exists), self_loops=has_loops,
+        connected=is_connected, hamiltonian_path=path.exists,
+        global_first_token=begins_globally, enough_hops=hops > n,
+        reasons=tuple(filter(None, reasons)))
+
+
+def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
+    """Whether some Hamiltonian path begins at a global token: where no edge enters, it must."""
+    n = graph.num_queries
+    other = graph.without_self_loops()
+    is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)
+    answers = []
+    for token in is_global.nonzero().flatten().tolist():
+        kept = other.query != token
+        without_entry = BipartiteGraph(torch.stack([other.key[kept], other.query[kept]]), n)
+        answers.append(hamiltonian_path(without_entry, **search).exists)
+        if answers[-1]:
+            return True
+    return None if None in answers else False
+
+
+def _has_self_loops(graph: BipartiteGraph) -> bool:
+    return int((graph.key == graph.query).sum()) == graph.num_queries
+
+
+def _all(*conditions: bool | None) -> bool | None:
+    if any(condition is False for condition in conditions):
+        return False
+    return None if None in conditions else True
+
+
+def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
+    if not isinstance(graphs, list | tuple):
+        raise TypeError(f"'graphs' must be a list, one graph for each pattern (got "
+                        f"{type(graphs).__name__})")
+    graphs = [_one_block(as_graph(graph)) for graph in graphs]
+    if not graphs:
+        raise ValueError("'graphs' is empty; give one graph for each pattern")
+    for graph in graphs:
+        if graph.num_queries != graph.num_keys or graph.num_keys != graphs[0].num_keys:
+            raise ValueError(f"'graphs' must all have the same number of keys and queries (got "
+                             f"{graph} beside {graphs[0].num_queries} tokens)")
+    return graphs
+
+
+def _one_block(graph: BipartiteGraph) -> BipartiteGraph:
+    edge_index = torch.stack([graph.key, graph.query]).cpu()
+    return BipartiteGraph(edge_index, graph.num_queries, graph.num_keys, validate=False)

@@ -1,0 +1,1 @@
+"""Readers, generators and batches that tasks share."""

@@ -1,0 +1,366 @@
+r"""Text to learn a language from: files, folders, data sets, and a corpus every machine has.
+
+    python -m experiments.data.text.corpus --out data/docs
+
+collects the documentation of the Python standard library and of the installed packages: several
+megabytes of English, in ``train.txt`` and ``val.txt``, with the counts in ``sources.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from inspect import cleandoc
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.runs.command import run_or_exit
+
+Document = list[str]  # its sentences
+HELD_OUT_SHARE = 0.05
+
+
+def read_documents(path: str | Path) -> Iterator[Document]:
+    """The documents of a corpus, one after the other, each a list of sentences.
+
+    ``path`` is a text file, a folder of text files (``*.txt``, in the order of their names), or a
+    folder that Hugging Face's ``save_to_disk`` wrote (its ``train`` split, if it has splits; each
+    row's ``text`` is a document).
+
+    A text file of which at least half of the lines end a sentence is in BERT's format: line breaks
+    separate sentences, blank lines separate documents. Any other text file is one document, whose
+    lines are joined before they are cut into sentences.
+
+    Raises:
+        ValueError: There is no text, or it is not UTF-8, or a data set has no column ``text``.
+    """
+    path = Path(path)
+    if (path / 'state.json').exists() or (path / 'dataset_dict.json').exists():
+        yield from _read_data_set(path)
+        return
+    for file in text_files(path):
+        try:
+            yield from _read_text_file(file)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"'corpus' must be text in UTF-8 ({file}: {error})") from error
+
+
+def text_files(path: Path) -> list[Path]:
+    """``path`` itself, or the text files in it.
+
+    Raises:
+        ValueError: There are none.
+    """
+    files = sorted(path.rglob('*.txt')) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise ValueError(f"'corpus' must be a text file, a folder of *.txt files, or a data set "
+                         f"saved by save_to_disk (there is none at {path})")
+    return files
+
+
+def is_held_out(document: Document) -> bool:
+    """Whether a document is for development: one in twenty, chosen by what it says."""
+    digest = blake2b('\n'.join(document).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64
+
+
+def split_sentences(text: str) -> list[str]:
+    """Cuts prose after each full stop, question or exclamation mark that ends a sentence."""
+    sentences, start = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        last_word = text[start:end.start() + 1].rsplit(maxsplit=1)[-1].lower().lstrip('("\'')
+        if last_word in _ABBREVIATIONS or re.fullmatch(r'[a-z]\.', last_word):
+            continue
+        sentences.append(text[start:end.end()].strip())
+        start = end.end()
+    return [*sentences, *filter(None, [text[start:].strip()])]
+
+
+_SENTENCE_END = re.compile(r'[.!?]["\')\]]*\s+(?=["\'(\[]*[A-Z0-9])')
+_ABBREVIATIONS = {'e.g.', 'i.e.', 'cf.', 'vs.', 'etc.', 'fig.', 'eq.', 'sec.', 'no.', 'pp.', 'vol.',
+                  'dr.', 'mr.', 'mrs.', 'st.', 'al.', 'resp.', 'approx.', 'inc.'}
+_ENDS_SENTENCE = re.compile(r'[.!?:;]["\')\]]*$')
+
+
+def _read_text_file(path: Path) -> Iterator[Document]:
+    with path.open(encoding='utf-8') as file:
+        sample = [line for line in map(str.rstrip, islice(file, 1000)) if line]
+        file.seek(0)
+        if 2 * sum(bool(_ENDS_SENTENCE.search(line)) for line in sample) < len(sample):
+            yield split_sentences(' '.join(file.read().split()))
+            return
+        document: Document = []
+        for line in file:
+            if line.strip():
+                document += split_sentences(' '.join(line.split()))
+            elif document:
+                yield document
+                document = []
+        if document:
+            yield document
+
+
+def _read_data_set(path: Path) -> Iterator[Document]:
+    from datasets import DatasetDict, load_from_disk
+
+    data = load_from_disk(str(path))
+    if isinstance(data, DatasetDict):
+        if 'train' not in data:
+            raise ValueError(f"'corpus' must have a split 'train' ({path} has {', '.join(data)})")
+        data = data['train']
+    if 'text' not in data.column_names:
+        raise ValueError(f"'corpus' must have a column 'text' ({path} has "
+                         f"{', '.join(data.column_names)})")
+    for row in data.select_columns('text'):
+        document = [sentence for line in (row['text'] or '').splitlines() if line.strip()
+                    for sentence in split_sentences(' '.join(line.split()))]
+        if document:
+            yield document
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which becomes ``path`` when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        try:
+            folder.replace(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was faster with the same content
+                raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build_docs(out: Path) -> dict:
+    """Writes the documentation of the installed Python as a corpus, whole or not at all.
+
+    A document is what one module says, docstring after docstring, or one licence. Code, tables and
+    markup are taken out, and so is every sentence that stood before, for licences and inherited
+    docstrings repeat each other.
+
+    Args:
+        out (Path): A folder that does not exist yet, or is empty.
+
+    Returns:
+        The counts that ``sources.json`` holds.
+
+    Raises:
+        ValueError: There is something at ``out``.
+    """
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+    with new_folder(out) as folder:
+        return _write_docs(folder)
+
+
+def _write_docs(folder: Path) -> dict:
+    parts = {'train': Counter(), 'val': Counter()}
+    packages: Counter[str] = Counter()
+    with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
+            (folder / 'val.txt').open('w', encoding='utf-8') as val:
+        for package, document in distinct(installed_documents()):
+            part, file = ('val', val) if is_held_out(document) else ('train', train)
+            words = sum(len(sentence.split()) for sentence in document)
+            parts[part].update(documents=1, sentences=len(document), words=words)
+            packages[package] += words
+            file.write('\n'.join(document) + '\n\n')
+    counts = {**parts, 'python': sys.version.split()[0],
+              'words_of_package': dict(packages.most_common())}
+    (folder / 'sources.json').write_text(json.dumps(counts, indent=2) + '\n')
+    return counts
+
+
+def installed_documents() -> Iterator[tuple[str, Document]]:
+    """The package, and the sentences, of every module and licence in a fixed order."""
+    paths = sysconfig.get_paths()
+    roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
+    files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
+             if _is_source(file.relative_to(root)) and file.is_file()]
+    for root, file in tqdm(files, desc='reading documentation', unit=' files', disable=None):
+        read = _docstrings if file.suffix == '.py' else _whole_text
+        package = 'python' if root == Path(paths['stdlib']) else file.relative_to(root).parts[0]
+        yield package.removesuffix('.py'), [sentence for text in read(file)
+                                            for sentence in english_sentences(text)]
+
+
+def _is_source(path: Path) -> bool:
+    folders = path.parts[:-1]
+    if folders[:1] in {('site-packages',), ('idlelib',), ('lib2to3',)}:
+        return False
+    if path.suffix == '.py':
+        is_test = any(part in {'test', 'tests', 'testing'} for part in folders)
+        return not is_test and not path.name.startswith('test_')
+    return path.name.upper().startswith(('LICENSE', 'LICENCE', 'COPYING', 'NOTICE'))
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """The docstrings of a source file, which is parsed and never run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # other people's escape sequences
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in _definitions(tree):
+        docstring = ast.get_docstring(node, clean=False)
+        if docstring:
+            yield cleandoc(docstring)
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+    """Module, classes and functions in the order of the file."""
+    yield node
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _definitions(child)
+
+
+def _whole_text(path: Path) -> Iterator[str]:
+    try:
+        yield path.read_text(encoding='utf-8')
+    except UnicodeDecodeError:
+        return
+
+
+def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    """Leaves out each sentence that an earlier document has, and what is then too short."""
+    seen: set[bytes] = set()
+    for package, document in documents:
+        fresh = []
+        for sentence in document:
+            letters = re.sub('[^a-z]', '', sentence.lower())
+            key = blake2b(letters.encode(), digest_size=8).digest()
+            if key not in seen:
+                seen.add(key)
+                fresh.append(sentence)
+        if len(fresh) >= 2:
+            yield package, fresh
+
+
+def english_sentences(text: str) -> list[str]:
+    """The sentences of English in a docstring or licence; code, tables and lists of names fall out.
+
+    Example:
+        >>> english_sentences('''Returns the :class:`Mask` of a *head*.
+        ...
+        ... >>> Mask()
+        ...
+        ... x : int
+        ...     The number of rows, e.g. one. It must be positive.''')
+        ['Returns the Mask of a head.', 'The number of rows, e.g. one.', 'It must be positive.']
+    """
+    return [sentence for block in _blocks(text) for sentence in split_sentences(_plain(block))
+            if _is_english(sentence)]
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Lines that belong together, joined: one indentation, no other list item, no code between."""
+    block: list[str] = []
+    item_indent = 0
+    block_indent: int | None = None  # of a list item, the second line's
+    code_indent: int | None = None  # what is indented deeper is code
+    for line in [*text.expandtabs().splitlines(), '']:
+        bare = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if bare and code_indent is not None:
+            if indent > code_indent:
+                continue
+            code_indent = None
+        item = _ITEM.match(bare)
+        if block and block_indent is None and indent > item_indent:
+            block_indent = indent
+        if _UNDERLINE.fullmatch(bare) and len(block) == 1:
+            block = []  # it was a heading
+        if block and (not bare or item or indent != block_indent):
+            yield ' '.join(block)
+            block = []
+        if not bare or bare.startswith(('>>>', '...', '@', '#!')) or _RULE.fullmatch(bare):
+            continue
+        if bare.startswith('.. '):
+            code_indent = None if _NOTE.match(bare) else indent
+            continue
+        if bare.endswith('::'):
+            code_indent, bare = indent, bare[:-1]
+        if item:
+            item_indent, block_indent, bare = indent, None, bare[item.end():]
+        elif not block:
+            block_indent = indent
+        block.append(bare)
+
+
+_UNDERLINE = re.compile(r'([-=~^"\'*+#_.])\1{2,}')
+_RULE = re.compile(r'[-=~^"\'*+#_|.: ]{3,}|[|+].*')
+_NOTE = re.compile(r'\.\. (note|warning|seealso|versionadded|versionchanged|deprecated)')
+_ITEM = re.compile(r'([-*+•#]|\(?[0-9a-z]{1,2}[.)]|:\w+[^:]*:'
+                   r'|\*{0,2}\w+(, \*{0,2}\w+)*( ?\([^)]*\))?:)\s+')
+
+
+def _plain(text: str) -> str:
+    """Takes the markup of ReST and Markdown out of running text."""
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
+    return ' '.join(text.split())
+
+
+_MARKUP = [(re.compile(pattern), replacement) for pattern, replacement in [
+    (r':[\w:+-]+:`~?[\w.]*?([\w ]+?)(\(\))?(\s*<[^>`]*>)?`', r'\1'),  # :class:`~package.Name`
+    (r'`([^`<]+?)\s*<[^>`]*>`_*', r'\1'),  # `text <address>`_
+    (r'\[([^]]+)\]\([^)]*\)', r'\1'),  # [text](address)
+    (r'``?([^`]+)``?_*', r'\1'),
+    (r'\[[\w#]+\]_', ''),  # [1]_
+    (r'(?<!\w)\*\*?([^*\s][^*]*)\*\*?(?!\w)', r'\1'),
+]]
+
+
+def _is_english(sentence: str) -> bool:
+    """Whether it starts and ends as a sentence does, and is nearly all plain words."""
+    words = sentence.split()
+    if not 4 <= len(words) <= 100 or not re.match(r'["\'(]*[A-Z]', sentence):
+        return False
+    if not re.search(r'[.!?]["\')]*$', sentence) or re.search(r'[{}<>=\\|@$~^`]|://', sentence):
+        return False
+    plain = sum(bool(_PLAIN_WORD.fullmatch(word)) or word.lower().strip('(,') in _ABBREVIATIONS
+                for word in words)
+    return plain >= 0.85 * len(words)
+
+
+_PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
+                         r'["\')\]]*[.,;:!?]*["\')\]]*')
+
+
+def main() -> None:
+    from jsonargparse import CLI
+
+    def collect(out: str = 'data/docs') -> None:
+        """Collects the documentation of the installed Python into a corpus.
+
+        Args:
+            out: The folder to make.
+        """
+        counts = build_docs(Path(out))
+        for part in ('train', 'val'):
+            print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
+                  f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
+        print(f'written to {out}')
+
+    CLI(collect)
+
+
+if __name__ == '__main__':
+    run_or_exit(main)

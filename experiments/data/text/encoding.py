@@ -1,0 +1,204 @@
+"""A corpus as token ids in memory-mapped files, and the sequences that are cut from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from numba import njit
+from tqdm import tqdm
+
+from experiments.data.text.corpus import Document, is_held_out, new_folder, read_documents
+from graphattn._files import write_whole
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PARTS = ('train', 'val')
+DOCUMENTS_AT_ONCE = 256
+
+
+class EncodedCorpus:
+    """One part of a corpus, read from the disk as it is needed.
+
+    Args:
+        folder (Path): What :func:`encode_corpus` wrote for the part.
+
+    Attributes:
+        tokens (np.ndarray): Ids of all sentences, one after the other.
+        sentence_ptr (np.ndarray): Where each sentence begins, int64 ``[num_sentences + 1]``.
+        document_ptr (np.ndarray): The first sentence of each document, int64
+            ``[num_documents + 1]``.
+        counts (np.ndarray): How often each token occurs, int64 ``[vocab_size]``.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        layout = json.loads((folder / 'layout.json').read_text())
+        self.counts = np.load(folder / 'counts.npy', allow_pickle=False)
+        self.tokens, self.sentence_ptr, self.document_ptr = (
+            _memory_map(folder / f'{name}.bin', dtype) for name, dtype in layout.items())
+
+    def __reduce__(self) -> tuple:
+        # A process that loads data opens the files itself.
+        return EncodedCorpus, (self.folder,)
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_ptr) - 1
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_ptr) - 1
+
+    def unigram_entropy(self, special: tuple[int, ...]) -> float:
+        """The entropy of the tokens in nats: the loss of the best model without context."""
+        counts = self.counts.astype(np.float64)
+        counts[list(special)] = 0.
+        share = counts[counts > 0] / counts.sum()
+        return float(-(share * np.log(share)).sum())
+
+    def cut(self, target: int, short_share: float, seed: int) -> np.ndarray:
+        """Where the sequences begin, as sentences: int64 ``[num_sequences + 1]``, memory-mapped.
+
+        As BERT's: a sequence takes whole sentences of one document until they hold ``target``
+        tokens or the document ends; in a share ``short_share`` of the sequences, until they hold
+        uniformly 2 to ``target``. Cut once, and kept beside the corpus.
+        """
+        path = self.folder / f'cut-{target}-{short_share}-{seed}.bin'
+        if not path.exists():
+            write_whole(path, lambda temporary: self._cut(temporary, target, short_share, seed))
+        return _memory_map(path, 'int64')
+
+    def _cut(self, path: Path, target: int, short_share: float, seed: int) -> None:
+        rng = np.random.default_rng((seed, target))
+        with path.open('wb') as file:
+            for first in range(0, self.num_documents, 2**16):
+                document_ptr = np.array(self.document_ptr[first:first + 2**16 + 1])
+                sentence_ptr = np.array(self.sentence_ptr[document_ptr[0]:document_ptr[-1] + 1])
+                begin = _cut_documents(document_ptr - document_ptr[0], sentence_ptr, target,
+                                       short_share, rng)
+                file.write((begin + document_ptr[0]).tobytes())
+            file.write(np.int64(self.num_sentences).tobytes())
+
+
+@njit(cache=True)
+def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: int,
+                   short_share: float, rng: np.random.Generator) -> np.ndarray:
+    begin = np.empty(len(sentence_ptr), dtype=np.int64)
+    count = 0
+    for document in range(len(document_ptr) - 1):
+        sentence = document_ptr[document]
+        while sentence < document_ptr[document + 1]:
+            begin[count] = sentence
+            count += 1
+            size = rng.integers(2, target + 1) if rng.random() < short_share else target
+            first = sentence_ptr[sentence]
+            while (sentence < document_ptr[document + 1]
+                   and sentence_ptr[sentence] - first < size):
+                sentence += 1
+    return begin[:count]
+
+
+def corpus_key(path: Path, tokenizer: str) -> str:
+    """Names what encoding gives: the corpus's files, their sizes and times, and the tokenizer.
+
+    Args:
+        path (Path): A corpus, as :func:`read_documents` takes it.
+        tokenizer (str): Anything that stands for the tokenizer, such as its JSON.
+    """
+    files = sorted(path.rglob('*')) if path.is_dir() else [path]
+    seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in files if file.is_file()]
+    return blake2b(json.dumps([seen, tokenizer]).encode(), digest_size=12).hexdigest()
+
+
+def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the parts of a corpus into ``folder``, whole or not at all.
+
+    The documents pass through once, a few hundred at a time.
+
+    Args:
+        path (Path): A corpus, as :func:`read_documents` takes it.
+        tokenizer (tokenizers.Tokenizer): What makes ids of a sentence.
+        folder (Path): Will hold ``train`` and ``val``, for :class:`EncodedCorpus`.
+
+    Raises:
+        ValueError: The corpus cannot be read, or a part of it would be empty.
+    """
+    # Said outright, for otherwise tokenizers warns of every process that loads data later.
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'true')
+    vocab_size = tokenizer.get_vocab_size()
+    with new_folder(folder) as temporary:
+        writers = {part: _PartWriter(temporary / part, vocab_size) for part in PARTS}
+        documents = iter(tqdm(read_documents(path), desc='encoding the corpus',
+                              unit=' documents', disable=None))
+        while some := list(islice(documents, DOCUMENTS_AT_ONCE)):
+            for document, ids in zip(some, _encode(some, tokenizer)):
+                writers['val' if is_held_out(document) else 'train'].write(ids)
+        for writer in writers.values():
+            writer.close()
+        if not all(writer.num_documents for writer in writers.values()):
+            counts = ' and '.join(f'{writer.num_documents} for {part}'
+                                  for part, writer in writers.items())
+            raise ValueError(f"'corpus' must have documents for training and for development, of "
+                             f"which one in twenty is (got {counts} from {path}); separate the "
+                             f"documents of a file by blank lines")
+
+
+def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
+    """The ids of each sentence of each document."""
+    sentences = [sentence for document in documents for sentence in document]
+    encoded = iter(tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
+    for document in documents:
+        yield [ids for _ in document if (ids := next(encoded).ids)]
+
+
+class _PartWriter:
+    """Appends documents to the files of one part."""
+
+    def __init__(self, folder: Path, vocab_size: int):
+        folder.mkdir()
+        self.folder = folder
+        self.dtype = 'uint16' if vocab_size <= 2**16 else 'uint32'
+        self.counts = np.zeros(vocab_size, dtype=np.int64)
+        self.num_tokens = self.num_sentences = self.num_documents = 0
+        self.tokens, self.sentence_ptr, self.document_ptr = (
+            self._open(name) for name in ('tokens', 'sentence_ptr', 'document_ptr'))
+
+    def write(self, sentences: list[list[int]]) -> None:
+        if not sentences:
+            return
+        tokens = np.concatenate(sentences).astype(self.dtype)
+        sizes = np.array([len(ids) for ids in sentences], dtype=np.int64)
+        begin = self.num_tokens + np.cumsum(sizes) - sizes
+        self.tokens.write(tokens.tobytes())
+        self.sentence_ptr.write(begin.tobytes())
+        self.document_ptr.write(np.int64(self.num_sentences).tobytes())
+        self.counts += np.bincount(tokens, minlength=len(self.counts))
+        self.num_tokens += len(tokens)
+        self.num_sentences += len(sentences)
+        self.num_documents += 1
+
+    def close(self) -> None:
+        self.sentence_ptr.write(np.int64(self.num_tokens).tobytes())
+        self.document_ptr.write(np.int64(self.num_sentences).tobytes())
+        for file in (self.tokens, self.sentence_ptr, self.document_ptr):
+            file.close()
+        np.save(self.folder / 'counts.npy', self.counts)
+        layout = {'tokens': self.dtype, 'sentence_ptr': 'int64', 'document_ptr': 'int64'}
+        (self.folder / 'layout.json').write_text(json.dumps(layout) + '\n')
+
+    def _open(self, name: str) -> BinaryIO:
+        return (self.folder / f'{name}.bin').open('wb')
+
+
+def _memory_map(path: Path, dtype: str) -> np.ndarray:
+    # As a plain array, for np.memmap makes a new object of each slice, which doubled the time.
+    return np.asarray(np.memmap(path, dtype=dtype, mode='r'))

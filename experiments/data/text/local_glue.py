@@ -1,0 +1,184 @@
+r"""Tasks in GLUE's file formats from text that every machine has, where GLUE itself is not at hand.
+
+    python -m experiments.data.text.local_glue --out data/local_glue
+
+They are not GLUE, and results on them are no GLUE results. Sentences come from the documentation of
+the installed Python and its packages, and those for development from documents that
+``experiments.data.text.corpus`` holds out as well:
+
+- ``CoLA``: is a sentence as it was written (1), or were words of it exchanged (0)?
+- ``RTE``: does the second sentence follow the first in its document (``entailment``), or is it
+  from another one (``not_entailment``)?
+- ``SST-2``: is a sentence from torch (1) or from the standard library (0)?
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.text.corpus import Document, distinct, installed_documents, is_held_out
+from experiments.runs.command import run_or_exit
+
+Rows = list[tuple[object, ...]]
+HEADERS = {'CoLA': None, 'RTE': ('index', 'sentence1', 'sentence2', 'label'),
+           'SST-2': ('sentence', 'label')}
+README = """These tasks have the file formats of GLUE's CoLA, RTE and SST-2. They are not GLUE:
+`python -m experiments.data.text.local_glue` made them from the documentation of installed packages.
+"""
+
+
+def build_local_glue(
+    out: Path,
+    documents: Iterable[tuple[str, Document]],
+    num_train: int = 4000,
+    num_dev: int = 1000,
+    seed: int = 0,
+) -> None:
+    """Writes the three tasks, all of them or none.
+
+    Args:
+        out (Path): A folder that does not exist yet, or is empty.
+        documents (Iterable): Pairs of the package and the sentences of a document; no sentence
+            may occur twice.
+        num_train (int): Rows of each ``train.tsv``.
+        num_dev (int): Rows of each ``dev.tsv``.
+        seed (int): Which rows.
+
+    Raises:
+        ValueError: There is something at ``out``, a number is not positive, or the documents do
+            not suffice.
+    """
+    sizes = {'train': num_train, 'dev': num_dev}
+    for part, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"'num_{part}' must be positive (got {size})")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+    parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
+    for package, document in documents:
+        parts['dev' if is_held_out(document) else 'train'].append((package, document))
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f'.{out.name}-'))
+    try:
+        (folder / 'README').write_text(README)
+        for number, (part, size) in enumerate(sizes.items()):
+            rng = np.random.default_rng((seed, number))
+            for task, make in (('CoLA', exchanged_words), ('RTE', following_sentences),
+                               ('SST-2', sources)):
+                _write(folder / task / f'{part}.tsv', make(parts[part], size, rng), HEADERS[task])
+        folder.chmod(0o755)
+        folder.replace(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def exchanged_words(documents: list[tuple[str, Document]], size: int,
+                    rng: np.random.Generator) -> Rows:
+    """CoLA's rows: every other sentence has two neighbouring words exchanged or four shuffled.
+
+    The first and the last word stay, and so do all words but plain ones, whose capitals and marks
+    would tell.
+    """
+    sentences = [sentence for _, document in documents for sentence in document]
+    rows: Rows = []
+    for index in rng.permutation(len(sentences)):
+        label = len(rows) % 2
+        sentence = sentences[index]
+        disturbed = _disturb(sentence.split(), rng)
+        if disturbed is not None:
+            rows.append(('local', label, '' if label else '*',
+                         sentence if label else ' '.join(disturbed)))
+        if len(rows) == size:
+            return _shuffled(rows, rng)
+    raise ValueError(f"'num_train' and 'num_dev' ask for {size} sentences, of which words can be "
+                     f"exchanged, and there are {len(rows)}")
+
+
+def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
+    span = 2 if rng.random() < 0.5 else 4
+    is_plain = [word.isalpha() and word.islower() for word in words]
+    starts = [start for start in range(1, len(words) - span)
+              if all(is_plain[start:start + span]) and len(set(words[start:start + span])) > 1]
+    if not starts or len(words) > 40:
+        return None
+    start = int(rng.choice(starts))
+    old = words[start:start + span]
+    new = old
+    while new == old:
+        new = [old[i] for i in rng.permutation(span)]
+    return [*words[:start], *new, *words[start + span:]]
+
+
+def following_sentences(documents: list[tuple[str, Document]], size: int,
+                        rng: np.random.Generator) -> Rows:
+    """RTE's rows: no sentence comes twice as the first one, or as a true second one."""
+    pairs = [(number, first) for number, (_, document) in enumerate(documents)
+             for first in range(0, len(document) - 1, 2)]
+    if len(pairs) < size or len(documents) < 2:
+        raise ValueError(f"'num_train' and 'num_dev' ask for {size} pairs of sentences, and there "
+                         f"are {len(pairs)}")
+    rows: Rows = []
+    for index, chosen in enumerate(rng.permutation(len(pairs))[:size]):
+        number, first = pairs[chosen]
+        document = documents[number][1]
+        second, label = document[first + 1], 'entailment'
+        if index % 2:
+            other = (number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)
+            second, label = str(rng.choice(documents[other][1])), 'not_entailment'
+        rows.append((document[first], second, label))
+    return [(index, *row) for index, row in enumerate(_shuffled(rows, rng))]
+
+
+def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
+    """SST-2's rows: as many sentences of torch as of the standard library."""
+    rows: Rows = []
+    for label, name in enumerate(('python', 'torch')):
+        sentences = [sentence for package, document in documents if package == name
+                     for sentence in document]
+        wanted = (size + label) // 2
+        if len(sentences) < wanted:
+            raise ValueError(f"'num_train' and 'num_dev' ask for {wanted} sentences of {name}, and "
+                             f"there are {len(sentences)}")
+        rows += [(sentences[index], label)
+                 for index in rng.choice(len(sentences), wanted, replace=False)]
+    return _shuffled(rows, rng)
+
+
+def _shuffled(rows: Rows, rng: np.random.Generator) -> Rows:
+    return [rows[index] for index in rng.permutation(len(rows))]
+
+
+def _write(path: Path, rows: Rows, header: tuple[str, ...] | None) -> None:
+    path.parent.mkdir(exist_ok=True)
+    lines = ['\t'.join(map(str, row)) + '\n' for row in ([header] if header else []) + rows]
+    path.write_text(''.join(lines), encoding='utf-8')
+
+
+def main() -> None:
+    from jsonargparse import auto_cli
+
+    def collect(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 1000,
+                seed: int = 0) -> None:
+        """Makes tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
+
+        Args:
+            out: The folder to make.
+            num_train: Rows for training, of each task.
+            num_dev: Rows for development.
+            seed: Which rows.
+        """
+        build_local_glue(Path(out), distinct(installed_documents()), num_train, num_dev, seed)
+        print(f'{", ".join(HEADERS)}: {num_train} rows for training and {num_dev} for '
+              f'development each, in {out}')
+
+    auto_cli(collect)
+
+
+if __name__ == '__main__':
+    run_or_exit(main)

@@ -1,0 +1,174 @@
+r"""Which package is a piece of documentation from? Long documents that every machine has.
+
+    python -m experiments.data.text.package_docs --out data/cache/package_docs
+
+collects them, one for each module, and prints how many they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.text.corpus import Document as Sentences
+from experiments.data.text.corpus import distinct, installed_documents, new_folder
+from experiments.data.text.document_files import (
+    Collection,
+    Document,
+    DocumentSource,
+    divide,
+    read_json_lines,
+)
+
+MASK = 'package'
+SHORT = 5  # letters; in shorter names, such as pip, other words would be mistaken for them
+
+
+@dataclass(frozen=True)
+class PackageDocs(DocumentSource):
+    """Documentation of installed packages, labelled by package::
+
+        text     Returns the package array of the Fourier coefficients. ...
+        label    numpy
+
+    A document is the English of one module's docstrings; sentences that stand in two modules are
+    in the first one alone. Every package with enough documents is a class, and the standard library
+    is one. The parts are 8/1/1 by what the documents say.
+
+    So that no document prints a label, the names of all classes are replaced by the word "package"
+    in all documents, see :func:`names_pattern`. To replace only a document's own would leave the
+    names of others as a hint.
+
+    Args:
+        path (str): A folder that :func:`build_package_docs` wrote; it is made if there is none.
+        min_words (int): Shorter documents are left out.
+        min_documents (int): Packages of fewer documents are left out.
+        num_classes (int, optional): The packages of the most documents, so many of them, so that
+            the task has as many classes on every machine; all packages if omitted.
+        seed (int): Which split.
+
+    Raises:
+        ValueError: A value is too small, or there are not so many packages.
+    """
+
+    path: str = 'data/cache/package_docs'
+    min_words: int = 200
+    min_documents: int = 20
+    num_classes: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, least in (('min_words', 1), ('min_documents', 1), ('num_classes', 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"'{name}' must be at least {least} (got {value})")
+
+    def read(self) -> Collection:
+        folder = Path(self.path)
+        if not folder.exists():
+            build_package_docs(folder, distinct(installed_documents()))
+        rows = [row for _, row in read_json_lines(folder / 'documents.json')
+                if len(row['text'].split()) >= self.min_words]
+        count = Counter(row['package'] for row in rows)
+        packages = sorted((package for package in count if count[package] >= self.min_documents),
+                          key=lambda package: (-count[package], package))
+        if len(packages) < (self.num_classes or 2):
+            raise ValueError(f"'num_classes' must be at most {len(packages)}, the packages with "
+                             f"{self.min_documents} documents of {self.min_words} words in "
+                             f"{folder} (got {self.num_classes or 'none, which needs 2'}); or "
+                             f"lower 'min_documents' or 'min_words'")
+        classes = tuple(sorted(packages[:self.num_classes]))
+        label = {package: number for number, package in enumerate(classes)}
+        names = json.loads((folder / 'names.json').read_text())
+        pattern = names_pattern(name for package in classes for name in names[package])
+        return Collection(classes, divide(
+            (Document(pattern.sub(MASK, row['text']), label[row['package']])
+             for row in rows if row['package'] in label), self.seed))
+
+
+def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
+    """Writes documents, and the names that their packages go by, whole or not at all.
+
+    Args:
+        out (Path): A folder that does not exist yet.
+        documents (Iterable): Pairs of the package and the sentences of a document.
+    """
+    distributions = packages_distributions()
+    names = {}
+    with new_folder(out) as folder:
+        with (folder / 'documents.json').open('w', encoding='utf-8') as file:
+            for package, sentences in documents:
+                if not package.isidentifier():  # the licences beside a package are in no package
+                    continue
+                names[package] = variants([package, *distributions.get(package, [])])
+                row = {'package': package, 'text': ' '.join(sentences)}
+                file.write(json.dumps(row, ensure_ascii=False) + '\n')
+        (folder / 'names.json').write_text(json.dumps(names, indent=2) + '\n')
+
+
+def variants(names: Iterable[str]) -> list[str]:
+    """What else a name is written like, in small letters.
+
+    Without underscores around it; with a blank, a hyphen, an underscore or nothing between its
+    parts; and without a number at its end.
+
+    Example:
+        >>> variants(['_pytest', 'PIL', 'jinja2', 'torch_geometric'])
+        ['jinja', 'jinja2', 'pil', 'pytest', 'torch geometric', 'torch-geometric', \
+'torch_geometric', 'torchgeometric']
+    """
+    parts = [re.split('[-_.]+', name.lower().strip('_')) for name in names]
+    spelled = {between.join(words) for words in parts for between in (' ', '-', '_', '')}
+    return sorted(spelled | {name.rstrip('0123456789') for name in spelled} - {''})
+
+
+def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """Finds names in a text, in any case.
+
+    A name of at least five letters is found in any word that contains it, as torch is in PyTorch
+    and torchvision; a shorter one only as a word of its own, or its plural.
+
+    Example:
+        >>> pattern = names_pattern(['torch', 'pip'])
+        >>> pattern.sub('package', "PyTorch's pips: torch.nn, torch_geometric and pipelines.")
+        "package's package: package.nn, package and pipelines."
+    """
+    by_length = sorted(set(names), key=lambda name: (-len(name), name))
+    long = '|'.join(re.escape(name) for name in by_length if len(name) >= SHORT)
+    short = '|'.join(re.escape(name) for name in by_length if len(name) < SHORT)
+    found = [rf'\b\w*(?:{long})\w*'] * bool(long) + [rf'\b(?:{short})s?\b'] * bool(short)
+    return re.compile('|'.join(found), re.IGNORECASE)
+
+
+def main() -> None:
+    from jsonargparse import CLI
+
+    def collect(out: str = 'data/cache/package_docs') -> None:
+        """Collects the documentation of the installed packages.
+
+        Args:
+            out: The folder to make; what is there is read.
+        """
+        classes, parts = PackageDocs(out).read()
+        print(f'{len(classes)} classes: {", ".join(classes)}')
+        for part, documents in parts.items():
+            words = [len(document.text.split()) for document in documents]
+            print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
+                  f'longest {max(words):,}')
+
+    CLI(collect)
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except ValueError as error:
+        sys.exit(f'error: {error}')

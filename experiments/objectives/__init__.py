@@ -1,0 +1,10 @@
+"""What a training step minimises, and what is measured of it."""
+
+from experiments.objectives.base import Training
+from experiments.objectives.classification import Classification
+from experiments.objectives.document_classification import DocumentClassification
+from experiments.objectives.fine_tuning import FineTuning
+from experiments.objectives.language_modelling import LanguageModelling
+
+__all__ = ['Classification', 'DocumentClassification', 'FineTuning', 'LanguageModelling',
+           'Training']

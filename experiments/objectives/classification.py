@@ -1,0 +1,63 @@
+"""Training a classifier of sequences or tokens: one step and its metrics."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.data.batch import NO_LABEL, Batch
+from experiments.objectives.base import Training
+from experiments.objectives.densities import densities
+from graphattn import BipartiteGraph
+from graphattn.pair_mask import PairMask
+from graphattn.samplers import density_penalty
+
+
+class Classification(Training):
+    r"""Cross-entropy, plus ``density_weight`` times the mean density of the sampled graphs.
+
+    .. math:: \mathcal{L} + \lambda \mathcal{L}_s
+
+    (SBM-Transformer, Sec. 5.2.) Logs loss, accuracy, and the density of every layer and head.
+
+    Args:
+        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
+        density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
+        **kwargs: Those of :class:`experiments.objectives.Training`.
+    """
+
+    def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
+        super().__init__(model, **kwargs)
+        self.density_weight = density_weight
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss, graphs = self._evaluate(batch, 'train')
+        if self.density_weight > 0.:
+            penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
+            loss = loss + self.density_weight * penalty
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, 'val')
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch, 'test')
+
+    def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
+        loss = F.cross_entropy(logits, batch.label)
+        self.log_pass(stage, batch, loss, logits, graphs)
+        return loss, graphs
+
+    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+                 graphs: list[BipartiteGraph | PairMask]) -> None:
+        """Logs what came of a batch; ``stage`` is train, val or test."""
+        has_label = batch.label != NO_LABEL
+        accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].float().mean()
+        density = {f'{stage}/density/{place}': value
+                   for place, value in densities(graphs, batch.ptr.numel() - 1).items()}
+        options = dict(on_step=False, on_epoch=True, sync_dist=True)
+        self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
+                      batch_size=int(has_label.sum()), **options)
+        self.log_dict(density, batch_size=batch.ptr.numel() - 1, **options)

@@ -1,0 +1,97 @@
+"""Training a classifier of documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from experiments.data.batch import Batch
+from experiments.objectives.classification import Classification
+from experiments.objectives.densities import densities
+from graphattn import BipartiteGraph
+from graphattn._files import write_whole
+from graphattn.pair_mask import PairMask
+
+LAST, BEST = 'last epoch', 'best epoch, chosen on this part'
+STAGES = ('val', 'test')
+
+
+class DocumentClassification(Classification):
+    """Cross-entropy, with accuracy, micro and macro F1 over all documents of a part.
+
+    They are of the whole part, not means over batches or processes. With one label for each
+    document micro F1 is the accuracy; the macro F1 is the mean over the classes. Diffuser's
+    Table S.3 says "average F1" and not which. After the training, the run's folder has
+    ``dev.json`` with the metrics on the development part after the last and the best epoch.
+    Testing is done with the last one, so nothing is chosen on the part that is reported.
+
+    Args:
+        model (nn.Module): A :class:`graphattn.models.SequenceClassifier`, new or pre-trained
+            (:func:`experiments.runs.pretrained.pretrained_classifier`; the data then need the
+            tokenizer of the pre-training).
+        density_weight, **kwargs: As :class:`experiments.objectives.Classification`.
+    """
+
+    def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
+        super().__init__(model, density_weight, **kwargs)
+        self.metrics = nn.ModuleDict({stage: new_metrics(model.num_classes) for stage in STAGES})
+        self.means: dict[str, MeanMetric] = {}
+        self.dev: list[dict[str, float]] = []
+
+    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+                 graphs: list[BipartiteGraph | PairMask]) -> None:
+        if stage == 'train':
+            super().log_pass(stage, batch, loss, logits, graphs)
+            return
+        self.metrics[stage].update(logits.argmax(dim=-1), batch.label)
+        num_documents = batch.label.numel()
+        values = {f'density/{place}': value
+                  for place, value in densities(graphs, num_documents).items()}
+        for name, value in {'loss': loss, **values}.items():
+            # Lightning's own mean over processes is off where they have unequally many documents.
+            self.means.setdefault(name, MeanMetric().to(self.device)).update(value, num_documents)
+
+    def on_validation_epoch_end(self) -> None:
+        values = self._log_metrics('val')
+        if self.trainer.state.fn == 'fit':
+            self.dev.append({'epoch': self.current_epoch + 1, 'step': self.global_step, **values})
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics('test')
+
+    def on_fit_end(self) -> None:
+        if not self.trainer.is_global_zero or not self.dev:
+            return
+        best = max(self.dev, key=lambda row: row['macro_f1'])
+        report = {'classes': self.model.num_classes, LAST: self.dev[-1], BEST: best}
+        text = json.dumps(report, indent=2) + '\n'
+        write_whole(Path(self.trainer.default_root_dir) / 'dev.json',
+                    lambda path: path.write_text(text))
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint['dev'] = self.dev
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.dev = checkpoint['dev']
+
+    def _log_metrics(self, stage: str) -> dict[str, float]:
+        """Logs what was gathered, of all processes, and begins anew."""
+        values = {name: float(mean.compute()) for name, mean in self.means.items()}
+        values |= {name: float(value) for name, value in self.metrics[stage].compute().items()}
+        self.means = {}
+        self.metrics[stage].reset()
+        self.log_dict({f'{stage}/{name}': value for name, value in values.items()})
+        return values
+
+
+def new_metrics(num_classes: int) -> MetricCollection:
+    """Accuracy and F1, of classes that occur among labels or predictions."""
+    return MetricCollection({
+        'accuracy': MulticlassAccuracy(num_classes, average='micro'),
+        'micro_f1': MulticlassF1Score(num_classes, average='micro'),
+        'macro_f1': MulticlassF1Score(num_classes, average='macro')})

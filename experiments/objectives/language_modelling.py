@@ -1,0 +1,80 @@
+"""Pre-training as BERT's: masked tokens and next sentences."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.data.batch import TextBatch
+from experiments.objectives.base import Training
+from experiments.objectives.densities import densities
+from graphattn import BipartiteGraph
+from graphattn.pair_mask import PairMask
+
+
+class LanguageModelling(Training):
+    r"""The losses of masked tokens and of next sentences, and the penalty of masks.
+
+    .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
+
+    (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, the perplexity of the
+    masked tokens, the density of every head, and beside the loss of the masked tokens the entropy
+    of the unigrams, below which no model gets that does not look at the context.
+
+    Args:
+        model (nn.Module): A :class:`graphattn.models.MaskedLanguageModel`.
+        **kwargs: Those of :class:`experiments.objectives.Training`.
+    """
+
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        loss, graphs = self._evaluate(batch, 'train')
+        self.log('step_loss', loss, prog_bar=True, on_step=True)
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'val')
+
+    def test_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'test')
+
+    def on_train_epoch_end(self) -> None:
+        self._log_perplexity('train')
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_perplexity('val')
+
+    def on_test_epoch_end(self) -> None:
+        self._log_perplexity('test')
+
+    def _evaluate(self, batch: TextBatch,
+                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        has_segments = self.model.encoder.segment_embedding is not None
+        token_logits, sequence_logits, graphs = self.model(
+            batch.tokens, batch.ptr, segments=batch.segments if has_segments else None,
+            selected=batch.selected, return_graphs=True)
+        num_selected, num_sequences = batch.target.numel(), batch.ptr.numel() - 1
+        loss = self._loss(f'{stage}/mlm', token_logits, batch.target, num_selected)
+        if sequence_logits is not None:
+            loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
+        self.log(f'{stage}/loss', loss, prog_bar=True, batch_size=num_sequences, **_BY_EPOCH)
+        self.log_dict({f'{stage}/density/{place}': value
+                       for place, value in densities(graphs, num_sequences).items()},
+                      batch_size=num_sequences, **_BY_EPOCH)
+        return loss, graphs
+
+    def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
+        """Cross-entropy, logged with the accuracy; 0 where there is nothing to predict."""
+        loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
+        accuracy = (logits.argmax(dim=-1) == target).sum() / max(1, size)
+        self.log_dict({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, batch_size=size,
+                      **_BY_EPOCH)
+        return loss
+
+    def _log_perplexity(self, stage: str) -> None:
+        loss = self.trainer.callback_metrics[f'{stage}/mlm_loss']
+        self.log(f'{stage}/perplexity', loss.exp())
+        if stage != 'train':
+            self.log(f'{stage}/mlm_loss/unigram_entropy', self.trainer.datamodule.unigram_entropy)
+
+
+_BY_EPOCH = {'on_step': False, 'on_epoch': True, 'sync_dist': True}

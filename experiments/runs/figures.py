@@ -1,0 +1,108 @@
+"""Pictures of a training run."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor, nn
+
+CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
+
+
+def training_curves(history: list[dict[str, float]]) -> Figure:
+    """Every metric by epoch: loss, accuracy, the density of every layer and head, ...
+
+    Args:
+        history (list): One dict of metrics for each epoch, as in metrics.csv.
+    """
+    metrics = list(dict.fromkeys(name.split('/')[1] for name in history[-1] if '/' in name))
+    num_rows = -(-len(metrics) // CURVES_PER_ROW)
+    figure = Figure(figsize=(14, 3.8 * num_rows), layout='constrained')
+    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    epoch = [row['epoch'] + 1 for row in history]
+    for axes, metric in zip(panels, metrics):
+        names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
+        for name in names:
+            stage, _, *place = name.split('/')
+            if place and stage != 'val':
+                continue
+            axes.plot(epoch, [row.get(name, float('nan')) for row in history],
+                      label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
+        axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(1, max(2, epoch[-1])))
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if metric == 'density':  # too many lines for a legend among them
+            axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+        else:
+            axes.legend(fontsize=8)
+    for axes in panels[len(metrics):]:
+        axes.remove()
+    return figure
+
+
+@torch.no_grad()
+def received_attention(
+    model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
+) -> Figure:
+    """How many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
+
+    Args:
+        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
+        images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
+        titles (list): One for each image.
+        shape (tuple): Height and width of an image.
+        draws (int): Number of sampled graphs that a map averages.
+    """
+    was_training = model.training
+    model.eval()
+    num_images, num_pixels = images.shape
+    ptr = torch.arange(num_images * draws + 1, device=images.device) * num_pixels
+    tokens = images.repeat_interleave(draws, dim=0).flatten()
+    graphs = model(tokens, ptr, return_graphs=True)[1]
+    model.train(was_training)
+
+    maps, names = [], []
+    for layer, graph in enumerate(graphs):
+        received = graph.out_degree().view(-1, num_images, draws, *shape).float().mean(dim=2)
+        maps.extend(received / num_pixels)
+        heads = [f'head {h}' for h in range(len(received))] if len(received) > 1 else ['all heads']
+        names.extend(f'layer {layer}\n{head}' for head in heads)
+
+    figure = Figure(figsize=(1.5 * (1 + len(maps)), 1.75 * num_images + 0.6), layout='constrained')
+    rows = figure.subplots(num_images, 1 + len(maps), squeeze=False)
+    highest = max(float(received.max()) for received in maps)
+    for i, row in enumerate(rows):
+        row[0].imshow(images[i].view(shape).cpu().numpy(), cmap='gray')
+        row[0].set_title(titles[i], fontsize=9)
+        for axes, received, name in zip(row[1:], maps, names):
+            picture = axes.imshow(received[i].cpu().numpy(), cmap='viridis', vmin=0, vmax=highest)
+            density = f'{float(received[i].mean()):.1%}'
+            axes.set_title(f'{name}\n{density}' if i == 0 else density, fontsize=9)
+    for axes in rows.flat:
+        axes.set(xticks=[], yticks=[])
+    figure.colorbar(picture, ax=rows, shrink=0.6,
+                    label='share of the queries that attend to the pixel')
+    return figure
+
+
+def mask_probabilities(probability: Tensor) -> Figure:
+    """How probable it is, in each head, that a query attends to a key (SparseBERT, Fig. 2, 5, 6).
+
+    Args:
+        probability (Tensor): P, ``[heads, n, n]``, query over key.
+    """
+    heads = probability.detach().float().cpu().numpy()
+    num_rows = -(-len(heads) // MASKS_PER_ROW)
+    figure = Figure(figsize=(2.6 * MASKS_PER_ROW, 2.8 * num_rows + 0.4), layout='constrained')
+    panels = figure.subplots(num_rows, MASKS_PER_ROW, squeeze=False).flatten()
+    for head, (axes, values) in enumerate(zip(panels, heads)):
+        picture = axes.imshow(values, cmap='viridis', vmin=0, vmax=1)
+        axes.set_title(f'head {head}\n{values.mean():.1%}', fontsize=9)
+        axes.set(xticks=[], yticks=[])
+    for axes in panels[len(heads):]:
+        axes.remove()
+    figure.supxlabel('key', fontsize=9)
+    figure.supylabel('query', fontsize=9)
+    figure.colorbar(picture, ax=panels[:len(heads)].tolist(), shrink=0.7, label='P')
+    return figure

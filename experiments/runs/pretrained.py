@@ -1,0 +1,144 @@
+"""Pre-trained models, taken up again for other tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from torch import nn
+
+from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
+from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
+
+
+def pretrained_classifier(
+    checkpoint: str | Path,
+    num_classes: int,
+    *,
+    source: GraphSource | None = None,
+    freeze_how: Literal['threshold', 'sample', 'top-k'] | None = None,
+    sparsity: float | None = None,
+    pooling: Literal['pooler', 'mean'] = 'pooler',
+    dropout: float = 0.1,
+) -> SequenceClassifier:
+    """The encoder of a masked language model, and its pooler, under a new classification head.
+
+    Args:
+        checkpoint: A checkpoint of :class:`experiments.objectives.LanguageModelling` in its
+            run's folder, where the config.yaml tells the sizes.
+        num_classes (int): Outputs of the head.
+        source (GraphSource, optional): Where the edges come from. If omitted, from where they came
+            in pre-training, except that a learned mask is frozen: it is the same for all examples
+            from now on (SparseBERT, Sec. 4.2).
+        freeze_how (str, optional): How a learned mask is frozen, by ``'threshold'`` if omitted;
+            see :meth:`graphattn.sources.LearnedMaskSource.freeze`.
+        sparsity (float, optional): Goes with ``'top-k'``.
+        pooling (str): ``'pooler'``, or the ``'mean'`` over tokens.
+        dropout (float): Before the head.
+
+    Raises:
+        ValueError: The checkpoint cannot be read or is of something else, ``source`` is for
+            another number of heads, or there is no mask to freeze, but an argument for it.
+    """
+    model, encoder_arguments = _load(Path(checkpoint))
+    if source is not None:
+        encoder = _with_source(model.encoder, encoder_arguments, source)
+        num_frozen = 0
+    else:
+        encoder = model.encoder
+        num_frozen = _freeze_masks(encoder, freeze_how or 'threshold', sparsity)
+    for name, value in (('freeze_how', freeze_how), ('sparsity', sparsity)):
+        if value is not None and num_frozen == 0:
+            raise ValueError(f"'{name}' must be None where no learned mask of the pre-trained "
+                             f"model is used (got {value!r})")
+    classifier = SequenceClassifier(encoder, num_classes, pooling=pooling, dropout=dropout)
+    if pooling == 'pooler':
+        if model.pooler is None:
+            raise ValueError(f"'pooling' must be 'mean': {checkpoint} was trained without a pooler")
+        classifier.pooler.load_state_dict(model.pooler.state_dict())
+    return classifier
+
+
+def roberta(
+    weights: str | Path,
+    model: SequenceClassifier | MaskedLanguageModel,
+    *,
+    tile_positions: bool = True,
+) -> nn.Module:
+    """A model that begins with the weights of a Hugging Face RoBERTa, as Diffuser does (Sec. 4).
+
+    The data need RoBERTa's tokenizer.json.
+
+    Args:
+        weights: Its model.safetensors or pytorch_model.bin, with its config.json beside it.
+        model: What they go into, of its sizes and norm_eps, see
+            :func:`graphattn.models.load_roberta`. A new head stays as it is.
+        tile_positions (bool): A model for longer sequences repeats the positions.
+
+    Raises:
+        ValueError: The files cannot be read, or do not fit the model.
+    """
+    from safetensors.torch import load_file
+
+    config_path = Path(weights).parent / 'config.json'
+    try:
+        state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
+                      else torch.load(weights, weights_only=True, map_location='cpu'))
+        config = json.loads(config_path.read_text())
+    except Exception as error:  # what unpickling, safetensors and JSON may raise
+        raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
+                         f"({error})") from error
+    load_roberta(model, state_dict, config, tile_positions=tile_positions)
+    return model
+
+
+def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
+    """The model, and the arguments that its encoder was built from."""
+    config_path = checkpoint.parent.parent / 'config.yaml'
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--model', type=nn.Module)
+    try:
+        saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
+        config = yaml.safe_load(config_path.read_text())['model']['init_args']['model']
+        model = parser.instantiate(parser.parse_object({'model': config})).model
+        model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
+                               if name.startswith('model.')})
+    except Exception as error:  # what unpickling, YAML, and the classes it names may raise
+        raise ValueError(f"'pretrained' cannot be read: {checkpoint} with {config_path} "
+                         f"({error})") from error
+    if not isinstance(model, MaskedLanguageModel):
+        raise ValueError(f"'pretrained' must be the checkpoint of a masked language model (got "
+                         f"that of a {type(model).__name__}: {checkpoint})")
+    return model, config['init_args']['encoder']['init_args']
+
+
+def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
+    """Puts fixed masks in the place of learned ones and counts them."""
+    # One draw of its own, so that it depends on the run's seed alone.
+    generator = torch.Generator().manual_seed(torch.initial_seed())
+    learned = [(parent, name, child) for parent in encoder.modules()
+               for name, child in parent.named_children() if isinstance(child, LearnedMaskSource)]
+    for parent, name, source in learned:
+        setattr(parent, name, PatternSource(source.freeze(how, sparsity, generator=generator)))
+    return len(learned)
+
+
+def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
+    """A copy of ``encoder`` with another source.
+
+    Without parameters a source would tell every layer the same, so it is asked once for all.
+    """
+    has_parameters = next(source.parameters(), None) is not None
+    sizes = {name: value for name, value in arguments.items()
+             if name not in ('source', 'share_source')}
+    renewed = Encoder(source, **sizes,
+                      share_source=not has_parameters or arguments.get('share_source', False))
+    weights = {name: value for name, value in encoder.state_dict().items()
+               if 'source' not in name.split('.')}
+    missing, unexpected = renewed.load_state_dict(weights, strict=False)
+    assert not unexpected and all('source' in name.split('.') for name in missing)
+    return renewed

@@ -1,0 +1,130 @@
+"""What a training run leaves behind, in one folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import lightning as L
+import torch
+import torch_geometric
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+
+import graphattn
+from experiments.runs.figures import training_curves
+from graphattn._files import write_whole
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes the resolved config.yaml, and refuses a folder that holds the run of another one.
+
+    The same config gives the same run, so it may be written over; a resumed run continues where
+    it was.
+    """
+
+    @rank_zero_only
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if self.already_saved or stage != 'fit':
+            return
+        path = Path(trainer.default_root_dir) / self.config_filename
+        resolved = self.config.clone()
+        # Where a run was taken up is no part of what it is.
+        is_resumed = resolved.pop('ckpt_path', None) is not None
+        config = self.parser.dump(resolved, skip_unset=False)
+        if path.exists() and not is_resumed and path.read_text() != config:
+            raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
+                             f"this one's config; choose another folder or delete that one")
+        write_whole(path, lambda temporary: temporary.write_text(config))
+        self.already_saved = True
+
+
+class RunFolder(Callback):
+    """Writes metrics.csv after each epoch, and summary.json and pictures at the end.
+
+    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete.
+    """
+
+    def __init__(self):
+        self.history: list[dict[str, float]] = []
+        self.seconds = 0.
+
+    def state_dict(self) -> dict:
+        return {'history': self.history, 'seconds': self.seconds}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.history, self.seconds = state_dict['history'], state_dict['seconds']
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            (Path(trainer.default_root_dir) / 'summary.json').unlink(missing_ok=True)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch_start = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.seconds += time.perf_counter() - self._epoch_start
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.history.append({'epoch': trainer.current_epoch, 'step': trainer.global_step,
+                             **metrics})
+        if trainer.is_global_zero:
+            write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        folder = Path(trainer.default_root_dir)
+        test = {name.removeprefix('test/'): float(value)
+                for name, value in trainer.callback_metrics.items() if name.startswith('test/')}
+        density = {name.removeprefix('density/'): value for name, value in test.items()
+                   if name.startswith('density/')}
+        metrics = {name: value for name, value in test.items() if not name.startswith('density/')}
+        summary = {
+            **metrics, 'density': density,
+            'epochs': len(self.history), 'seconds': round(self.seconds, 1),
+            'parameters': sum(p.numel() for p in pl_module.parameters()),
+            'seed': int(os.environ['PL_GLOBAL_SEED']),
+            'processes': trainer.world_size, 'threads': torch.get_num_threads(),
+            'versions': {'python': platform.python_version(), 'graphattn': graphattn.__version__,
+                         'torch': torch.__version__, 'lightning': L.__version__,
+                         'torch_geometric': torch_geometric.__version__},
+        }
+        write_whole(folder / 'summary.json',
+                    lambda path: path.write_text(json.dumps(summary, indent=2) + '\n'))
+        print()
+        for name, value in metrics.items():
+            print(f'test {name:<21} {value:.4f}')
+        for place, value in density.items():
+            print(f'density {place:<18} {value:.1%}')
+        print(f'trained {summary["epochs"]} epochs in {summary["seconds"]:.0f} s')
+        for picture in self._draw(trainer, pl_module):
+            print(f'picture {picture}')
+        print(f'all of it is in {folder}')
+
+    def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
+        figures: dict[str, Figure] = {}
+        if self.history:
+            figures['curves'] = training_curves(self.history)
+        if hasattr(trainer.datamodule, 'figures'):
+            figures.update(trainer.datamodule.figures(pl_module.model))
+        paths = []
+        for name, figure in figures.items():
+            paths.append(Path(trainer.default_root_dir) / f'{name}.png')
+            write_whole(paths[-1], lambda path, figure=figure: figure.savefig(path, dpi=110))
+        return paths
+
+    def _write_metrics(self, path: Path) -> None:
+        columns = list(dict.fromkeys(name for row in self.history for name in row))
+        with path.open('w', newline='') as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(self.history)

@@ -1,0 +1,9 @@
+"""Attention over edges as functions: arguments are validated here, once, and a kernel is chosen."""
+
+from graphattn.functional.attention import attention_weights, edge_attention
+from graphattn.functional.dense import pair_attention
+from graphattn.functional.diffusion import attention_diffusion, heat_teleport
+from graphattn.functional.probability import edge_probability
+
+__all__ = ['attention_diffusion', 'attention_weights', 'edge_attention', 'edge_probability',
+           'heat_teleport', 'pair_attention']

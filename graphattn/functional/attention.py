@@ -1,0 +1,182 @@
+"""Attention along the edges of a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn.functional.checks import check_arguments, check_numbers, check_square
+from graphattn.functional.choose import accumulated, choose, choose_weighing
+from graphattn.functional.diffusion import attention_diffusion
+from graphattn.functional.recursion import is_one_hop, spread_teleport
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels import Backend, LogitTerms
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None = None,
+    edge_gate: Tensor | None = None,
+    hops: int | float = 1,
+    teleport: float | Sequence[float] | Tensor = 0.,
+    scale: float | None = None,
+    dropout_p: float = 0.,
+    return_attention_weights: bool = False,
+    backend: str = 'auto',
+) -> Tensor | tuple[Tensor, Tensor]:
+    r"""Scaled dot-product attention along the edges of a graph.
+
+    .. math::
+        \mathrm{out}_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} \, \mathrm{value}_j, \qquad
+        \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}
+        \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
+        + \mathrm{bias}_{ij} \right)
+
+    This is masked attention (SBM-Transformer, Eq. 3 and 4) in O(edges). A query that attends to
+    no key gives 0, with gradient 0; NaN in a key or value reaches the queries that attend to it
+    and no others.
+
+    Args:
+        query (Tensor): floating ``[num_queries, heads, channels]``.
+        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
+        value (Tensor): ``[num_keys, heads, value_channels]``.
+        graph (BipartiteGraph): The edges, which all heads share. Heads that own a graph each are
+            folded into nodes first (:func:`graphattn.layers.fold_heads`).
+        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits, in
+            the order of ``graph.edge_index``: :meth:`BipartiteGraph.from_edge_index` has the
+            permutation from the order that edges were given in. A query whose keys all have the
+            bias ``-inf`` attends to none of them.
+        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
+        hops (int or float): How many hops values travel by these weights, see
+            :func:`attention_diffusion`; one without a teleport is attention.
+        teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
+        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
+            divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
+        return_attention_weights (bool): Also return the weights that were used.
+        backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
+            ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
+            of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
+            gate); else ``'numba'`` on a CPU, ``'csr'`` where torch has CSR products, and
+            ``'gather'``. ``'gather'`` also inside :mod:`torch.func` and forward-mode derivatives,
+            which no faster backend has; it is the one for second derivatives.
+
+    Returns:
+        Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
+        accumulates in float32. With ``return_attention_weights`` also the weights
+        ``[num_edges, heads]`` in the order of ``graph.edge_index``.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Sizes, devices or values do not fit, or the backend is unknown.
+        ImportError: The backend asked for needs a package that is not installed.
+        NotImplementedError: The backend asked for lacks the derivative that is taken.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import BipartiteGraph, patterns
+        >>> from graphattn.functional import edge_attention
+        >>> query, key, value = torch.randn(3, 1000, 4, 32)
+        >>> graph = (patterns.SlidingWindow(8) | patterns.GlobalTokens(1)).build(1000)
+        >>> edge_attention(query, key, value, graph).shape
+        torch.Size([1000, 4, 32])
+
+        A bias on edges that are given in an order of their own:
+
+        >>> edge_index = torch.tensor([[5, 0, 3], [1, 1, 0]])  # key over query
+        >>> graph, perm = BipartiteGraph.from_edge_index(edge_index, 1000, return_perm=True)
+        >>> bias = torch.tensor([.5, 0., -1.])  # of the edges as they are given
+        >>> edge_attention(query, key, value, graph, edge_bias=bias[perm]).shape
+        torch.Size([1000, 4, 32])
+    """
+    edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
+    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
+    if is_one_hop(hops, teleport):
+        out, weight = _one_hop(query, key, value, graph, terms, backend, return_attention_weights)
+    else:
+        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
+                                    return_attention_weights)
+    return (out, weight.to(query.dtype)) if return_attention_weights else out
+
+
+def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+             backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    kernel = choose(backend, query, key, value, graph, terms, needs_weights=needs_weights)
+    with torch.autocast(graph.device.type, enabled=False):
+        if kernel.attention is not None and not needs_weights:
+            return kernel.attention(query, key, value, graph, terms), None
+        weight = _weigh(kernel, query, key, graph, terms)
+        return kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype), weight
+
+
+def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                  terms: LogitTerms, hops: int | float, teleport: float | Sequence[float] | Tensor,
+                  backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    check_square(graph)
+    spread, kernel = spread_teleport(teleport, hops, value), choose_weighing(backend, graph.device)
+    is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+    with torch.autocast(graph.device.type, enabled=False):
+        if is_plain and kernel.diffused_attention is not None:
+            return kernel.diffused_attention(query, key, value, graph, spread, terms), None
+        weight = _weigh(kernel, query, key, graph, terms)
+    out = attention_diffusion(weight, value, graph, hops=hops, teleport=teleport, backend=backend)
+    return out, weight
+
+
+def _weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms) -> Tensor:
+    weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
+    return F.dropout(weight, terms.dropout_p) if terms.dropout_p > 0 else weight
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    graph: BipartiteGraph,
+    *,
+    edge_bias: Tensor | None = None,
+    edge_gate: Tensor | None = None,
+    scale: float | None = None,
+    dropout_p: float = 0.,
+    backend: str = 'auto',
+) -> Tensor:
+    r"""The weights of :func:`edge_attention` alone.
+
+    .. math::
+        \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}
+        \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
+        + \mathrm{bias}_{ij} \right)
+
+    Args:
+        query (Tensor): floating ``[num_queries, heads, channels]``.
+        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
+        graph (BipartiteGraph): The edges, which all heads share.
+        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
+        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
+        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
+            divided by ``1 - dropout_p``. Applied whenever positive.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which forms no weights.
+
+    Returns:
+        Tensor ``[num_edges, heads]`` in the order of ``graph.edge_index``, float32 for half
+        precision.
+
+    Raises:
+        TypeError, ValueError, ImportError: As :func:`edge_attention`.
+
+    Source: Diffuser, Eq. S.5.
+    """
+    edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
+    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
+    kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
+    with torch.autocast(graph.device.type, enabled=False):
+        return _weigh(kernel, query, key, graph, terms)

@@ -1,0 +1,134 @@
+"""What arguments are checked for, once: kernels take them as they are."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_floating, check_ptr
+from graphattn.graph import BipartiteGraph
+from graphattn.pair_mask import PairMask
+
+
+def check_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    edge_bias: Tensor | None,
+    edge_gate: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Checks the arguments of :func:`edge_attention`; returns bias and gate ready for a kernel."""
+    _check_tensors(query, key, value, graph)
+    return (_check_edge_values('edge_bias', edge_bias, query, graph),
+            _check_edge_values('edge_gate', edge_gate, query, graph))
+
+
+def _check_graph(graph: BipartiteGraph) -> None:
+    if not isinstance(graph, BipartiteGraph):
+        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
+                        f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
+    graph.check_unchanged()
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+    _check_graph(graph)
+    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
+                                           ('key', key, 'keys', graph.num_keys),
+                                           ('value', value, 'keys', graph.num_keys)):
+        check_floating(name, tensor)
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+        if tensor.dim() != 3 or tensor.shape[:2] != (num_nodes, query.shape[1:2].numel()):
+            expected = f'{num_nodes} {nodes}, {query.size(1) if query.dim() > 1 else "?"} heads'
+            raise ValueError(f"'{name}' must be [nodes, heads, channels] with {expected} (got "
+                             f"shape {tuple(tensor.shape)})")
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+    if query.size(1) == 0:
+        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    if key.size(2) != query.size(2):
+        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+
+
+def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
+    _check_graph(graph)
+    check_square(graph)
+    check_floating('value', value)
+    check_floating('alpha', alpha)
+    if value.dim() != 3 or value.size(0) != graph.num_queries:
+        raise ValueError(f"'value' must be [num_tokens, heads, channels] with {graph.num_queries} "
+                         f"tokens (got shape {tuple(value.shape)})")
+    if alpha.shape != (graph.num_edges, value.size(1)):
+        raise ValueError(f"'alpha' must be [num_edges, heads] with {graph.num_edges} edges and "
+                         f"{value.size(1)} heads (got shape {tuple(alpha.shape)})")
+    for name, tensor in (('value', value), ('alpha', alpha)):
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+
+
+def check_square(graph: BipartiteGraph) -> None:
+    """Checks that queries and keys can be the same tokens."""
+    if not graph.is_square:
+        raise ValueError(f"'graph' must have as many keys as queries in every block, for hops "
+                         f"follow one another (got {graph})")
+
+
+def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
+    """Checks what every kind of attention is given besides tensors; returns the scale."""
+    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
+    for name, number in (('dropout_p', dropout_p), ('scale', scale)):
+        if not isinstance(number, Real):
+            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
+    if not 0. <= dropout_p < 1.:
+        raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
+    if not math.isfinite(scale):
+        raise ValueError(f"'scale' must be finite (got {scale})")
+    return scale
+
+
+def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
+                          mask: PairMask) -> None:
+    if not isinstance(mask, PairMask):
+        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); for a graph "
+                        f"there is edge_attention")
+    for name, tensor in (('query', query), ('key', key), ('value', value)):
+        check_floating(name, tensor)
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), mask.heads):
+            raise ValueError(f"'{name}' must be [num_tokens, heads, channels] with "
+                             f"{query.size(0)} tokens and the mask's {mask.heads} heads (got "
+                             f"shape {tuple(tensor.shape)})")
+        if tensor.device != mask.device:
+            raise ValueError(f"'{name}' must be on {mask.device}, where the mask is (got "
+                             f"{tensor.device})")
+    if key.size(2) != query.size(2):
+        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+    check_ptr('ptr', ptr, query.size(0), mask.device)
+
+
+def _check_edge_values(
+    name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
+) -> Tensor | None:
+    """``values`` as ``[num_edges, heads or 1]`` in the dtype of the computation."""
+    if values is None:
+        return None
+    check_floating(name, values)
+    if values.device != query.device:
+        raise ValueError(f"'{name}' must be on {query.device}, where query is (got "
+                         f"{values.device})")
+    if values.shape == (graph.num_edges,):
+        values = values.unsqueeze(1)
+    elif values.shape != (graph.num_edges, query.size(1)):
+        raise ValueError(f"'{name}' must be [num_edges] or [num_edges, heads] with "
+                         f"{graph.num_edges} edges and {query.size(1)} heads (got shape "
+                         f"{tuple(values.shape)})")
+    return values.to(torch.promote_types(query.dtype, torch.float))

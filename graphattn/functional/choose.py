@@ -1,0 +1,128 @@
+"""Which kernel: the one that was asked for, or the fastest that can do what is needed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from graphattn import kernels
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels import Backend, LogitTerms
+
+# By the number of keys, the share of the pairs above which masked dense attention takes less time
+# than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
+# and the dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28
+# and 38 ms at 85 % and 32 and 39 ms at 95 % of 1,024 x 1,024, 688 and 945 ms at 95 % of 4,096 x
+# 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
+# so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
+DENSE_ABOVE = {256: 0.6, 1024: 1.}
+
+
+with suppress(ImportError):  # which is told when it would be used
+    kernels.load('numba')  # now, for code that torch compiles cannot import it
+
+
+def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms, *, needs_weights: bool = False) -> Backend:
+    """The backend for attention.
+
+    Args:
+        name (str): ``'auto'``, or the backend that is asked for.
+        query, key, value, graph, terms: What attends.
+        needs_weights (bool): Whether the weights are wanted too.
+
+    Raises:
+        ValueError: The backend asked for does not run on the graph's device, forms no weights or
+            takes no gate.
+        NotImplementedError: It lacks the derivative that is taken.
+    """
+    if name != 'auto':
+        return _asked_for(name, graph.device, needs_weights, terms.gate is not None)
+    if not needs_weights and terms.gate is None and not in_transform():
+        if _is_faster_dense(query, key, value, graph):
+            return kernels.load('sdpa')
+    return choose_sparse(graph.device)
+
+
+def choose_weighing(name: str, device: torch.device) -> Backend:
+    """The backend for attention in two steps, weights and sums."""
+    if name != 'auto':
+        return _asked_for(name, device, needs_weights=True)
+    return choose_sparse(device)
+
+
+def choose_sparse(device: torch.device) -> Backend:
+    """The fastest backend whose time follows the edges."""
+    return kernels.load('gather' if in_transform() else _fastest_sparse(device.type))
+
+
+def in_transform() -> bool:
+    """Whether forward-mode derivatives are taken, or torch.func is at work: operators of our own
+    have no rules for them."""
+    takes_forward_derivatives = forward_ad._current_level >= 0
+    return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
+
+
+def accumulated(tensor: Tensor) -> Tensor:
+    """In the dtype of sums."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
+
+
+def _asked_for(name: str, device: torch.device, needs_weights: bool,
+               needs_gate: bool = False) -> Backend:
+    backend = kernels.load(name)
+    if needs_weights and not backend.forms_weights:
+        raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
+                         f"one")
+    if needs_gate and not backend.takes_gate:
+        raise ValueError(f"backend {name!r} has no gates; 'auto' and the other backends have")
+    if not backend.is_available(device):
+        raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
+                         f"takes one that does")
+    if not backend.has_all_derivatives and in_transform():
+        raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
+                                  f"for torch.func; 'auto' and 'gather' have")
+    return backend
+
+
+def _is_faster_dense(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> bool:
+    is_complete = guard_or_false(graph.num_edges == graph.num_pairs)
+    if torch.compiler.is_compiling():  # which cannot look at numbers
+        return is_complete and graph.num_blocks == 1
+    if is_complete:
+        return True
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    # Dense products would spread NaN and inf to queries that do not attend to them.
+    return trains and _is_dense(graph) and _are_finite(key, value)
+
+
+def _is_dense(graph: BipartiteGraph) -> bool:
+    keys_per_block = graph.num_keys / max(graph.num_blocks, 1)
+    share = np.interp(np.log(max(keys_per_block, 1)), np.log(list(DENSE_ABOVE)),
+                      list(DENSE_ABOVE.values()))
+    return graph.num_edges > share * graph.num_pairs
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    # One pass: a sum is finite only if all its terms are.
+    return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
+
+
+@cache
+def _fastest_sparse(device_type: str) -> str:
+    device = torch.device(device_type)
+    if device_type == 'cpu':
+        try:
+            return kernels.load('numba').name
+        except ImportError as error:
+            warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
+                          stacklevel=2)
+    return 'csr' if kernels.load('csr').is_available(device) else 'gather'

@@ -1,0 +1,68 @@
+"""What a backend says of itself, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LogitTerms(NamedTuple):
+    """What stands between dot products and weights."""
+
+    bias: Tensor | None = None  # [num_edges, heads or 1], added to logits
+    gate: Tensor | None = None  # [num_edges, heads or 1], multiplies the scaled dot products
+    scale: float = 1.
+    dropout_p: float = 0.
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The functions that a backend has, and what it can take.
+
+    Arguments arrive validated (see :mod:`graphattn.functional`, which documents them); ``query`` is
+    ``[num_queries, heads, channels]``, ``key`` and ``value`` ``[num_keys, heads, channels]``, a
+    weight ``[num_edges, heads]``. A function that a backend lacks is ``None``.
+
+    Args:
+        name (str): What users call it.
+        is_available (Callable): Whether it runs on a ``torch.device``.
+        attention (Callable): ``(query, key, value, graph, terms)`` to the output; no weight is
+            formed, and half precision is taken as it is and accumulated in float32. All other
+            functions compute in the dtype that they are given.
+        attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
+        weighted_sum (Callable): ``(weight, value, graph)`` to the output.
+        attention_diffusion (Callable): ``(weight, value, graph, teleport)``: all hops in one.
+        diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)``: weights,
+            which are not kept, and hops in one.
+        edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
+        takes_gate (bool): Whether logits may be gated.
+        spreads_nan (bool): Whether NaN in a key or value reaches queries that do not attend to it.
+        has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
+            have the gradient of a backward pass.
+    """
+
+    name: str
+    is_available: Callable[[torch.device], bool]
+    attention: Callable | None = None
+    attention_weights: Callable | None = None
+    weighted_sum: Callable | None = None
+    attention_diffusion: Callable | None = None
+    diffused_attention: Callable | None = None
+    edge_dot: Callable | None = None
+    takes_gate: bool = True
+    spreads_nan: bool = False
+    has_all_derivatives: bool = False
+
+    @property
+    def forms_weights(self) -> bool:
+        """Whether weights can be had of it."""
+        return self.attention_weights is not None
+
+
+def everywhere(device: torch.device) -> bool:
+    """Of plain torch."""
+    return True

@@ -1,0 +1,72 @@
+"""Keys of one head, chunk by chunk in the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphattn.kernels.cpu.jit import jit, jit_inline
+from graphattn.kernels.cpu.rows import copy_row, prefetch_row
+
+AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
+
+# The keys of a head are read again and again, and an edge reads and writes all that belongs to its
+# key: key, value and their gradients are put side by side, on one page of memory. Where they come
+# from, other heads stand between them, and they would fall on a few sets of the cache.
+
+
+@jit_inline
+def aligned(num_rows, width, like):
+    """An array that begins at a line of the cache: vectors on two lines take twice as long."""
+    space = np.empty(num_rows * width + 64, like.dtype)
+    skip = -space.ctypes.data % 64 // space.itemsize
+    return space[skip:skip + num_rows * width].reshape(num_rows, width)
+
+
+@jit
+def gather(rows, shift, x, low, head, heads):
+    """Copies one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
+    for j in range(len(rows)):
+        row = (low + j) * heads + head
+        prefetch_row(x, row + 4 * AHEAD * heads)
+        copy_row(rows, j, shift, x, row, 0, x.shape[1])
+
+
+@jit
+def put(x, rows, shift, low, head, heads):
+    """The reverse of ``gather``."""
+    for j in range(len(rows)):
+        row = (low + j) * heads + head
+        prefetch_row(x, row + 4 * AHEAD * heads)
+        copy_row(x, row, 0, rows, j, shift, x.shape[1])
+
+
+@jit
+def keys_per_chunk(channels, num_keys, num_rows, num_edges):
+    """As many keys of so many numbers as the cache holds, or as a row has edges to for its visit to
+    be worth it."""
+    worth_it = num_keys * _EDGES_PER_VISIT * num_rows // max(num_edges, 1)
+    return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
+
+
+_CHUNK = 1 << 18  # numbers, 1 MiB of float32
+_EDGES_PER_VISIT = 16
+
+
+@jit
+def largest_chunk(spans, channels, indptr, key_ptr):
+    largest = 0
+    for span in range(len(spans)):
+        begin, end, block = spans[span, 1], spans[span, 2], spans[span, 3]
+        largest = max(largest, keys_per_chunk(channels, key_ptr[block + 1] - key_ptr[block],
+                                               end - begin, indptr[end] - indptr[begin]))
+    return largest
+
+
+@jit_inline
+def first_from(up, last_key, edge_key, first, last):
+    """The first of a row's edges whose key is not below ``up``."""
+    if up == last_key:
+        return last
+    while first < last and edge_key[first] < up:
+        first += 1
+    return first

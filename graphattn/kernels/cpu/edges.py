@@ -1,0 +1,31 @@
+"""One view of a graph for compiled loops, the same in both directions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+
+class Edges(NamedTuple):
+    """Rows of edges: those of each query, or, transposed, those of each key."""
+
+    indptr: np.ndarray  # where each row's edges begin
+    column: np.ndarray  # the node at the other end of each edge
+    position: np.ndarray  # transposed: where the edge stands in the order by query
+    row_ptr: np.ndarray  # where each block's rows begin
+    column_ptr: np.ndarray  # where each block's columns begin
+
+    @classmethod
+    def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
+                 key_ptr: Tensor) -> Edges:
+        return cls(indptr.numpy(), edge_key.contiguous().numpy(), np.empty(0, np.int32),
+                   query_ptr.numpy(), key_ptr.numpy())
+
+    @classmethod
+    def of_rows(cls, indptr: Tensor, column: Tensor, position: Tensor | None = None) -> Edges:
+        """In one direction, all blocks as one: where heads are apart a row's columns are near."""
+        whole = np.array([0, indptr.numel() - 1])
+        position = np.empty(0, np.int32) if position is None else position.numpy()
+        return cls(indptr.numpy(), column.contiguous().numpy(), position, whole, whole)

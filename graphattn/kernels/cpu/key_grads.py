@@ -1,0 +1,47 @@
+"""Gradients of keys, to which several spans of one head and block add."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.kernels.cpu.edges import Edges
+from graphattn.kernels.cpu.rows import node_rows
+from graphattn.kernels.cpu.schedule import cut
+
+
+class KeyGrads(NamedTuple):
+    """The first span of a head and block writes to the gradients, each later one to rows of its
+    own, which are added last and in order: the same bits whichever thread was faster."""
+
+    grads: list[Tensor]  # [num_keys, heads, channels]
+    shared: list[Tensor]  # [rows, channels]
+    spans: np.ndarray  # their last column says where a span's own rows begin, or -1
+    key_ptr: np.ndarray
+
+    @classmethod
+    def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
+           dtype: torch.dtype) -> KeyGrads:
+        """Places for the gradients of ``inputs``, ``[num_keys, heads, channels]`` each."""
+        spans = cut(edges, shape, spans_per_thread=1)
+        num_keys = np.where(spans[:, 4] == 1, np.diff(edges.column_ptr)[spans[:, 3]], 0)
+        ends = num_keys.cumsum()
+        spans[:, 4] = np.where(spans[:, 4] == 1, ends - num_keys, -1)
+        grads = [x.new_empty(x.shape, dtype=dtype) for x in inputs]
+        shared = [grad.new_empty(int(num_keys.sum()), grad.size(2)) for grad in grads]
+        return cls(grads, shared, spans, edges.column_ptr)
+
+    def targets(self) -> list[np.ndarray | Tensor]:
+        """Where kernels write."""
+        return [*(node_rows(grad, grad.dtype) for grad in self.grads), *self.shared]
+
+    def sums(self) -> list[Tensor]:
+        """The gradients, once all spans are done."""
+        for head, _, _, block, row in self.spans[self.spans[:, 4] >= 0].tolist():
+            first, last = self.key_ptr[block:block + 2].tolist()
+            for grad, shared in zip(self.grads, self.shared):
+                grad[first:last, head] += shared[row:row + last - first]
+        return self.grads

@@ -1,0 +1,78 @@
+"""Rows of numbers in memory: copied, cleared, scaled and added up, a vector at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.kernels.cpu.jit import jit_inline
+from graphattn.kernels.cpu.simd import LANES, load, multiply, multiply_add, prefetch, splat, store
+
+
+def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    return x.detach().to(dtype).contiguous().flatten(0, 1).numpy()
+
+
+@jit_inline
+def whole_vectors(n):
+    """``n`` in whole vectors: what remained of a row would take longer than all of it."""
+    return (n + LANES - 1) // LANES * LANES
+
+
+@jit_inline
+def prefetch_row(x, row):
+    width = x.shape[1]
+    for c in range(0, width, LANES):
+        prefetch(x, row * width + c)
+
+
+@jit_inline
+def multiply_row(x, row, factor):
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, multiply(load(x, row * width + c), many))
+    for c in range(whole, width):
+        x[row, c] *= factor
+
+
+@jit_inline
+def add_row(x, row, factor, y, y_row):
+    """``x[row] += factor * y[y_row]``."""
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        at = row * width + c
+        store(x, at, multiply_add(many, load(y, y_row * width + c), load(x, at)))
+    for c in range(whole, width):
+        x[row, c] += factor * y[y_row, c]
+
+
+@jit_inline
+def dot_of_rows(x, y, row):
+    total = x.dtype.type(0)
+    for c in range(x.shape[1]):
+        total += x[row, c] * y[row, c]
+    return total
+
+
+@jit_inline
+def copy_row(target, row, shift, x, x_row, x_shift, width):
+    at, x_at = row * target.shape[1] + shift, x_row * x.shape[1] + x_shift
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(target, at + c, load(x, x_at + c))
+    for c in range(whole, width):
+        target[row, shift + c] = x[x_row, x_shift + c]
+
+
+@jit_inline
+def clear_row(x, row):
+    width = x.shape[1]
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, splat(x.dtype.type(0)))
+    for c in range(whole, width):
+        x[row, c] = 0

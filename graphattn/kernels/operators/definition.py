@@ -1,0 +1,60 @@
+"""How an operator is made known to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+GRAPH = 'Tensor indptr, Tensor edge_key, Tensor query_ptr, Tensor key_ptr'
+BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
+               'Tensor position')
+
+
+def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
+    """An operator ``graphattn::name`` that changes none of its arguments.
+
+    Args:
+        name (str): Its name.
+        arguments (str): As in torch's schemas.
+        results (str): As in torch's schemas.
+        fake (Callable): Results of the right shapes, without numbers.
+    """
+    arguments = ' '.join(arguments.split())
+    torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
+                         tags=torch.Tag.pt2_compliant_tag)
+    torch.library.register_fake(f'graphattn::{name}', fake)
+    return getattr(torch.ops.graphattn, name).default
+
+
+def differentiate(operator: torch._ops.OpOverload, backward: Callable,
+                  save: Callable) -> None:
+    """Gives an operator its gradients: ``backward(ctx, *grads)`` is a dict by argument."""
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad_of = backward(ctx, *grads)
+        return tuple(grad_of.get(name) if needed else None
+                     for name, needed in zip(names, ctx.needs_input_grad))
+
+    torch.library.register_autograd(operator, in_order, setup_context=save)
+
+
+def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
+    """Makes second derivatives an error, where torch would take them for zero."""
+    def refuse(ctx, *grads: Tensor | None) -> None:
+        raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
+                                  f"backend='gather', which has all")
+
+    torch.library.register_autograd(operator, refuse)
+
+
+def accumulation_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype of sums: float32 for half precision."""
+    return torch.promote_types(tensor.dtype, torch.float)
+
+
+def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
+    """Where a gradient goes: as large as ``like``, or nothing."""
+    return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))

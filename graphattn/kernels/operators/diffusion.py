@@ -1,0 +1,215 @@
+"""Weights of edges, and values that travel several hops by them.
+
+``position`` is the permutation of the edges into the order by key. The three tensors of that order
+are for gradients, and empty where there are none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.kernels.operators.attention import edge_dot
+from graphattn.kernels.operators.definition import (
+    BOTH_ORDERS,
+    accumulation_dtype,
+    define,
+    differentiate,
+    differentiate_no_more,
+    empty_unless,
+)
+
+LOGITS = 'Tensor query, Tensor key, Tensor? bias, Tensor? gate'
+DIFFUSED = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gate, Tensor teleport,
+               {BOTH_ORDERS}, Tensor? seed, float scale, float dropout_p'''
+
+
+# Softmax of the logits over the keys of each query, [heads, num_edges].
+
+
+def _fake_weights(query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+                  indptr: Tensor, edge_key: Tensor, *_) -> Tensor:
+    return query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+
+
+attention_weights = define('attention_weights', f'{LOGITS}, {BOTH_ORDERS}, float scale', 'Tensor',
+                           _fake_weights)
+
+
+def _fake_weights_backward(grad, weight, query, key, bias, gate, *rest) -> tuple[Tensor, ...]:
+    *_, needs_bias, needs_gate = rest
+    return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
+            empty_unless(needs_gate, gate, query))
+
+
+attention_weights_backward = define(
+    'attention_weights_backward',
+    f'Tensor grad, Tensor weight, {LOGITS}, {BOTH_ORDERS}, float scale, bool needs_bias, '
+    f'bool needs_gate', '(Tensor, Tensor, Tensor, Tensor)', _fake_weights_backward)
+differentiate_no_more(attention_weights_backward)
+
+
+def _save_weights(ctx, inputs, output) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(output, *tensors)
+
+
+def _differentiate_weights(ctx, grad: Tensor) -> dict[str, Tensor]:
+    *_, needs_bias, needs_gate = ctx.needs_input_grad[:4]
+    grads = attention_weights_backward(grad, *ctx.saved_tensors, ctx.scale, needs_bias, needs_gate)
+    return dict(zip(('query', 'key', 'bias', 'gate'), grads))
+
+
+differentiate(attention_weights, _differentiate_weights, _save_weights)
+
+
+# Sums of values by weights [heads, num_edges]: one hop, on any graph.
+
+
+def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
+    return value.new_empty(indptr.numel() - 1, *value.shape[1:])
+
+
+weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {BOTH_ORDERS}, '
+                      f'Tensor query_ptr, Tensor key_ptr', 'Tensor', _fake_sum)
+
+
+# Its transpose: what queries have is brought to keys.
+
+
+def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) -> Tensor:
+    return at_query.new_empty(key_indptr.numel() - 1, *at_query.shape[1:])
+
+
+sum_to_keys = define('sum_to_keys', 'Tensor weight, Tensor at_query, Tensor key_indptr, '
+                     'Tensor edge_query, Tensor position', 'Tensor', _fake_sum_to_keys)
+differentiate_no_more(sum_to_keys)
+
+
+def _save_sum(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_sum(ctx, grad: Tensor) -> dict[str, Tensor]:
+    weight, value, indptr, edge_key, *by_key, query_ptr, key_ptr = ctx.saved_tensors
+    needs_weight, needs_value, *_ = ctx.needs_input_grad
+    return {'weight': edge_dot(grad, value, indptr, edge_key, query_ptr, key_ptr).t()
+            if needs_weight else None,
+            'value': sum_to_keys(weight, grad, *by_key) if needs_value else None}
+
+
+differentiate(weighted_sum, _differentiate_sum, _save_sum)
+
+
+# Output [nodes, heads, channels] and, if kept, what hops brought, [hops, heads, nodes, channels].
+
+
+def _fake_diffusion(weight: Tensor, value: Tensor, teleport: Tensor, *rest):
+    return torch.empty_like(value), empty_messages(value, teleport, rest[-1])
+
+
+attention_diffusion = define(
+    'attention_diffusion',
+    f'Tensor weight, Tensor value, Tensor teleport, {BOTH_ORDERS}, bool keep_messages',
+    '(Tensor, Tensor)', _fake_diffusion)
+
+
+# Gradients of weight, value and teleport; empty where not needed.
+
+
+def _fake_diffusion_backward(grad_out, messages, weight, value, teleport, *rest):
+    *_, needs_weight, needs_teleport = rest
+    return (weight.new_empty(weight.shape if needs_weight else 0), torch.empty_like(value),
+            teleport.new_empty(teleport.shape if needs_teleport else 0))
+
+
+attention_diffusion_backward = define(
+    'attention_diffusion_backward',
+    f'Tensor grad_out, Tensor messages, Tensor weight, Tensor value, Tensor teleport, '
+    f'{BOTH_ORDERS}, bool needs_weight, bool needs_teleport', '(Tensor, Tensor, Tensor)',
+    _fake_diffusion_backward)
+differentiate_no_more(attention_diffusion_backward)
+
+
+def _save_diffusion(ctx, inputs, output) -> None:
+    *tensors, _ = inputs
+    _, messages = output
+    ctx.mark_non_differentiable(messages)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(messages, *tensors)
+
+
+def _differentiate_diffusion(ctx, grad_out, _) -> dict[str, Tensor]:
+    if grad_out is None:
+        return {}
+    needs_weight, _, needs_teleport = ctx.needs_input_grad[:3]
+    grads = attention_diffusion_backward(grad_out, *ctx.saved_tensors, needs_weight,
+                                         needs_teleport)
+    return dict(zip(('weight', 'value', 'teleport'), grads))
+
+
+differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
+
+
+# Weights and hops in one: output, log-sum-exp [heads, nodes] and, if kept, what hops brought.
+
+
+def _fake_diffused(query, key, value, bias, gate, teleport, *rest):
+    return (torch.empty_like(value), empty_lse(query),
+            empty_messages(value, teleport, rest[-1]))
+
+
+diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messages',
+                            '(Tensor, Tensor, Tensor)', _fake_diffused)
+
+
+# Gradients of query, key, bias, gate, value and teleport; empty where not needed.
+
+
+def _fake_diffused_backward(grad_out, lse, messages, query, key, value, bias, gate, teleport,
+                            *rest):
+    *_, needs_bias, needs_gate, needs_teleport = rest
+    return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
+            empty_unless(needs_gate, gate, query), torch.empty_like(value),
+            teleport.new_empty(teleport.shape if needs_teleport else 0))
+
+
+diffused_attention_backward = define(
+    'diffused_attention_backward',
+    f'Tensor grad_out, Tensor lse, Tensor messages, {DIFFUSED}, bool needs_weight, '
+    f'bool needs_bias, bool needs_gate, bool needs_teleport',
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
+differentiate_no_more(diffused_attention_backward)
+
+
+def _save_diffused(ctx, inputs, output) -> None:
+    *tensors, ctx.scale, ctx.dropout_p, _ = inputs
+    _, lse, messages = output
+    ctx.mark_non_differentiable(lse, messages)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(lse, messages, *tensors)
+
+
+def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
+    if grad_out is None:
+        return {}
+    needs_query, needs_key, _, needs_bias, needs_gate, needs_teleport = ctx.needs_input_grad[:6]
+    needs_weight = needs_query or needs_key or needs_bias or needs_gate
+    grads = diffused_attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, ctx.dropout_p,
+                                        needs_weight, needs_bias, needs_gate, needs_teleport)
+    return dict(zip(('query', 'key', 'bias', 'gate', 'value', 'teleport'), grads))
+
+
+differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
+
+
+def empty_lse(query: Tensor) -> Tensor:
+    """Log-sum-exp of each head and node, ``[heads, nodes]``."""
+    return query.new_empty(query.size(1), query.size(0), dtype=accumulation_dtype(query))
+
+
+def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
+    """What hops bring, ``[hops, heads, nodes, channels]``, or nothing of it."""
+    nodes, heads, channels = value.shape
+    return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
+                           dtype=accumulation_dtype(value))

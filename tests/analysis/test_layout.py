@@ -1,0 +1,41 @@
+"""How the package of a question is laid out: what is asked, its picture and its command apart."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import analysis
+
+QUESTIONS = [module.name for module in pkgutil.iter_modules(analysis.__path__)
+             if module.ispkg and module.name != 'figures']
+
+ASK = """
+import importlib, sys
+sys.modules |= dict.fromkeys({missing})
+for name in {questions}:
+    importlib.import_module('analysis.' + name)
+from analysis.hamiltonian import hamiltonian_path
+from graphattn.patterns import SlidingWindow
+assert hamiltonian_path(SlidingWindow(1).build(5)).exists
+"""
+
+
+def test_asks_without_pictures_and_commands():
+    script = ASK.format(missing=['matplotlib', 'jsonargparse', 'analysis.command'],
+                        questions=QUESTIONS)
+    result = subprocess.run([sys.executable, '-c', script], text=True, capture_output=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize('name', QUESTIONS)
+def test_every_question_has_the_same_parts(name):
+    package = importlib.import_module(f'analysis.{name}')
+    assert all(hasattr(package, public) for public in package.__all__)
+    question = importlib.import_module(f'analysis.{name}.question')
+    asked = [public for public in package.__all__ if callable(getattr(question, public, None))]
+    assert asked
+    assert callable(importlib.import_module(f'analysis.{name}.drawing').draw)
+    assert callable(importlib.import_module(f'analysis.{name}.__main__').main)

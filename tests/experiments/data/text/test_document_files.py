@@ -1,0 +1,309 @@
+"""Readers of labelled documents: what they read, how they divide it, and what they refuse."""
+
+import gzip
+import json
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from experiments.data.text.document_files import (
+    PARTS,
+    AmazonReviews,
+    Document,
+    Hyperpartisan,
+    Imdb,
+    Newsgroups,
+    divide,
+    part_of,
+    read_json_lines,
+)
+from tests.experiments.document_folders import write_imdb
+
+HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+def write_articles(folder, bodies, labels=None, head=HEAD):
+    """Both files, the labels in another order; gives the arguments of the reader."""
+    labels = labels or {number: 'true' if number % 2 else 'false' for number in bodies}
+    articles = [f'<article id="{number:07d}" title="SECRET">{body}</article>\n'
+                for number, body in bodies.items()]
+    truth = [f'<article id="{number:07d}" hyperpartisan="{label}" url="u"/>\n'
+             for number, label in reversed(labels.items())]
+    for name, lines in (('articles', articles), ('labels', truth)):
+        (folder / f'{name}.xml').write_text(f'{head}<articles>\n{"".join(lines)}</articles>\n')
+    return {name: str(folder / f'{name}.xml') for name in ('articles', 'labels')}
+
+
+BODIES = {number: f'<p>Article {number} says so.</p>' for number in range(1, 41)}
+
+
+def everything(collection):
+    return Counter(document for part in collection.parts.values() for document in part)
+
+
+def test_hyperpartisan_joins_text_and_label_by_id(tmp_path):
+    bodies = {7: '<p>It &amp; he,\n&#8220;so&#8221;&amp;#160;<a href="http://x.y">there</a>.</p>'
+                 '<p>End at https://t.co/1 now.</p>', 12: '<p>Zwölf</p>'}
+    collection = Hyperpartisan(**write_articles(tmp_path, bodies)).read()
+    assert collection.classes == ('not hyperpartisan', 'hyperpartisan')
+    texts = {' '.join(text.split()): label for text, label in everything(collection)}
+    assert texts == {'It & he, “so” there. End at now.': 1, 'Zwölf': 0}
+
+
+def test_hyperpartisans_own_split_is_disjoint_and_keeps_equal_texts_together(tmp_path):
+    bodies = {number: f'<p>Text {number % 150}</p>' for number in range(1, 301)}
+    source = Hyperpartisan(**write_articles(tmp_path, bodies))
+    collection = source.read()
+    assert collection == source.read()
+    texts = {part: {text for text, _ in collection.parts[part]} for part in PARTS}
+    assert len(set().union(*texts.values())) == sum(map(len, texts.values())) == 150
+    assert sum(map(len, collection.parts.values())) == 300
+    assert Hyperpartisan(source.articles, source.labels, seed=1).read() != collection
+
+
+def write_split(folder, split):
+    (folder / 'splits.json').write_text(json.dumps(split))
+    return str(folder / 'splits.json')
+
+
+def test_a_split_file_is_used_as_it_is(tmp_path, recwarn):
+    split = {'test': [3, '0000004'], 'train': [9, 1], 'dev': [2]}
+    source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
+    parts = source.read().parts
+    assert {part: [int(text.split()[1]) for text, _ in parts[part]] for part in PARTS} == {
+        'train': [9, 1], 'dev': [2], 'test': [3, 4]}
+    assert not recwarn
+
+
+def test_a_leaking_split_is_said_to_leak(tmp_path):
+    split = {'train': [1, 2, 3, 4], 'dev': [5, 6], 'test': [2, 3, 5, 7]}
+    source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
+    with pytest.warns(match=r'leaks: 2 of the 4 ids of test are in train, 1 of the 4 ids of test '
+                            r'are in dev; '):
+        assert len(source.read().parts['test']) == 4
+
+
+@pytest.mark.parametrize('split, match', [
+    ({'train': [1], 'dev': [2], 'test': [99]}, 'splits.json: there is no article 99'),
+    ({'train': [1], 'test': [2]}, r'expected lists of ids called train, dev, test \(got train, te'),
+    ({'train': [1], 'dev': 2, 'test': []}, 'expected lists of ids'),
+    ({'train': [1.5], 'dev': [], 'test': []}, r'expected ids of digits \(got 1.5\)'),
+    ([1], r'expected a JSON object \(got list\)'),
+])
+def test_a_split_file_that_does_not_fit(split, match, tmp_path):
+    source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
+    with pytest.raises(ValueError, match=match):
+        source.read()
+
+
+@pytest.mark.parametrize('name, content, match', [
+    ('articles', '<articles>\n<article id="1">\n<p>a</b>', 'line 3: not well-formed XML in UTF-8 '
+                                                          r'\(mismatched tag'),
+    ('articles', '<articles>\n<article id="1"><p>&nbsp;</p></article></articles>',
+     r'line 2: .*\(undefined entity'),
+    ('articles', '<articles>\n<article id="x">a</article></articles>',
+     r"line 2: expected an article with an 'id' of digits \(got 'x'\)"),
+    ('articles', '<articles>\n<article id="1">a</article>\n<article id="01">a</article></articles>',
+     'line 3: article 1 came before'),
+    ('articles', '<articles><article id="1"><article id="2">a</article></article></articles>',
+     'line 1: an article within an article'),
+    ('articles', '<articles>\n\n<article id="1"> <p> </p> </article></articles>',
+     'line 3: an empty document'),
+    ('articles', '<articles>\n<article id="99">a</article></articles>',
+     'line 2: article 99 has no label in'),
+    ('articles', '<articles><article id="1">a</article></articles>',
+     'label of article 2, which is not in'),
+    ('articles', '<articles></articles>', 'holds no articles'),
+    ('labels', '<articles>\n<article id="1" hyperpartisan="maybe"/></articles>',
+     r"line 2: expected hyperpartisan=\"true\" or \"false\" \(got 'maybe'\)"),
+    ('labels', '<articles>\n<article id="1"/></articles>', r'\(got None\)'),
+])
+def test_malformed_xml_is_refused_with_its_line(name, content, match, tmp_path):
+    files = write_articles(tmp_path, BODIES)
+    (tmp_path / f'{name}.xml').write_text(HEAD.strip() + content)
+    with pytest.raises(ValueError, match=match):
+        Hyperpartisan(**files).read()
+
+
+def test_xml_in_another_encoding_is_refused(tmp_path):
+    files = write_articles(tmp_path, BODIES)
+    content = ('<?xml version="1.0" encoding="latin-1"?>\n<articles>\n'
+               '<article id="1">é</article></articles>')
+    (tmp_path / 'articles.xml').write_bytes(content.encode('latin-1'))
+    with pytest.raises(ValueError, match=r'articles.xml, line 3: .* in UTF-8 \(.*invalid token'):
+        Hyperpartisan(**files).read()
+
+
+@pytest.mark.parametrize('declaration', [
+    '<!DOCTYPE a SYSTEM "file:///etc/hostname">', '<!DOCTYPE a [<!ENTITY b SYSTEM "b.txt">]>',
+    '<!DOCTYPE a [<!ENTITY l0 "lol">' + ''.join(
+        f'<!ENTITY l{n + 1} "{f"&l{n};" * 10}">' for n in range(12)) + ']>'])
+def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
+    files = write_articles(tmp_path, {1: '<p>&l12;</p>'}, head=f'{HEAD}{declaration}\n')
+    begin = time.perf_counter()
+    with pytest.raises(ValueError, match='line 2: a document type declaration'):
+        Hyperpartisan(**files).read()
+    assert time.perf_counter() - begin < 1.
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match='labels.xml cannot be read'):
+        Hyperpartisan('articles.xml', str(tmp_path / 'labels.xml')).read()
+    with pytest.raises(ValueError, match="'path' must hold the folder 20news-bydate-train"):
+        Newsgroups(str(tmp_path)).read()
+    with pytest.raises(ValueError, match=r'train/neg: expected a folder of documents'):
+        Imdb(str(tmp_path)).read()
+    with pytest.raises(ValueError, match="'path' cannot be read: .*books.json"):
+        AmazonReviews(str(tmp_path / 'books.json'), 5).read()
+
+
+def write_newsgroups(folder, classes=('alt.atheism', 'sci.space'), num=30):
+    for part in ('train', 'test'):
+        for name in classes:
+            (folder / f'20news-bydate-{part}' / name).mkdir(parents=True)
+            for number in range(num):
+                (folder / f'20news-bydate-{part}' / name / f'{number}').write_bytes(
+                    f'From: é@{name}\nSubject: x\n\n{part} {name} {number}\n\nbye'.encode(
+                        'latin-1'))
+    return folder
+
+
+def test_newsgroups_with_and_without_headers(tmp_path):
+    write_newsgroups(tmp_path)
+    (tmp_path / '20news-bydate-train/.DS_Store').touch()
+    bare, full = Newsgroups(str(tmp_path)).read(), Newsgroups(str(tmp_path), False).read()
+    assert bare.classes == full.classes == ('alt.atheism', 'sci.space')
+    assert sorted(bare.parts['test']) == sorted(
+        Document(f'test {name} {number}\n\nbye', label)
+        for label, name in enumerate(bare.classes) for number in range(30))
+    assert all(text.startswith('From: é@') for text, _ in full.parts['dev'])
+    for collection in (bare, full):
+        sizes = [len(collection.parts[part]) for part in PARTS]
+        assert sizes[0] + sizes[1] == sizes[2] == 60 and 0 < sizes[1] < 20
+        assert all('train' in text for part in ('train', 'dev')
+                   for text, _ in collection.parts[part])
+
+
+def test_newsgroups_that_are_headers_only_are_counted(tmp_path, capsys):
+    write_newsgroups(tmp_path)
+    (tmp_path / '20news-bydate-test/sci.space/0').write_text('From: a\nSubject: b\n')
+    assert len(Newsgroups(str(tmp_path)).read().parts['test']) == 59
+    assert '20news-bydate-test: 1 messages are headers only' in capsys.readouterr().out
+
+
+def test_newsgroups_that_are_refused(tmp_path):
+    write_newsgroups(tmp_path)
+    stray = tmp_path / '20news-bydate-train/stray'
+    stray.touch()
+    with pytest.raises(ValueError, match='stray: expected a folder, one for each class'):
+        Newsgroups(str(tmp_path)).read()
+    stray.unlink()
+    (tmp_path / '20news-bydate-train/sci.space/3').write_text(' \n')
+    with pytest.raises(ValueError, match='sci.space/3: an empty document'):
+        Newsgroups(str(tmp_path)).read()
+    (tmp_path / '20news-bydate-test/zzz').mkdir()
+    with pytest.raises(ValueError, match='zzz: a class that .*train does not have'):
+        Newsgroups(str(tmp_path)).read()
+
+
+def test_imdb(tmp_path):
+    write_imdb(tmp_path, num_train=50, num_test=4)
+    (tmp_path / 'train/unsup').mkdir()
+    (tmp_path / 'test/pos/9_9.txt').write_text('Great!<br /><br />“Fine.”')
+    collection = Imdb(str(tmp_path)).read()
+    assert collection.classes == ('negative', 'positive')
+    assert Document('Great!  “Fine.”', 1) in collection.parts['test']
+    sizes = [len(collection.parts[part]) for part in PARTS]
+    assert sizes[0] + sizes[1] == 100 and 3 <= sizes[1] <= 20 and sizes[2] == 9
+    for text, label in collection.parts['train']:
+        assert text.split()[0] in (('dull', 'bad', 'poor'), ('fine', 'good', 'great'))[label]
+
+
+@pytest.mark.parametrize('content, match', [
+    (b'', 'an empty document'), (b'fine\nscen\xe9', 'line 2: not UTF-8')])
+def test_imdb_that_is_refused(content, match, tmp_path):
+    write_imdb(tmp_path)
+    (tmp_path / 'train/pos/3_1.txt').write_bytes(content)
+    with pytest.raises(ValueError, match=rf'pos/3_1.txt.*{match}'):
+        Imdb(str(tmp_path)).read()
+
+
+def write_reviews(path, lengths):
+    lines = [json.dumps({'reviewText': f'r{number} ' + 'word ' * (length - 1),
+                         'overall': float(number % 5 + 1), 'asin': 'x'})
+             for number, length in enumerate(lengths)]
+    with (gzip.open if path.suffix == '.gz' else open)(path, 'wt') as file:
+        file.write('\n'.join(lines) + '\n')
+    return str(path)
+
+
+@pytest.mark.parametrize('name', ['books.json', 'books.json.gz'])
+def test_reviews_longer_than(name, tmp_path):
+    path = write_reviews(tmp_path / name, [5, 6, 7] * 40)
+    collection = AmazonReviews(path, 5).read()
+    assert collection.classes == ('1', '2', '3', '4', '5')
+    found = {int(text.split()[0][1:]): label for text, label in everything(collection)}
+    assert found == {number: number % 5 for number in range(120) if number % 3}
+    assert len(collection.parts['train']) > 50
+    assert AmazonReviews(path, 5, seed=1).read() != collection
+
+
+def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
+    path = write_reviews(tmp_path / 'books.json', [6] * 60)
+    drawn = [everything(AmazonReviews(path, 5, 20, seed).read()) for seed in range(60)]
+    assert drawn[3] == everything(AmazonReviews(path, 5, 20, 3).read())
+    assert all(sample.total() == 20 for sample in drawn)
+    count = np.array(list(sum(drawn, Counter()).values()))
+    # Each of 60 is drawn 20 times on average, with a standard deviation of 3.7.
+    assert len(count) == 60 and 6 <= count.min() and count.max() <= 34
+    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the reviews of more"):
+        AmazonReviews(path, 5, 61).read()
+
+
+@pytest.mark.parametrize('line, match', [
+    ('{"overall": 1.0', 'line 2: not JSON'), ("{'overall': 1.0}", 'line 2: not JSON'),
+    ('3', r'line 2: expected a JSON object \(got int\)'), ('', 'line 2: not JSON'),
+    ('[' * 100_000, 'line 2: not JSON'),
+    ('{"overall": 1.0}', r"line 2: expected a text 'reviewText' \(got None\)"),
+    ('{"reviewText": "a", "overall": 6}', r"line 2: expected 'overall' from 1 to 5 stars \(got 6"),
+    ('{"reviewText": "a", "overall": 4.5}', r'\(got 4.5\)'),
+    ('{"reviewText": "a", "overall": true}', r'\(got True\)'),
+    ('{"reviewText": "a", "overall": "5"}', r"\(got '5'\)"),
+    ('{"reviewText": "a", "overall": [5]}', r"\(got \[5\]\)"),
+    (b'{"reviewText": "\xe9", "overall": 4}', 'line 2: not UTF-8'),
+])
+def test_malformed_lines_of_reviews(line, match, tmp_path):
+    path = write_reviews(tmp_path / 'books.json', [6])
+    with open(path, 'ab') as file:
+        file.write((line if isinstance(line, bytes) else line.encode()) + b'\n')
+    with pytest.raises(ValueError, match=f'books.json, {match}' if 'line' in match else match):
+        AmazonReviews(path, 5).read()
+
+
+def test_a_broken_gzip_file(tmp_path):
+    path = tmp_path / 'books.json.gz'
+    write_reviews(path, list(range(1, 400)))
+    whole = path.read_bytes()
+    for content in (b'no gzip', whole[:len(whole) // 2], whole[:200] + b'\0' * 50 + whole[250:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="'path' cannot be read: .*books.json.gz, after line|"
+                                             'books.json.gz, line'):
+            list(read_json_lines(path))
+
+
+def test_shares_of_the_parts():
+    count = Counter(part_of(f'{number}', seed=3) for number in range(10_000))
+    # Standard deviations are 40 and 30.
+    assert abs(count['train'] - 8000) < 200 and abs(count['dev'] - 1000) < 150
+    assert sum(count.values()) == 10_000 and set(count) == set(PARTS)
+    assert part_of('A  b\nc') == part_of('a b c')
+    assert {part_of(f'{number}', shares=(0.9, 0.1)) for number in range(200)} == {'train', 'dev'}
+    assert list(divide([Document('a', 0)], 0)) == list(PARTS)
+
+
+@pytest.mark.parametrize('make', [lambda: AmazonReviews('x', 0), lambda: AmazonReviews('x', 5, 0)])
+def test_numbers_must_be_positive(make):
+    with pytest.raises(ValueError, match='must be positive'):
+        make()

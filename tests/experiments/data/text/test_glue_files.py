@@ -1,0 +1,43 @@
+"""GLUE's own files: every task, and what real files have in them."""
+
+import pytest
+
+from experiments.data.text.glue_files import TASKS, read_rows
+from tests.experiments.glue_files import HEADERS, line_of, write_task
+
+ALL = ['MNLI', 'QQP', 'QNLI', 'SST-2', 'CoLA', 'STS-B', 'MRPC', 'RTE']
+
+
+def test_all_tasks_of_the_benchmark_are_there():
+    assert sorted(TASKS) == sorted(ALL)
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_rows_are_those_of_the_file(task, tmp_path):
+    written = write_task(tmp_path, task)
+    for name in ('train', *TASKS[task].dev):
+        rows = list(read_rows(tmp_path / f'{name}.tsv', TASKS[task]))
+        assert len(rows) == len(written[name])
+        for row, (first, second, label) in zip(rows, written[name]):
+            assert [text.strip() for text in row.text] == [first, second][:len(row.text)]
+            assert label == TASKS[task].classes[row.label] if TASKS[task].classes else (
+                row.label == float(label))
+
+
+def test_quotation_marks_unicode_line_ends_and_a_byte_order_mark_are_text_like_any_other(tmp_path):
+    header = '\ufeff' + '\t'.join(HEADERS['MRPC'])  # as the real file begins
+    texts = [('"An open mark', 'Two "" of them'), ('next\x85line', 'para\u2029graph'),
+             ('naïve', '“curly”')]
+    (tmp_path / 'train.tsv').write_bytes('\r\n'.join(
+        [header, *(line_of('MRPC', *text, '1') for text in texts), '']).encode())
+    rows = list(read_rows(tmp_path / 'train.tsv', TASKS['MRPC']))
+    assert [row.text for row in rows] == texts
+
+
+def test_broken_rows_of_qqp_are_passed_over_and_counted(tmp_path, capsys):
+    write_task(tmp_path, 'QQP', num_train=3)
+    path = tmp_path / 'train.tsv'
+    path.write_text(path.read_text() + '9\t1\t2\tIs this cut?\n'
+                    + line_of('QQP', 'Is the other one empty?', '', '0') + '\n')
+    assert len(list(read_rows(path, TASKS['QQP']))) == 3
+    assert f'{path}: 2 of 5 rows lack a sentence' in capsys.readouterr().out

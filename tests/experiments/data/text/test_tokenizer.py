@@ -1,0 +1,75 @@
+"""Tokenizers that are trained, and that come from a file."""
+
+import pytest
+from tokenizers import ByteLevelBPETokenizer
+
+from experiments.data.text.tokenizer import (
+    NAMES,
+    load_tokenizer,
+    special_tokens,
+    train_tokenizer,
+)
+
+
+def texts():
+    return ['The cat sat on the mat.', 'The cats sat on mats, Élodie!'] * 20
+
+
+def test_a_trained_tokenizer_is_berts(tmp_path):
+    tokenizer = train_tokenizer(texts, 60)
+    assert tokenizer.get_vocab_size() <= 60
+    assert special_tokens(tokenizer) == (0, 1, 2, 3, 4)
+    assert tokenizer.encode('THE CAT', add_special_tokens=False).ids == tokenizer.encode(
+        'the cat', add_special_tokens=False).ids
+    assert tokenizer.encode('Élodie', add_special_tokens=False).ids == tokenizer.encode(
+        'elodie', add_special_tokens=False).ids
+    pair = tokenizer.encode('the cat', 'sat.')
+    assert pair.tokens[0] == '[CLS]' and pair.tokens.count('[SEP]') == 2
+    first_end = pair.tokens.index('[SEP]')
+    assert pair.type_ids == [0] * (first_end + 1) + [1] * (len(pair.ids) - first_end - 1)
+    assert tokenizer.decode(tokenizer.encode('the cats').ids) == 'the cats'
+
+
+def test_training_again_gives_the_same_and_so_does_its_file(tmp_path):
+    tokenizer, again = train_tokenizer(texts, 60), train_tokenizer(texts, 60)
+    assert tokenizer.get_vocab() == again.get_vocab()
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
+    assert loaded.encode('The cat', 'sat').ids == tokenizer.encode('The cat', 'sat').ids
+
+
+def test_no_room_for_the_letters():
+    with pytest.raises(ValueError, match="'vocab_size' must be at least 35, .*got 10"):
+        train_tokenizer(texts, 10)
+
+
+def test_a_vocabulary_file_has_its_own_ids(tmp_path):
+    path = tmp_path / 'vocab.txt'
+    path.write_text('\n'.join(['the', '[MASK]', '[SEP]', '[CLS]', 'cat', '##s', '[UNK]', '[PAD]']))
+    tokenizer = load_tokenizer(path)
+    assert special_tokens(tokenizer) == (7, 6, 3, 2, 1)
+    assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
+
+
+def test_robertas_special_tokens_have_other_names(tmp_path):
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(['the cats purr'] * 3, special_tokens=[
+        '<s>', '<pad>', '</s>', '<unk>', '<mask>'], show_progress=False)
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
+    assert special_tokens(loaded) == (1, 3, 0, 2, 4)
+    assert loaded.decode(loaded.encode('the cats').ids) == 'the cats'
+
+
+@pytest.mark.parametrize('name, content, match', [
+    ('vocab.txt', None, 'cannot be read'),
+    ('tokenizer.json', None, 'cannot be read'),
+    ('tokenizer.json', '{}', 'cannot be read'),
+    ('vocab.txt', '\n'.join([*NAMES, 'a', 'a']), "cannot be read: .*'a' is listed twice"),
+    ('vocab.txt', '\n'.join([*NAMES[:3], 'a']), r'lacks \[SEP\], \[MASK\]'),
+])
+def test_a_file_that_will_not_do(name, content, match, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"'tokenizer' .*{match}"):
+        load_tokenizer(tmp_path / name)

@@ -1,0 +1,30 @@
+import pytest
+from jsonargparse import ArgumentParser
+
+from experiments.runs.command import in_short, run_or_exit
+from graphattn.sources import GraphSource, LearnedMaskSource
+
+
+def test_an_error_is_one_line_and_a_status(capsys):
+    def command():
+        raise ValueError("'size' must be positive (got 0)")
+
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(command)
+    assert stop.value.code == "error: 'size' must be positive (got 0)"
+
+
+def test_errors_of_nested_classes_come_without_the_config():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--source', type=GraphSource | None)
+    path = f'{LearnedMaskSource.__module__}.LearnedMaskSource'
+    config = {'class_path': path, 'init_args': {'heads': 2, 'size': 8, 'temperature': 0}}
+    with pytest.raises(Exception) as raised:
+        parser.instantiate(parser.parse_object({'source': config}))
+    assert "'temperature' must be positive" in str(raised.value)
+    assert in_short(ValueError(str(raised.value))).startswith("'temperature' must be positive")
+
+
+def test_other_errors_stay_as_they_are():
+    text = 'corpus.txt, line 2:\n  - a list'
+    assert in_short(ValueError(text)) == text

@@ -1,0 +1,278 @@
+"""Taking up a pre-trained model: its weights, where its edges come from, and what is refused."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import RobertaConfig, RobertaModel
+
+from experiments import train
+from experiments.runs.pretrained import pretrained_classifier, roberta
+from graphattn.models import Encoder, SequenceClassifier, load_roberta
+from graphattn.patterns import Full, SlidingWindow, save_masks
+from graphattn.sources import BlockModelSource, PatternSource
+from tests.experiments.document_folders import write_imdb
+from tests.experiments.glue_files import write_pretrained
+
+TOKENS, PTR = torch.arange(5, 55), torch.tensor([0, 12, 50])
+SEGMENTS = (TOKENS > 30).long()
+
+
+@pytest.fixture(scope='module')
+def full(tmp_path_factory):
+    return write_pretrained(tmp_path_factory.mktemp('full'))
+
+
+@pytest.fixture(scope='module')
+def learned(tmp_path_factory):
+    return write_pretrained(tmp_path_factory.mktemp('learned'), 'learned')
+
+
+def encode(model):
+    return model.encoder.eval()(TOKENS, PTR, segments=SEGMENTS, return_graphs=True)
+
+
+def same_edges(graph, other):
+    return torch.equal(graph.key, other.key) and torch.equal(graph.query, other.query)
+
+
+def test_encoder_and_pooler_are_the_pre_trained_ones(full):
+    checkpoint, model = full
+    classifier = pretrained_classifier(checkpoint, 3)
+    torch.testing.assert_close(encode(classifier)[0], encode(model)[0])
+    x = encode(model)[0]
+    torch.testing.assert_close(classifier.pooler(x, PTR), model.pooler(x, PTR))
+    logits = classifier.eval()(TOKENS, PTR, segments=SEGMENTS)
+    torch.testing.assert_close(logits, classifier.head(model.pooler(x, PTR)))
+    assert logits.shape == (2, 3)
+
+
+def test_mean_pooling_is_over_the_tokens_of_each_sequence(full):
+    classifier = pretrained_classifier(full[0], 2, pooling='mean').eval()
+    x = encode(full[1])[0]
+    mean = torch.stack([x[:12].mean(0), x[12:].mean(0)])
+    torch.testing.assert_close(classifier(TOKENS, PTR, segments=SEGMENTS), classifier.head(mean))
+
+
+@pytest.mark.parametrize('how, sparsity', [('threshold', None), (None, None), ('top-k', 0.7)])
+def test_a_learned_mask_is_frozen_also_for_training(how, sparsity, learned):
+    checkpoint, model = learned
+    classifier = pretrained_classifier(checkpoint, 2, freeze_how=how, sparsity=sparsity).train()
+    masks = model.encoder.source.freeze(how or 'threshold', sparsity)
+    expected = PatternSource(masks)(torch.empty(50, 2, 1), None, PTR)
+    graphs = classifier(TOKENS, PTR, segments=SEGMENTS, return_graphs=True)[1]
+    assert len(graphs) == 2 and all(same_edges(graph, expected) for graph in graphs)
+    assert not any('source' in name for name, _ in classifier.named_parameters())
+    if sparsity is None:
+        torch.testing.assert_close(encode(classifier)[0], encode(model)[0])
+
+
+def test_a_sample_is_one_draw_of_the_seed(learned):
+    def edges(seed):
+        torch.manual_seed(seed)
+        torch.rand(seed)  # what was drawn before does not matter
+        classifier = pretrained_classifier(learned[0], 2, freeze_how='sample')
+        return classifier.encoder.source.patterns
+
+    assert edges(1) == edges(1) != edges(2)
+
+
+def test_another_source_takes_the_place_and_the_weights_stay(learned):
+    checkpoint, model = learned
+    source = PatternSource(SlidingWindow(2))
+    classifier = pretrained_classifier(checkpoint, 2, source=source)
+    mine, theirs = classifier.encoder.state_dict(), model.encoder.state_dict()
+    assert set(theirs) - set(mine) == {'source.logit'}
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for graph in encode(classifier)[1]:
+        assert same_edges(graph, source(torch.empty(50, 2, 1), None, PTR))
+
+
+def test_a_source_with_parameters_is_one_for_each_layer(full):
+    classifier = pretrained_classifier(full[0], 2, source=BlockModelSource(2, 8, 4))
+    names = [name for name, _ in classifier.named_parameters() if 'source' in name]
+    assert {name.split('.')[2] for name in names} == {'0', '1'}
+
+
+def test_masks_from_a_file(learned, full, tmp_path):
+    masks = learned[1].encoder.source.freeze()
+    path = tmp_path / 'masks.npz'
+    save_masks(path, masks)
+    classifier = pretrained_classifier(full[0], 2, source=PatternSource(str(path)))
+    expected = PatternSource(masks)(torch.empty(50, 2, 1), None, PTR)
+    assert same_edges(encode(classifier)[1][0], expected)
+
+
+def test_masks_of_another_number_of_heads(learned, full):
+    masks = learned[1].encoder.source.freeze()
+    with pytest.raises(ValueError, match="'source' must be for 2 heads .got one for 3"):
+        pretrained_classifier(full[0], 2, source=PatternSource([*masks, masks[0]]))
+
+
+def test_masks_for_shorter_sequences_than_the_model(full, tmp_path):
+    from graphattn.sources import LearnedMaskSource
+
+    masks = LearnedMaskSource(2, 16, mode='dam_unstructured').freeze()
+    with pytest.raises(ValueError, match="'max_length' must be at most 16"):
+        pretrained_classifier(full[0], 2, source=PatternSource(masks))
+
+
+@pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
+def test_nothing_to_freeze(arguments, full, learned):
+    name = next(iter(arguments))
+    with pytest.raises(ValueError, match=f"'{name}' must be None where no learned mask"):
+        pretrained_classifier(full[0], 2, **arguments)
+    with pytest.raises(ValueError, match=f"'{name}' must be None where no learned mask"):
+        pretrained_classifier(learned[0], 2, source=PatternSource('Full'), **arguments)
+
+
+def changed(checkpoint, tmp_path, change):
+    """A copy of a run, with its config changed in place."""
+    config = yaml.safe_load((checkpoint.parents[1] / 'config.yaml').read_text())
+    change(config)
+    (tmp_path / 'config.yaml').write_text(yaml.safe_dump(config))
+    (tmp_path / 'checkpoints').mkdir()
+    copy = tmp_path / 'checkpoints/last.ckpt'
+    copy.write_bytes(checkpoint.read_bytes())
+    return copy
+
+
+def model_of(config):
+    return config['model']['init_args']['model']
+
+
+def test_the_checkpoint_of_something_else(full, tmp_path):
+    def change(config):
+        encoder = model_of(config)['init_args']['encoder']
+        config['model']['init_args']['model'] = {
+            'class_path': 'graphattn.models.SequenceClassifier',
+            'init_args': {'encoder': encoder, 'num_classes': 10}}
+
+    checkpoint = changed(full[0], tmp_path, change)
+    classifier = pretrained_classifier(full[0], 10, pooling='mean')
+    torch.save({'state_dict': {f'model.{name}': value
+                               for name, value in classifier.state_dict().items()}}, checkpoint)
+    with pytest.raises(ValueError, match='masked language model .got that of a SequenceClassifier'):
+        pretrained_classifier(checkpoint, 2)
+
+
+def test_the_checkpoint_of_other_sizes(full, tmp_path):
+    def change(config):
+        model_of(config)['init_args']['encoder']['init_args']['channels'] = 32
+
+    with pytest.raises(ValueError, match="(?s)'pretrained' cannot be read: .*size mismatch"):
+        pretrained_classifier(changed(full[0], tmp_path, change), 2)
+
+
+@pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
+def test_an_unreadable_checkpoint(content, full, tmp_path):
+    checkpoint = changed(full[0], tmp_path, lambda config: None)
+    checkpoint.unlink()
+    if content is not None:
+        checkpoint.write_bytes(content)
+    with pytest.raises(ValueError, match=f"'pretrained' cannot be read: {checkpoint}"):
+        pretrained_classifier(checkpoint, 2)
+
+
+def test_a_checkpoint_without_its_config(full, tmp_path):
+    checkpoint = changed(full[0], tmp_path, lambda config: None)
+    (tmp_path / 'config.yaml').unlink()
+    with pytest.raises(ValueError, match="'pretrained' cannot be read: .* with .*config.yaml"):
+        pretrained_classifier(checkpoint, 2)
+
+
+def test_a_model_without_pooler(full, tmp_path):
+    checkpoint = changed(full[0], tmp_path,
+                         lambda config: model_of(config)['init_args'].update(next_sentence=False))
+    saved = torch.load(checkpoint, weights_only=True)['state_dict']
+    kept = {name: value for name, value in saved.items()
+            if 'pooler' not in name and 'next_sentence' not in name}
+    torch.save({'state_dict': kept}, checkpoint)
+    with pytest.raises(ValueError, match="'pooling' must be 'mean': .* without a pooler"):
+        pretrained_classifier(checkpoint, 2)
+    assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None
+
+
+SIZES = dict(num_tokens=300, max_length=40, channels=16, heads=2, num_layers=1,
+             hidden_channels=24, num_segments=1, norm_first=False)
+
+
+@pytest.fixture(scope='module')
+def roberta_file(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp('roberta') / 'model.safetensors'
+    config = RobertaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1,
+                           num_attention_heads=2, intermediate_size=24,
+                           max_position_embeddings=34, type_vocab_size=1, layer_norm_eps=1e-5)
+    config.save_pretrained(path.parent)
+    save_file(RobertaModel(config).state_dict(), path)
+    torch.save(RobertaModel(config).state_dict(), path.with_suffix('.bin'))
+    return path
+
+
+def untrained():
+    return SequenceClassifier(Encoder(PatternSource(Full()), **SIZES), 2, pooling='pooler')
+
+
+@pytest.mark.parametrize('suffix', ['.safetensors', '.bin'])
+def test_weights_of_roberta_come_from_a_file(suffix, roberta_file):
+    model = roberta(roberta_file.with_suffix(suffix), untrained())
+    position = model.encoder.position_embedding.weight
+    assert torch.equal(position[32:], position[:8])
+    with pytest.raises(ValueError, match='40'):
+        roberta(roberta_file, untrained(), tile_positions=False)
+
+
+def test_weights_that_are_not_robertas(roberta_file, tmp_path):
+    torch.save({'weight': torch.ones(2)}, tmp_path / 'other.bin')
+    (tmp_path / 'broken.safetensors').write_text('nothing')
+    # The last one lacks its config.json.
+    for name in ('broken.safetensors', 'missing.bin', 'other.bin'):
+        with pytest.raises(ValueError, match=f"'weights' cannot be read: .*{name} with .*config.j"):
+            roberta(tmp_path / name, untrained())
+    config = json.loads((roberta_file.parent / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    with pytest.raises(ValueError, match='RoBERTa'):
+        roberta(tmp_path / 'other.bin', untrained())
+    (tmp_path / 'config.json').write_text(json.dumps({**config, 'hidden_act': 'relu'}))
+    with pytest.raises(ValueError, match=r"'config' must have hidden_act='gelu', .* .got 'relu'"):
+        roberta(tmp_path / 'other.bin', untrained())
+
+
+@pytest.mark.slow
+def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
+    write_imdb(tmp_path / 'aclImdb')
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        ['a great film'], vocab_size=300, show_progress=False,
+        special_tokens=['<s>', '<pad>', '</s>', '<unk>', '<mask>'])
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    encoder = {'class_path': 'graphattn.models.Encoder', 'init_args': {
+        **SIZES, 'hops': 5, 'teleport': 0.1,
+        'source': {'class_path': 'graphattn.sources.PatternSource', 'init_args': {
+            'pattern': 'diffuser(window=4, num_global=2, num_random=2)'}}}}
+    model = {'class_path': 'experiments.runs.pretrained.roberta', 'init_args': {
+        'weights': str(roberta_file), 'model': {
+            'class_path': 'graphattn.models.SequenceClassifier',
+            'init_args': {'encoder': encoder, 'num_classes': 2, 'pooling': 'pooler'}}}}
+    config = {
+        'trainer': {'max_steps': 1, 'enable_progress_bar': False,
+                    'default_root_dir': str(tmp_path / 'run')},
+        'model': {'class_path': 'experiments.objectives.DocumentClassification',
+                  'init_args': {'lr': 1e-12, 'model': model}},
+        'data': {'class_path': 'experiments.tasks.Documents', 'init_args': {
+            'documents': {'class_path': 'experiments.data.text.document_files.Imdb',
+                          'init_args': {'path': str(tmp_path / 'aclImdb')}},
+            'tokenizer': str(tmp_path / 'tokenizer.json'), 'max_length': 40, 'batch_size': 5}}}
+    (tmp_path / 'config.yaml').write_text(yaml.safe_dump(config))
+    train.main(['fit', '--config', str(tmp_path / 'config.yaml')])
+    saved = torch.load(tmp_path / 'run/checkpoints/last.ckpt', weights_only=True)['state_dict']
+    expected = untrained()
+    load_roberta(expected, load_file(roberta_file),
+                 json.loads((roberta_file.parent / 'config.json').read_text()),
+                 tile_positions=True)
+    torch.testing.assert_close(saved['model.encoder.token_embedding.weight'],
+                               expected.encoder.token_embedding.weight, rtol=0, atol=1e-9)

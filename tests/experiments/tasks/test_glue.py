@@ -1,0 +1,167 @@
+"""GLUE: how its rows are encoded, in which order they come, and what is refused."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from experiments.data.text.glue_files import TASKS
+from experiments.data.text.tokenizer import train_tokenizer
+from experiments.tasks import Glue
+from experiments.tasks.glue import cut
+from tests.experiments.glue_files import HEADERS, WORDS, line_of, write_task
+
+
+@pytest.fixture(scope='module')
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp('tokenizer') / 'tokenizer.json'
+    train_tokenizer(lambda: [' '.join(WORDS)] * 3, 100).save(str(path))
+    return str(path)
+
+
+def prepared(data, stage='fit', rank=0, world_size=1):
+    data.trainer = SimpleNamespace(world_size=world_size, global_rank=rank)
+    data.setup(stage)
+    return data
+
+
+def pop_the_longer(first, second, room):
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return [first, second]
+
+
+def test_pairs_are_cut_as_bert_cuts_them():
+    for lengths in itertools.product(range(8), range(8), range(1, 12)):
+        first, second, room = lengths
+        expected = pop_the_longer([1] * first, [2] * second, room)
+        assert cut([[1] * first, [2] * second], room) == expected, lengths
+
+
+@pytest.mark.parametrize('task', ['RTE', 'CoLA'])
+def test_examples_are_framed_as_the_tokenizer_frames_them(task, tokenizer, tmp_path):
+    written = write_task(tmp_path, task)['train']
+    data = prepared(Glue(str(tmp_path), task, tokenizer, batch_size=4))
+    batch = next(iter(data.train_dataloader()))
+    assert batch.selected.numel() == batch.target.numel() == 0
+    by_tokens = {}
+    for first, second, label in written:
+        encoding = data.tokenizer.encode(first, *([second] if task == 'RTE' else []))
+        by_tokens[tuple(encoding.ids)] = encoding.type_ids, TASKS[task].classes.index(label)
+    for number, (begin, end) in enumerate(zip(batch.ptr[:-1], batch.ptr[1:])):
+        segments, label = by_tokens[tuple(batch.tokens[begin:end].tolist())]
+        assert batch.segments[begin:end].tolist() == segments
+        assert int(batch.label[number]) == label
+
+
+def test_long_examples_are_cut_to_the_length(tokenizer, tmp_path):
+    write_task(tmp_path, 'RTE', num_train=50)
+    for max_length in (6, 9, 128):
+        data = prepared(Glue(str(tmp_path), 'RTE', tokenizer, max_length=max_length))
+        lengths = data.sets['train'].ptr.diff()
+        assert int(lengths.max()) <= max_length
+        separators = (data.sets['train'].tokens == data.tokenizer.token_to_id('[SEP]')).sum()
+        assert int(separators) == 2 * 50
+    assert int(lengths.max()) > 9
+
+
+def order(data, epoch):
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(epoch)
+    return list(loader.sampler)
+
+
+def test_order_depends_on_epoch_and_seed_and_processes_share_the_examples(
+        tokenizer, tmp_path, monkeypatch):
+    write_task(tmp_path, 'CoLA', num_train=20)
+    monkeypatch.setenv('PL_GLOBAL_SEED', '1')
+    first, again = (prepared(Glue(str(tmp_path), 'CoLA', tokenizer)) for _ in range(2))
+    assert order(first, 0) == order(again, 0) != order(first, 1)
+    parts = [order(prepared(Glue(str(tmp_path), 'CoLA', tokenizer), rank=rank, world_size=2), 3)
+             for rank in range(2)]
+    assert sorted(parts[0] + parts[1]) == list(range(20))
+    before = order(first, 0)
+    monkeypatch.setenv('PL_GLOBAL_SEED', '2')
+    assert order(first, 0) != before
+
+
+@pytest.mark.parametrize('world_size', [1, 2, 3])
+def test_processes_together_see_every_development_example_once(world_size, tokenizer, tmp_path):
+    write_task(tmp_path, 'MNLI', num_dev=7)
+    for number in range(2):
+        seen = [index for rank in range(world_size)
+                for index in prepared(Glue(str(tmp_path), 'MNLI', tokenizer), 'validate', rank,
+                                      world_size).val_dataloader()[number].sampler]
+        assert sorted(seen) == list(range(7))
+
+
+def test_evaluation_does_not_need_the_training_file(tokenizer, tmp_path):
+    write_task(tmp_path, 'CoLA')
+    (tmp_path / 'train.tsv').unlink()
+    assert set(prepared(Glue(str(tmp_path), 'CoLA', tokenizer), 'test').sets) == {'dev'}
+
+
+RTE_HEADER = '\t'.join(HEADERS['RTE'])
+
+
+@pytest.mark.parametrize('task, content, match', [
+    ('RTE', None, "'path' cannot be read: .*train.tsv .*folder of one task"),
+    ('RTE', b'', "line 1: no column 'sentence1'"),
+    ('RTE', b'index\tsentence1\tlabel\n', "train.tsv, line 1: no column 'sentence2' .got index, "),
+    ('RTE', f'{RTE_HEADER}\n'.encode(), 'train.tsv holds no rows'),
+    ('CoLA', b'', 'train.tsv holds no rows'),
+    ('RTE', f'{RTE_HEADER}\n0\tA cat.\tA dog.\n'.encode(),
+     r'line 2: expected 4 columns between tabs \(got 3\)'),
+    ('RTE', f'{RTE_HEADER}\n0\tA\tcat.\tA dog.\tentailment\n'.encode(), r'line 2: .*\(got 5\)'),
+    ('RTE', f'{RTE_HEADER}\n0\tA cat.\t \tentailment\n'.encode(),
+     "line 2: no text in column 'sentence2'"),
+    ('RTE', f'{RTE_HEADER}\n0\tA\tB\tentailment\n1\tA\tB\tneutral\n'.encode(),
+     "line 3: expected the label entailment or not_entailment .got 'neutral'"),
+    ('RTE', f'{RTE_HEADER}\n0\tA\tB\xff\tentailment\n'.encode('latin-1'), 'line 2: not UTF-8'),
+    ('CoLA', b'gj04\t1\t\tGood.\n\n', r'line 2: expected 4 columns between tabs \(got 1\)'),
+    ('CoLA', b'gj04\t2\t\tGood.\n', "line 1: expected the label 0 or 1 .got '2'"),
+    ('STS-B', ('\t'.join(HEADERS['STS-B']) + '\n' + line_of('STS-B', 'A', 'B', '5.1') + '\n')
+     .encode(), "line 2: expected a score from 0 to 5 .got '5.1'"),
+    ('STS-B', ('\t'.join(HEADERS['STS-B']) + '\n' + line_of('STS-B', 'A', 'B', 'nan') + '\n')
+     .encode(), "line 2: expected a score from 0 to 5 .got 'nan'"),
+])
+def test_a_bad_file_is_refused_with_its_name_and_line(task, content, match, tokenizer, tmp_path):
+    write_task(tmp_path, task)
+    (tmp_path / 'train.tsv').unlink()
+    if content is not None:
+        (tmp_path / 'train.tsv').write_bytes(content)
+    with pytest.raises(ValueError, match=match):
+        prepared(Glue(str(tmp_path), task, tokenizer))
+
+
+def test_a_bad_development_file_is_refused_before_training(tokenizer, tmp_path):
+    write_task(tmp_path, 'MNLI')
+    (tmp_path / 'dev_mismatched.tsv').write_text('nonsense\n')
+    with pytest.raises(ValueError, match="dev_mismatched.tsv, line 1: no column 'sentence1'"):
+        prepared(Glue(str(tmp_path), 'MNLI', tokenizer))
+
+
+@pytest.mark.parametrize('arguments, match', [
+    ({'task': 'WNLI'}, "'task' must be one of MNLI, .* .got 'WNLI'"),
+    ({'batch_size': 0}, "'batch_size' must be positive"),
+    ({'max_length': 3}, "'max_length' must have room for more than the 3 special tokens"),
+])
+def test_arguments_out_of_range(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        Glue(**{'path': 'data', 'task': 'RTE', 'tokenizer': 'none.json', **arguments})
+
+
+def test_a_missing_tokenizer(tmp_path):
+    write_task(tmp_path, 'RTE')
+    with pytest.raises(ValueError, match="'tokenizer' cannot be read"):
+        prepared(Glue(str(tmp_path), 'RTE', str(tmp_path / 'none.json')))
+
+
+def test_no_special_token_is_cut_off(tokenizer, tmp_path):
+    write_task(tmp_path, 'CoLA')
+    data = prepared(Glue(str(tmp_path), 'CoLA', tokenizer, max_length=3))
+    ids = [data.tokenizer.token_to_id(name) for name in ('[CLS]', '[SEP]')]
+    tokens = data.sets['train'].tokens.view(-1, 3)
+    assert tokens[:, 0].unique().tolist() == [ids[0]] and tokens[:, 2].unique().tolist() == [ids[1]]
+    assert torch.equal(data.sets['train'].first, torch.full((12,), 3))

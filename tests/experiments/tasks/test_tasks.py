@@ -1,0 +1,141 @@
+import gzip
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from experiments.data.batch import NO_LABEL
+from experiments.tasks import Digits, Duplicates, Planted
+from experiments.tasks.digits import read_digits
+from experiments.tasks.duplicates import occurs_twice
+
+
+class OneProcess:
+    world_size, global_rank = 1, 0
+
+
+def prepared(task):
+    task.trainer = OneProcess()
+    task.setup('fit')
+    return task
+
+
+def test_digits_are_scikit_learns():
+    data = read_digits(files('sklearn.datasets.data') / 'digits.csv.gz')
+    bunch = load_digits()
+    assert np.array_equal(data[:, :-1], bunch.data) and np.array_equal(data[:, -1], bunch.target)
+
+
+def test_digits_split_is_fixed_stratified_and_disjoint():
+    first, again = prepared(Digits()), prepared(Digits())
+    parts = [first.train, first.val, first.test]
+    assert [len(part) for part in parts] == [1257, 180, 360]
+    assert torch.equal(first.test.tensors[0], again.test.tensors[0])
+    for part in parts:
+        share = torch.bincount(part.tensors[1], minlength=10) / len(part)
+        assert share.min() > 0.09 and share.max() < 0.11
+    rows = torch.cat([part.tensors[0] for part in parts])
+    whole = torch.from_numpy(load_digits().data).long()
+    assert torch.equal(rows.unique(dim=0, return_counts=True)[1].sort()[0],
+                       whole.unique(dim=0, return_counts=True)[1].sort()[0])
+
+
+def test_digits_batches_are_ragged_sequences_of_64():
+    batch = next(iter(prepared(Digits(batch_size=5)).train_dataloader()))
+    assert batch.tokens.shape == (320,) and batch.label.shape == (5,)
+    assert batch.ptr.tolist() == [0, 64, 128, 192, 256, 320]
+
+
+@pytest.mark.parametrize('content, match', [
+    (None, 'cannot be read'),
+    (b'', 'holds no images'),
+    (b'1,2,3\n', 'line 1: expected 64 grey levels'),
+    (b'0,' * 64 + b'3\n' + b'17,' + b'0,' * 63 + b'3\n', 'line 2: .*0 to 16'),
+    (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'),
+    (b'0,' * 63 + b'x,1\n', 'line 1'),
+    (b'0.5,' * 64 + b'1\n', 'line 1'),
+    (b'\xff\xfe', 'cannot be read'),
+])
+def test_digits_from_a_bad_file(content, match, tmp_path):
+    path = tmp_path / 'digits.csv'
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=match):
+        Digits(path=str(path)).setup()
+
+
+def test_digits_from_a_broken_archive(tmp_path):
+    path = tmp_path / 'digits.csv.gz'
+    path.write_bytes(gzip.compress(b'0,' * 64 + b'1\n')[:-6])
+    with pytest.raises(ValueError, match=f"'path' cannot be read: {path}"):
+        Digits(path=str(path)).setup()
+
+
+def test_duplicates_example_of_the_paper():
+    tokens = torch.tensor([[1, 4, 3, 7, 3, 2, 3, 1]])
+    assert occurs_twice(tokens).long().tolist() == [[1, 0, 1, 0, 1, 0, 1, 1]]
+
+
+def test_duplicates_labels_against_counting():
+    batch = prepared(Duplicates(length=10, batch_size=7)).test_dataloader().dataset[0]
+    for tokens, labels in zip(batch.tokens.view(7, 10).tolist(), batch.label.view(7, 10).tolist()):
+        assert labels == [int(tokens.count(token) > 1) for token in tokens]
+        assert set(tokens) <= set(range(1, 11))
+
+
+def test_duplicates_share_of_ones():
+    batches = prepared(Duplicates(length=256, batch_size=64, eval_batches=8)).val_dataloader()
+    share = torch.cat([batch.label for batch in batches]).float().mean()
+    assert float(share) == pytest.approx(0.631, abs=0.005)
+
+
+def test_duplicates_training_batches_are_fresh_and_evaluation_is_fixed():
+    task = prepared(Duplicates(length=16, batch_size=4, steps_per_epoch=3))
+    loader = task.train_dataloader()
+    epochs = []
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        epochs.append(torch.stack([batch.tokens for batch in loader]))
+    assert len(torch.cat(epochs).unique(dim=0)) == 6
+    first, again = (next(iter(task.val_dataloader())).tokens for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, next(iter(task.test_dataloader())).tokens)
+
+
+@pytest.mark.parametrize('make', [lambda: Digits(batch_size=0), lambda: Duplicates(length=0),
+                                  lambda: Duplicates(steps_per_epoch=-1)])
+def test_sizes_must_be_positive(make):
+    with pytest.raises(ValueError, match='must be positive'):
+        make()
+
+
+def test_planted_labels_against_counting():
+    task = Planted([2, 5], num_symbols=6, length=16, batch_size=7)
+    batch = next(iter(prepared(task).train_dataloader()))
+    for tokens, label in zip(batch.tokens.view(7, 16).tolist(), batch.label.view(7, 16).tolist()):
+        assert tokens[0] == 0 and tokens[-1] == 1 and all(2 <= token < 8 for token in tokens[1:-1])
+        assert label[0] == label[-1] == NO_LABEL
+        for i in range(1, 15):
+            near = [i + d for d in (-5, -2, 2, 5) if 0 <= i + d < 16]
+            assert label[i] == (sum(task.value[tokens[j]] for j in near) > 0)
+
+
+def test_planted_values_belong_to_the_task_not_to_the_split():
+    task = prepared(Planted([1], length=8))
+    assert Planted([1], length=8).value.tolist() == task.value.tolist()
+    train, val, test = (next(iter(loader)) for loader in (
+        task.train_dataloader(), task.val_dataloader(), task.test_dataloader()))
+    assert not torch.equal(train.tokens, val.tokens) and not torch.equal(val.tokens, test.tokens)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(distances=[]), "'distances' must be from 1 to 13"),
+    (dict(distances=[0]), "'distances'"),
+    (dict(distances=[14]), "'distances'"),
+    (dict(distances=[2], num_symbols=1), "'num_symbols'"),
+])
+def test_planted_rejects(options, match):
+    with pytest.raises(ValueError, match=match):
+        Planted(length=16, **options)

@@ -1,0 +1,141 @@
+"""The task whose answer stands two edges away."""
+
+import networkx as nx
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+
+from experiments.data.batch import NO_LABEL
+from experiments.studies import two_hop
+from experiments.tasks import TwoHop
+from graphattn.models import Encoder, TokenClassifier
+from graphattn.patterns import parse
+from graphattn.sources import PatternSource
+
+PATTERNS = ['SlidingWindow(2)', 'SlidingWindow(1, dilation=3) - SlidingWindow(0)', 'Star()',
+            'LogSparse(causal=True)', 'SlidingWindow(1) | GlobalTokens(2)']
+NUM_SYMBOLS, LENGTH, BATCH = 4, 16, 32
+
+
+def batches(pattern, number=1, **sizes):
+    task = TwoHop(pattern, NUM_SYMBOLS, length=LENGTH, batch_size=BATCH, eval_batches=number,
+                  **sizes)
+    return list(task.val_dataloader())
+
+
+def classifier(pattern, num_layers=1, hops=1):
+    torch.manual_seed(0)
+    encoder = Encoder(PatternSource(pattern), num_tokens=2 * NUM_SYMBOLS, max_length=LENGTH,
+                      channels=16, heads=2, num_layers=num_layers, hops=hops, teleport=0.1)
+    return TokenClassifier(encoder, NUM_SYMBOLS)
+
+
+def distance(pattern):
+    """Edges from each query (row) to each key, by networkx."""
+    graph = parse(pattern).build(LENGTH).to_networkx().reverse()
+    edges = dict(nx.all_pairs_shortest_path_length(graph))
+    return [[edges[i].get(p, LENGTH) for p in range(LENGTH)] for i in range(LENGTH)]
+
+
+@pytest.mark.parametrize('pattern', PATTERNS)
+def test_who_is_two_edges_away_names_the_answer(pattern):
+    batch, = batches(pattern)
+    edges = distance(pattern)
+    for tokens, label in zip(batch.tokens.view(BATCH, LENGTH).tolist(),
+                             batch.label.view(BATCH, LENGTH).tolist()):
+        place, = (p for p in range(LENGTH) if tokens[p] < NUM_SYMBOLS)
+        assert label == [tokens[place] if edges[i][place] == 2 else NO_LABEL
+                         for i in range(LENGTH)]
+        assert set(label) > {NO_LABEL}
+
+
+def test_answer_stands_wherever_it_can():
+    tokens = torch.cat([batch.tokens for batch in batches('Star()', 40)]).view(-1, LENGTH)
+    answers = (tokens < NUM_SYMBOLS).sum(dim=0)
+    assert answers[0] == 0 and (answers[1:] > 0).all()  # everyone attends to the star's centre
+    assert int(tokens.max()) == 2 * NUM_SYMBOLS - 1
+
+
+def test_every_draw_comes_once_with_each_answer():
+    batch, = batches('SlidingWindow(2)')
+    tokens = batch.tokens.view(-1, NUM_SYMBOLS, LENGTH)
+    is_answer = tokens < NUM_SYMBOLS
+    assert (is_answer == is_answer[:, :1]).all() and (is_answer.sum(dim=2) == 1).all()
+    assert (tokens[is_answer].view(-1, NUM_SYMBOLS) == torch.arange(NUM_SYMBOLS)).all()
+    fillers = tokens.masked_fill(is_answer, -1)
+    assert (fillers == fillers[:, :1]).all()
+    assert len(fillers[:, 0].unique(dim=0)) == BATCH // NUM_SYMBOLS
+
+
+def answer_gradient(model, batch):
+    """What the loss of a batch has to say to the embedding of each answer."""
+    F.cross_entropy(model(batch.tokens, batch.ptr), batch.label).backward()
+    return model.encoder.token_embedding.weight.grad[:NUM_SYMBOLS]
+
+
+def answers_told_apart(model, batch):
+    """Whether logits change with the answer, at each label of a draw."""
+    with torch.no_grad():
+        logits = model(batch.tokens, batch.ptr).view(-1, NUM_SYMBOLS, LENGTH, NUM_SYMBOLS)
+    has_label = (batch.label != NO_LABEL).view(-1, NUM_SYMBOLS, LENGTH)[:, 0]
+    return (logits != logits[:, :1]).any(dim=3).any(dim=1)[has_label]
+
+
+@pytest.mark.parametrize('pattern', PATTERNS)
+def test_one_hop_of_one_layer_does_not_see_the_answer(pattern):
+    batch, = batches(pattern)
+    model = classifier(pattern)
+    assert not answer_gradient(model, batch).any()
+    assert not answers_told_apart(model, batch).any()
+
+
+@pytest.mark.parametrize('num_layers, hops', [(1, 2), (1, 5), (2, 1)])
+@pytest.mark.parametrize('pattern', PATTERNS)
+def test_two_hops_or_layers_see_the_answer(pattern, num_layers, hops):
+    batch, = batches(pattern)
+    model = classifier(pattern, num_layers, hops)
+    assert answer_gradient(model, batch).any(dim=1).all()
+    assert answers_told_apart(model, batch).all()
+
+
+@pytest.mark.parametrize('hops, expected', [(1, 1 / NUM_SYMBOLS), (2, 1.)])
+def test_two_hops_learn_what_one_cannot(hops, expected):
+    model = classifier('SlidingWindow(2)', hops=hops)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    *training, test = batches('SlidingWindow(2)', 121)
+    for batch in training:
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch.tokens, batch.ptr), batch.label).backward()
+        optimizer.step()
+    has_label = test.label != NO_LABEL
+    is_right = (model(test.tokens, test.ptr).argmax(dim=1) == test.label)[has_label]
+    assert float(is_right.float().mean()) == pytest.approx(expected, abs=0 if hops == 1 else 0.01)
+
+
+@pytest.mark.parametrize('options, error, match', [
+    (dict(pattern='Full()'), ValueError, "two edges away from a query and no nearer, at 16 tokens"),
+    (dict(pattern='SlidingWindow(0)'), ValueError, "'pattern' must have a key .*got 'SlidingWin"),
+    (dict(pattern='SlidingWindow(15)'), ValueError, "'pattern' must have a key"),
+    (dict(pattern='RandomKeys(2)'), ValueError, "'pattern' must not be random"),
+    (dict(pattern='Window(2)'), ValueError, "Window"),
+    (dict(pattern=2), TypeError, "'expression' must be a str"),
+    (dict(num_symbols=1), ValueError, "'num_symbols' must be at least 2 .got 1"),
+    (dict(batch_size=30), ValueError, "'batch_size' must be a multiple of the 8 answers"),
+    (dict(length=0), ValueError, "'length' must be positive"),
+])
+def test_bad_input(options, error, match):
+    with pytest.raises(error, match=match):
+        TwoHop(**{'pattern': 'SlidingWindow(2)', 'length': 16, 'batch_size': 32, **options})
+
+
+def test_config_of_the_study_fits_the_task():
+    with open(two_hop.CONFIG) as file:
+        config = yaml.safe_load(file)
+    task = config['data']['init_args']
+    model = config['model']['init_args']['model']['init_args']
+    encoder = model['encoder']['init_args']
+    assert encoder['source']['init_args']['pattern'] == task['pattern']
+    assert model['num_classes'] == task['num_symbols'] == 1 / two_hop.CHANCE
+    assert encoder['num_tokens'] == 2 * task['num_symbols']
+    assert encoder['max_length'] == task['length']

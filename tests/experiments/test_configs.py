@@ -1,0 +1,199 @@
+"""Every config that ships takes a step, on the shortest and the longest input of its task.
+
+What is wide or deep is made small. Attention, hops, lengths, pooling and dropout are the config's,
+for they decide whether a step can be taken at all. No data set is read but scikit-learn's digits.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from types import ModuleType
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from experiments import train
+
+EXPERIMENTS = Path(train.__file__).parent
+CONFIGS, STUDIES = EXPERIMENTS / 'configs', EXPERIMENTS / 'studies/configs'
+# Configs of studies that are laid over others, and what a study says where a config is silent.
+OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_mlm': ['pretrain'],
+        'pretrain_sbm': ['pretrain', 'pretrain_mlm'], 'finetune_sbm': ['finetune']}
+SOURCE = {'class_path': 'graphattn.sources.PatternSource',
+          'init_args': {'pattern': 'diffuser(cls_global=True)'}}
+
+paths = pytest.mark.parametrize('path', sorted(CONFIGS.rglob('*.yaml')),
+                                ids=lambda path: f'{path.parent.name}-{path.stem}')
+study_paths = pytest.mark.parametrize('path', sorted(STUDIES.rglob('*.yaml')),
+                                      ids=lambda path: f'{path.parent.name}-{path.stem}')
+
+
+@paths
+def test_a_config_takes_a_step_on_every_length(path, tmp_path):
+    config = yaml.safe_load(path.read_text())
+    arguments = config['model']['init_args']
+    if 'pretrained' in arguments:  # runs/GROUP/NAME/checkpoints/last.ckpt
+        _, group, name, *_ = Path(arguments['pretrained']).parts
+        pretraining = yaml.safe_load((CONFIGS / group / f'{name}.yaml').read_text())
+        arguments['pretrained'] = write_pretraining(tmp_path, pretraining)
+    take_steps(*built(config))
+
+
+@study_paths
+def test_a_config_of_a_study_takes_a_step_on_every_length(path, tmp_path):
+    config = of_study(path)
+    if path.stem.startswith('finetune'):
+        pretraining = of_study(path.with_stem(path.stem.replace('finetune', 'pretrain')))
+        config['model']['init_args'] |= {'task': 'RTE',
+                                         'pretrained': write_pretraining(tmp_path, pretraining)}
+        config['data']['init_args'] |= {'task': 'RTE', 'path': 'data'}
+    take_steps(*built(config))
+
+
+def test_no_two_configs_leave_their_runs_in_one_folder():
+    folders = [yaml.safe_load(path.read_text())['trainer']['default_root_dir']
+               for path in CONFIGS.rglob('*.yaml')]
+    assert len(folders) == len(set(folders)) > 0
+
+
+# Models ##############################################################################
+
+
+class Built(train.TrainCLI):
+    """The command line up to the moment when the training would begin."""
+
+    def fit(self, **kwargs):
+        pass
+
+
+def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
+    """What the command line makes of a config, small."""
+    make_small(config)
+    config['data']['init_args']['batch_size'] = 8
+    config['trainer'] |= {'accelerator': 'cpu', 'enable_progress_bar': False}
+    cli = Built({'fit': config})
+    return cli.model, cli.datamodule
+
+
+def make_small(config: dict) -> None:
+    """Makes of whatever has layers two narrow ones, of two heads unless the source is for more."""
+    for value in config.values():
+        if isinstance(value, dict):
+            make_small(value)
+    if 'num_layers' in config:
+        heads = config['source']['init_args'].get('heads', min(config['heads'], 2))
+        config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
+                   'channels': 4 * heads, 'hidden_channels': 8}
+    if 'head_channels' in config:
+        config['head_channels'] = 4
+
+
+def of_study(path: Path) -> dict:
+    """A study's config on top of those below it, with edges where it leaves them to the study."""
+    config = {}
+    for name in (*OVER.get(path.stem, []), path.stem):
+        lay_over(config, yaml.safe_load(path.with_stem(name).read_text()))
+    model = config['model']['init_args'].get('model')
+    if model is not None:
+        model['init_args']['encoder']['init_args'].setdefault('source', deepcopy(SOURCE))
+    return config
+
+
+def lay_over(config: dict, other: dict) -> None:
+    for name, value in other.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
+            lay_over(config[name], value)
+        else:
+            config[name] = value
+
+
+def write_pretraining(folder: Path, config: dict) -> str:
+    """The checkpoint of a run of ``config``, which has not learned anything."""
+    objective, _ = built(config)
+    (folder / 'config.yaml').write_text(yaml.safe_dump(config))
+    path = folder / 'checkpoints/last.ckpt'
+    path.parent.mkdir()
+    torch.save({'state_dict': objective.state_dict()}, path)
+    return str(path)
+
+
+# Steps ###############################################################################
+
+
+def take_steps(objective: L.LightningModule, data: L.LightningDataModule) -> None:
+    torch.manual_seed(0)
+    objective.train()
+    for batch in batches(objective, data):
+        objective.zero_grad()
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', message='You are trying to `self.log')
+            loss = objective.training_step(batch, 0)
+        loss.backward()
+        assert loss.isfinite()
+        gradients = {name: parameter.grad for name, parameter in objective.named_parameters()
+                     if parameter.grad is not None}
+        assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+        assert bool(gradients['model.encoder.token_embedding.weight'].any())
+
+
+def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:
+    """Batches as the task makes them, random but for the digits: of the shortest sequences that it
+    can give, and of a middle-sized and a longest one beside such."""
+    if hasattr(data, 'draw'):  # all are of one length
+        return iter([data.draw(np.random.default_rng(0))])
+    name = type(data).__name__
+    if name not in BATCHES:
+        pytest.fail(f"BATCHES must say what batches of {name} are like")
+    return BATCHES[name](objective.model, data, sys.modules[type(data).__module__])
+
+
+def digits(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    data.setup()
+    yield task.collate_images([data.train[number] for number in range(2)])
+
+
+def documents(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """The shortest is of no words: [CLS] [SEP]."""
+    label = torch.tensor(model.num_classes - 1)
+    for lengths in ragged(2, data.max_length):
+        yield task.collate([(random_ids(model, length), label) for length in lengths])
+
+
+def glue(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """The shortest has one word in each sentence: [CLS] x [SEP] y [SEP]."""
+    num_sentences, num_classes = len(task.TASKS[data.task].text), len(task.TASKS[data.task].classes)
+    label = torch.tensor(num_classes - 1 if num_classes else 2.5)
+    for lengths in ragged(2 * num_sentences + 1, data.max_length):
+        yield task.collate([(random_ids(model, length), torch.tensor(length // num_sentences),
+                             label) for length in lengths])
+
+
+def masked_language(model: nn.Module, data: L.LightningDataModule,
+                    task: ModuleType) -> Iterator[tuple]:
+    """The shortest has one word in each segment; one token of the longer sequence is hidden."""
+    for lengths in ragged(5 if data.next_sentence else 3, data.max_length):
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        segments = [torch.arange(length) > length // 2 for length in lengths]
+        label = torch.tensor([0, 1] if data.next_sentence else [])
+        yield task.TextBatch(random_ids(model, sum(lengths)), ptr, torch.cat(segments).long(),
+                             torch.tensor([1]), random_ids(model, 1), label.long())
+
+
+def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:
+    return ((length, shortest) for length in (shortest, (shortest + longest) // 2, longest))
+
+
+def random_ids(model: nn.Module, length: int) -> Tensor:
+    return torch.randint(model.encoder.token_embedding.num_embeddings, (length,))
+
+
+BATCHES = {'Digits': digits, 'Documents': documents, 'Glue': glue,
+           'MaskedLanguage': masked_language}
