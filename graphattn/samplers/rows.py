@@ -14,7 +14,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 
 # Work is counted in draws, which took 20 to 50 ns.
-TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 32, 1 / 32
+TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
 _GRAIN = 2**13  # that are worth a thread: where another process has its core, it is waited for
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -36,7 +37,11 @@ class Thinning:
         self.model, self.rates = model, Rates(model)
         self.bound = self.rates.bounds()
         self.boost = _boost(self.bound)
-        self.num_draws = self.boost * self.rates.of_queries()
+
+    @cached_property
+    def num_draws(self) -> np.ndarray:
+        """How many are expected of each query, float64 ``[num_queries]``."""
+        return self.boost * self.rates.of_queries()
 
     def is_faster(self) -> bool:
         """Than to compare all pairs."""
