@@ -126,6 +126,11 @@ def block_of(ptr: Tensor) -> Tensor:
     return torch.repeat_interleave(ptr.diff())
 
 
+def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
+    """The sum of ``value`` over the nodes of each block, float64 ``[num_blocks, ...]``."""
+    return torch.segment_reduce(value.double(), 'sum', offsets=ptr, axis=0, initial=0)
+
+
 def join_ptrs(ptrs: list[Tensor]) -> Tensor:
     """Blocks one after the other: the pointer of all of them."""
     starts = [0]

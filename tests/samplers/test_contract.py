@@ -10,37 +10,51 @@ import torch
 from scipy.stats import chi2
 
 import graphattn.samplers
-from graphattn.samplers import FactorModel, bernoulli, fastrg, sample_bernoulli, sample_fastrg
+from graphattn.blocks import Blocks
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+from graphattn.samplers.chunks import chunks_of
+from graphattn.samplers.comparing import compare
+from graphattn.samplers.inverse_cdf import draw_cells
+from graphattn.samplers.trials import sample_with_torch
 
 
 class Way(NamedTuple):
-    """A sampler that is made to take one of its ways."""
+    """A sampler and one of its methods."""
 
     sampler: str
-    constants: dict
+    method: str
 
     def __call__(self, model, **kwargs):
-        module = {'sample_fastrg': fastrg, 'sample_bernoulli': bernoulli}[self.sampler]
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.constants.items():
-                patch.setattr(module, name, value)
-            return getattr(module, self.sampler)(model, **kwargs)
+        sample = getattr(graphattn.samplers, self.sampler)
+        return sample(model, method=self.method, **kwargs)
+
+    def skip_unless_it_serves(self, model):
+        if self.method == 'thin' and not (highest_bound(model) < 1):
+            pytest.skip('pairs that may be certain cannot be thinned')
+
+
+def highest_bound(model):
+    """What no probability exceeds, as far as sums over clusters of largest entries tell."""
+    bounds = [model.exploration]
+    for block in range(model.num_blocks):
+        rows = slice(*model.query_ptr[block:block + 2].tolist())
+        keys = model.key_factor.to(model.dtype)[slice(*model.key_ptr[block:block + 2].tolist())]
+        if len(keys):
+            bounds += (model.mixed_query()[rows] @ keys.amax(0) + model.exploration).tolist()
+    return max(bounds)
 
 
 LAWS = {  # P(edge) of a pair from its p_ij + exploration
     'sample_bernoulli': lambda rate: rate.clamp(max=1),
     'sample_fastrg': lambda rate: -torch.expm1(-rate),
 }
-WITH_TORCH = {'_compiled': lambda device: None}
 WAYS = {
-    'fastrg with torch': Way('sample_fastrg', WITH_TORCH),
-    'fastrg compiled': Way('sample_fastrg', {}),
-    'bernoulli with torch': Way('sample_bernoulli', WITH_TORCH),
-    'bernoulli compared': Way('sample_bernoulli', {'_THINNING_BELOW': 0.}),
-    'bernoulli thinned': Way('sample_bernoulli', {'_THINNING_BELOW': np.inf,
-                                                  '_HIGHEST_BOUND': 0.999}),
+    'fastrg with torch': Way('sample_fastrg', 'torch'),
+    'fastrg compiled': Way('sample_fastrg', 'compiled'),
+    'bernoulli with torch': Way('sample_bernoulli', 'torch'),
+    'bernoulli compared': Way('sample_bernoulli', 'compare'),
+    'bernoulli thinned': Way('sample_bernoulli', 'thin'),
 }
-COMPARING = [WAYS['bernoulli with torch'], WAYS['bernoulli compared']]
 every_sampler = pytest.mark.parametrize('sample', WAYS.values(), ids=WAYS)
 COPIES = 10_000
 
@@ -123,6 +137,7 @@ def stack(model, copies):
 
 def draw_many(sample, model, copies=COPIES, seed=0):
     """Which cells of each copy are edges, and the law's probability of each cell."""
+    sample.skip_unless_it_serves(model)
     num_queries = model.num_queries // model.num_heads
     num_keys = model.num_keys // model.num_heads
     graph = sample(stack(model, copies), generator=torch.Generator().manual_seed(seed)).validate()
@@ -186,6 +201,7 @@ def test_a_cell_of_probability_zero_is_never_drawn(sample):
     on = torch.rand(2, 400, 6, generator=generator) < 0.3
     model = FactorModel(on[0] * scale, 0.15 * torch.rand(6, 6, generator=generator).round(),
                         on[1] * scale.flip(0))
+    sample.skip_unless_it_serves(model)
     impossible = model.expectation() == 0
     mask = sample(model, generator=generator).to_mask()
     assert impossible.any() and mask.any()
@@ -217,6 +233,7 @@ def test_an_empty_first_cell_and_head_disturb_no_other(sample):
 def test_each_edge_is_drawn_once(sample):
     model = FactorModel(torch.ones(30, 2), torch.full((2, 2), 0.25), torch.ones(20, 2),
                         exploration=9.)
+    sample.skip_unless_it_serves(model)
     graph = sample(model, generator=torch.Generator().manual_seed(0)).validate()
     assert graph.num_edges == pytest.approx(600, abs=1)
 
@@ -224,7 +241,7 @@ def test_each_edge_is_drawn_once(sample):
 def test_fastrg_steps_over_cells_of_no_width():
     cell_start = torch.tensor([0, 0, 1, 1, 2, 2])
     first = torch.zeros(50, dtype=torch.long)
-    cell = fastrg._draw(cell_start, first, first + 5, torch.Generator().manual_seed(0))
+    cell = draw_cells(cell_start, first, first + 5, torch.Generator().manual_seed(0))
     assert set(cell.tolist()) == {1, 3}
 
 
@@ -258,24 +275,51 @@ def zero_one_model(sizes, seed=0):
     return FactorModel(query_factor, mixing, key_factor, query_ptr=query_ptr, key_ptr=key_ptr)
 
 
+SIZES = {'equal': [(6, 6)] * 9, 'one': [(13, 11)], 'row and column': [(1, 30), (30, 1)],
+         'ragged': [(4, 3), (0, 5), (2, 2), (4, 3), (7, 0), (9, 8)], 'none': []}
+
+
 @pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
-@pytest.mark.parametrize('sizes', [
-    [(6, 6)] * 9, [(13, 11)], [(1, 30), (30, 1)], [(4, 3), (0, 5), (2, 2), (4, 3), (7, 0), (9, 8)],
-], ids=['equal', 'one', 'row and column', 'ragged'])
-@pytest.mark.parametrize('sample', COMPARING)
-def test_bernoulli_draws_in_chunks_of_any_size(sample, sizes, pairs_per_chunk, monkeypatch):
-    monkeypatch.setattr(bernoulli, '_PAIRS_PER_CHUNK', pairs_per_chunk)
-    monkeypatch.setattr(bernoulli, '_PAIRS_IN_CACHE', pairs_per_chunk)
+@pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
+def test_chunks_hold_every_pair_once(sizes, pairs_per_chunk):
+    blocks = Blocks(*torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous())
+    met = torch.zeros(int(blocks.query_ptr[-1]), int(blocks.key_ptr[-1]), dtype=torch.int)
+    for chunk in chunks_of(blocks, pairs_per_chunk):
+        assert chunk.num_pairs <= max(pairs_per_chunk, chunk.num_keys)
+        for query, first_key in zip(chunk.queries(), chunk.first_keys()):
+            met[query, first_key:first_key + chunk.num_keys] += 1
+    assert torch.equal(met, (blocks.of_queries()[:, None] == blocks.of_keys()).int())
+
+
+@pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
+@pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize('compare_pairs, source', [
+    (compare, np.uint64(0)), (sample_with_torch, None)], ids=['compiled', 'torch'])
+def test_pairs_are_compared_in_chunks_of_any_size(compare_pairs, source, sizes, pairs_per_chunk):
     model = zero_one_model(sizes)
-    graph = sample(model).validate()
+    graph = compare_pairs(model, source, pairs_per_chunk=pairs_per_chunk).validate()
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
-@pytest.mark.parametrize('sample', COMPARING)
-def test_bernoulli_splits_a_large_block_into_rows(sample):
-    model = zero_one_model([(1500, 1400)])
-    assert model.num_queries * model.num_keys > bernoulli._PAIRS_PER_CHUNK
-    assert torch.equal(sample(model).to_mask(), model.expectation().bool())
+@pytest.mark.parametrize('method', ['compare', 'torch'])
+@pytest.mark.parametrize('num_heads', [1, 3])
+def test_a_large_block_is_drawn_in_several_chunks(method, num_heads):
+    model = zero_one_model([(1500, 1400)] * num_heads)
+    graph = sample_bernoulli(model, method=method).validate()
+    assert torch.equal(graph.to_mask(), model.expectation().bool())
+
+
+def test_more_edges_than_a_thread_asks_room_for():
+    ones = torch.ones(2100, 1)
+    graph = sample_bernoulli(FactorModel(ones, torch.eye(1), ones), method='compare').validate()
+    assert graph.num_edges == 2100**2
+
+
+def test_keys_beyond_two_bytes():
+    model = FactorModel(torch.ones(2, 1), torch.eye(1), (torch.arange(70_000) % 2)[:, None].float())
+    for method in ('compare', 'torch'):
+        key = sample_bernoulli(model, method=method).validate().key
+        assert torch.equal(key, torch.arange(1, 70_000, 2).repeat(2))
 
 
 @every_sampler
@@ -285,6 +329,7 @@ def test_bernoulli_splits_a_large_block_into_rows(sample):
 def test_no_edge_is_possible(sample, num_queries, num_keys, mixing):
     model = FactorModel(torch.ones(num_queries, 2), torch.full((2, 2), mixing / 4),
                         torch.ones(num_keys, 2))
+    sample.skip_unless_it_serves(model)
     graph = sample(model).validate()
     assert (graph.num_queries, graph.num_keys, graph.num_edges) == (num_queries, num_keys, 0)
     assert graph.edge_index.dtype == torch.int64
@@ -310,7 +355,7 @@ def test_the_graph_has_the_blocks_of_the_model_and_no_edge_prob(sample):
 @every_sampler
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_is_read_exactly(sample, dtype):
-    mixing = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+    mixing = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) / 64
     halves = [factor.to(dtype) for factor in (torch.eye(64), mixing, torch.eye(64))]
     graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
               for factors in (halves, [factor.float() for factor in halves])]
@@ -318,8 +363,19 @@ def test_half_precision_is_read_exactly(sample, dtype):
 
 
 @every_sampler
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_memberships_go_with_float_mixing(sample, dtype):
+    """As a softmax under autocast gives them."""
+    model = random_model(60, 60, 16, density=0.1)
+    halves = model.query_factor.to(dtype), model.mixing, model.key_factor.to(dtype)
+    graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
+              for factors in (halves, [factor.float() for factor in halves])]
+    assert graphs[0] == graphs[1] and graphs[0].num_edges > 200
+
+
+@every_sampler
 def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
-    model = random_model(60, 60, 16)
+    model = random_model(60, 60, 16, density=0.1)
     graph = sample(model, generator=torch.Generator().manual_seed(0))
     parameters = (model.query_factor.t().contiguous().t().requires_grad_(),
                   model.mixing.clone().requires_grad_(),
@@ -334,7 +390,7 @@ def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
 
 @every_sampler
 def test_the_generator_decides(sample):
-    model = random_model(50, 40, 4)
+    model = random_model(50, 40, 4, density=0.1)
     first, again, other = (sample(model, generator=torch.Generator().manual_seed(seed))
                            for seed in (0, 0, 1))
     assert first == again and first != other
@@ -343,21 +399,21 @@ def test_the_generator_decides(sample):
 @every_sampler
 def test_the_generator_advances(sample):
     generator = torch.Generator().manual_seed(0)
-    model = random_model(50, 40, 4)
+    model = random_model(50, 40, 4, density=0.1)
     assert sample(model, generator=generator) != sample(model, generator=generator)
 
 
 @every_sampler
 def test_a_generator_leaves_the_global_state_alone(sample):
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    sample(random_model(50, 40, 4), generator=torch.Generator())
+    sample(random_model(50, 40, 4, density=0.1), generator=torch.Generator())
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], numpy_before)
 
 
 @every_sampler
 def test_without_a_generator_torch_seeds(sample):
-    model = random_model(50, 40, 4)
+    model = random_model(50, 40, 4, density=0.1)
     with torch.random.fork_rng(devices=[]):
         graphs = [sample(model) for seed in (0, 0, 1) if torch.manual_seed(seed)]
     assert graphs[0] == graphs[1] != graphs[2]
@@ -372,7 +428,7 @@ def restore_threads():
 
 @every_sampler
 def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
-    model = random_model(700, 600, 16, density=0.1, query_ptr=torch.tensor([0, 300, 700]),
+    model = random_model(700, 600, 16, density=0.05, query_ptr=torch.tensor([0, 300, 700]),
                          key_ptr=torch.tensor([0, 500, 600]))
     graphs = []
     for num_threads in (1, 2, 4):
@@ -381,11 +437,36 @@ def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
     assert graphs[0] == graphs[1] == graphs[2]
 
 
+def test_a_dense_graph_does_not_depend_on_threads(restore_threads):
+    """Though a thread takes whatever rows are next."""
+    model = random_model(1100, 1000, 64, num_heads=2, density=0.25)
+    graphs = []
+    for num_threads in (1, 2, 3):
+        torch.set_num_threads(num_threads)
+        graphs.append(sample_bernoulli(model, generator=torch.Generator().manual_seed(0),
+                                       method='compare').validate())
+    assert graphs[0] == graphs[1] == graphs[2]
+    assert graphs[0].density() == pytest.approx(0.25, rel=0.05)
+
+
+@pytest.mark.parametrize('method', ['compare', 'thin', 'torch'])
+@pytest.mark.parametrize('num_threads', [1, 2])
+def test_inference_mode_and_its_tensors_do_not_matter(method, num_threads, restore_threads):
+    torch.set_num_threads(num_threads)
+    graphs = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            model = random_model(400, 400, 16, density=0.05)
+            graphs.append(sample_bernoulli(model, generator=torch.Generator().manual_seed(0),
+                                           method=method))
+    assert graphs[0] == graphs[1]
+
+
 # Memory ##############################################################################
 
 MEASURE = """
 import torch
-from graphattn.samplers import FactorModel, bernoulli, fastrg, sample_bernoulli, sample_fastrg
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 
 def peak():
     # Not ru_maxrss, which a process inherits from the one that starts it.
@@ -394,11 +475,9 @@ def peak():
 
 def draw(n):
     model = FactorModel(torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16))
-    return {sampler}(model)
+    return {sampler}(model, method={method!r})
 
 torch.manual_seed(0)
-for name, value in {constants}.items():
-    setattr({module}, name, value)
 draw(2048)
 before = peak()
 print(draw(8192).num_edges, peak() - before)
@@ -408,11 +487,7 @@ print(draw(8192).num_edges, peak() - before)
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 @every_sampler
 def test_memory_stays_far_below_the_number_of_pairs(sample):
-    constants = repr(sample.constants).replace('inf', 'float("inf")')
-    if sample.constants is WITH_TORCH:
-        constants = "{'_compiled': lambda device: None}"
-    script = MEASURE.format(sampler=sample.sampler, module=sample.sampler.removeprefix('sample_'),
-                            constants=constants)
+    script = MEASURE.format(**sample._asdict())
     run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
                          check=True)
     num_edges, num_bytes = map(int, run.stdout.split())
@@ -420,38 +495,66 @@ def test_memory_stays_far_below_the_number_of_pairs(sample):
     assert num_bytes < 8192**2 / 4  # a quarter of a boolean mask
 
 
-# Ways ################################################################################
+# Methods #############################################################################
 
 
-def way_taken(model, monkeypatch):
-    """The compiled functions that ``sample_bernoulli`` calls."""
-    compiled, calls = bernoulli._compiled('cpu'), set()
-    for owner, name in ((compiled, 'compare'), (compiled.Rates, 'thin')):
-        original = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *args, name=name, original=original: (
-            calls.add(name), original(*args))[1])
-    sample_bernoulli(model)
-    monkeypatch.undo()
-    return calls
+def method_taken(model):
+    """The method that ``'auto'`` takes: the one that draws the same graph from the same seed."""
+    draw = {method: sample_bernoulli(model, generator=torch.Generator().manual_seed(0),
+                                     method=method) for method in ('auto', 'compare')}
+    if draw['auto'] == draw['compare']:
+        return 'compare'
+    assert draw['auto'] == sample_bernoulli(model, generator=torch.Generator().manual_seed(0),
+                                            method='thin')
+    return 'thin'
 
 
-def test_expected_edges_choose_the_way(monkeypatch):
-    ways = [way_taken(random_model(300, 400, 4, density=density), monkeypatch)
-            for density in (0.01, 0.05, 0.15, 0.3)]
-    assert ways == [{'thin'}, {'thin'}, {'compare'}, {'compare'}]
+@pytest.mark.parametrize('density, method', [
+    (0.01, 'thin'), (0.05, 'thin'), (0.15, 'compare'), (0.3, 'compare')])
+def test_expected_edges_choose_the_method(density, method):
+    assert method_taken(random_model(300, 400, 4, density=density)) == method
 
 
-def test_tables_that_would_be_read_little_are_not_filled(monkeypatch):
-    assert way_taken(random_model(8, 400, 16, density=0.01), monkeypatch) == {'compare'}
+def test_tables_that_would_be_read_little_are_not_filled():
+    assert method_taken(random_model(8, 400, 16, density=0.01)) == 'compare'
 
 
-def test_a_pair_that_may_be_certain_is_compared(monkeypatch):
+def test_a_pair_that_may_be_certain_is_compared():
     query_factor = torch.full((300, 2), 0.001)
-    assert way_taken(FactorModel(query_factor, torch.eye(2), torch.ones(400, 2)),
-                     monkeypatch) == {'thin'}
+    model = FactorModel(query_factor, torch.eye(2), torch.ones(400, 2))
+    assert method_taken(model) == 'thin'
     query_factor[7, 1] = 0.95
-    assert way_taken(FactorModel(query_factor, torch.eye(2), torch.ones(400, 2)),
-                     monkeypatch) == {'compare'}
+    model = FactorModel(query_factor, torch.eye(2), torch.ones(400, 2))
+    assert method_taken(model) == 'compare'
+    assert sample_bernoulli(model, method='thin').validate().num_edges > 300
+
+
+@pytest.mark.parametrize('largest', [1., 1.5])
+def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
+    query_factor = torch.full((300, 2), 0.001)
+    query_factor[7, 1] = largest
+    model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
+    with pytest.raises(ValueError, match=r"'method' 'thin' needs a bound below 1 on the probab.*"
+                                         rf"\(got {largest + 0.001:g} for query 7\); .*'compare'"):
+        sample_bernoulli(model, method='thin')
+
+
+@pytest.mark.parametrize('sample, methods', [
+    (sample_bernoulli, ('auto', 'compare', 'thin', 'torch')),
+    (sample_fastrg, ('auto', 'compiled', 'torch'))])
+def test_a_method_is_known_or_refused(sample, methods):
+    with pytest.raises(ValueError, match=r"'method' must be one of .* \(got 'troch'; did you mean "
+                                         r"'torch'\?\)") as error:
+        sample(MODEL, method='troch')
+    assert str(methods) in str(error.value)
+
+
+@pytest.mark.parametrize('way', [way for way in WAYS.values() if way.method != 'torch'])
+def test_compiled_methods_refuse_other_devices(way, monkeypatch):
+    monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
+    with pytest.raises(ValueError, match=rf"'method' '{way.method}' needs a model on the CPU \(got "
+                                         r"one on cuda:0\); 'torch' serves every device"):
+        way(MODEL)
 
 
 def test_thinning_evens_out_over_many_keys():
@@ -464,26 +567,12 @@ def test_thinning_evens_out_over_many_keys():
     assert ((count[:, 1:].sum(1) - total).abs() < 4 * variance.sqrt()).all()
 
 
-def test_more_edges_than_expected_find_room():
-    compiled = bernoulli._compiled('cpu')
-    model = zero_one_model([(40, 30)])
-    chunk = torch.arange(40), model.expectation()
-    rows = compiled.compare([chunk], model, 0., compiled.draw_seed(None))
-    assert torch.equal(rows.to_graph(model).validate().to_mask(), model.expectation().bool())
+def run_script(script):
+    return subprocess.run([sys.executable, '-c', script], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize('broken', [False, True], ids=['missing', 'broken'])
-def test_without_numba_torch_samples_after_one_warning(broken):
-    script = f"""
-import sys, warnings
-if {broken}:
-    class Finder:
-        def find_spec(self, name, path, target=None):
-            if name == 'numba':
-                raise RuntimeError('numba is broken')
-    sys.meta_path.insert(0, Finder())
-else:
-    sys.modules['numba'] = None
+SAMPLE_TWICE = """
+import warnings
 import torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 model = FactorModel(torch.eye(3), torch.eye(3), torch.eye(3))
@@ -493,12 +582,66 @@ with warnings.catch_warnings(record=True) as caught:
         assert sample_bernoulli(model).num_edges == 3
         sample_fastrg(model).validate()
 print(*(warning.message for warning in caught), sep='\\n')
+for sample, method in ((sample_bernoulli, 'compare'), (sample_bernoulli, 'thin'),
+                       (sample_fastrg, 'compiled')):
+    try:
+        sample(model, method=method)
+    except ImportError as error:
+        print(error)
 """
-    run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize('missing', ['numba', 'llvmlite'])
+def test_without_numba_torch_samples_after_one_warning(missing):
+    run = run_script(f'import sys; sys.modules[{missing!r}] = None\n{SAMPLE_TWICE}')
     assert run.returncode == 0, run.stderr
-    reason = 'numba is broken' if broken else 'pip install numba'
-    assert run.stdout.count('\n') == 1
-    assert 'compiled samplers cannot be loaded' in run.stdout and reason in run.stdout
+    warning, *errors = run.stdout.splitlines()
+    assert warning.startswith('samplers take slower ways')
+    assert missing in warning and 'pip install numba' in warning
+    assert len(errors) == 3 and all('pip install numba' in error for error in errors)
+
+
+BREAKS = {
+    'broken numba': ('numba', 'RuntimeError'),
+    'our own module': ('graphattn.samplers.alias_tables', 'ImportError'),
+}
+
+
+@pytest.mark.parametrize('module, error', BREAKS.values(), ids=BREAKS)
+def test_other_faults_are_not_hidden_by_slower_ways(module, error):
+    run = run_script(f"""
+import sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise {error}('here is the fault')
+sys.meta_path.insert(0, Finder())
+{SAMPLE_TWICE}""")
+    assert run.returncode == 1
+    assert f'{error}: here is the fault' in run.stderr
+
+
+# Compiled by torch ###################################################################
+
+
+@every_sampler
+def test_a_compiled_function_samples_outside_its_graph(sample):
+    def draw(x):
+        model = FactorModel(x.sigmoid(), torch.full((2, 2), 0.1), x.sigmoid())
+        graph = sample(model, generator=generator)
+        return model.mixed_query().sum() + graph.num_edges
+
+    x, generator = torch.zeros(40, 2, requires_grad=True), torch.Generator()
+    torch._dynamo.reset()
+    values = []
+    for function in (draw, torch.compile(draw, backend='eager')):
+        generator.manual_seed(0)
+        values.append(function(x))
+    assert values[0] == values[1]
+    grads = [torch.autograd.grad(value, x)[0] for value in values]
+    torch.testing.assert_close(*grads)
+    breaks = torch._dynamo.explain(draw)(x).break_reasons
+    assert len(breaks) == 1 and 'number of edges' in str(breaks[0].reason)
 
 
 # Bad input ###########################################################################
@@ -526,13 +669,37 @@ def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
 
 
 @pytest.mark.parametrize('largest, exploration', [(1.01, 0.), (1.01, 0.3), (7., 0.)])
-@pytest.mark.parametrize('sample', [way for way in WAYS.values()
-                                    if way.sampler == 'sample_bernoulli'])
-def test_bernoulli_takes_probabilities_only(sample, largest, exploration):
+@pytest.mark.parametrize('method', ['auto', 'compare', 'torch'])
+def test_bernoulli_takes_probabilities_only(method, largest, exploration):
     model = FactorModel(torch.tensor([[0.5], [largest]]), torch.eye(1), torch.ones(3, 1),
                         exploration=exploration)
     with pytest.raises(ValueError, match=rf"largest p_ij is {largest:g}; .*sample_fastrg"):
-        sample(model)
+        sample_bernoulli(model, method=method)
+
+
+@pytest.mark.parametrize('query, key', [(0, 0), (3, 1300), (1499, 1400)])
+@pytest.mark.parametrize('num_threads', [1, 2])
+@pytest.mark.parametrize('method', ['compare', 'torch'])
+def test_one_pair_above_one_is_found(method, num_threads, query, key, restore_threads):
+    torch.set_num_threads(num_threads)
+    query_factor, key_factor = torch.zeros(1500, 2), torch.zeros(1401, 2)
+    query_factor[:, 0] = key_factor[:, 0] = 0.1
+    query_factor[query, 1] = key_factor[key, 1] = 1
+    with pytest.raises(ValueError, match=r"largest p_ij is 1.01; .*sample_fastrg"):
+        sample_bernoulli(FactorModel(query_factor, torch.eye(2), key_factor), method=method)
+
+
+@pytest.mark.parametrize('num_keys', [6, 7])
+@pytest.mark.parametrize('method', ['auto', 'compare', 'torch'])
+def test_a_product_that_overflows_to_nan_is_refused(method, num_keys):
+    """Factors are finite; their products are inf, and 0 times inf is NaN."""
+    large = 3e38
+    for key in range(num_keys):
+        key_factor = torch.full((num_keys, 2), 0.1)
+        key_factor[key] = 0
+        model = FactorModel(torch.full((9, 2), large), torch.full((2, 2), large), key_factor)
+        with pytest.raises(ValueError, match=r"largest p_ij is (nan|inf)"):
+            sample_bernoulli(model, method=method)
 
 
 def test_bernoulli_forgives_rounding_above_one():

@@ -1,7 +1,12 @@
+import copy
 import math
+import pickle
+import threading
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 from graphattn.samplers import FactorModel
 
@@ -28,6 +33,7 @@ def brute_force(model):
     return prob
 
 
+ONES, SQUARE = torch.ones(4, 2), torch.ones(2, 2)
 PTR = {'query_ptr': torch.tensor([0, 2, 2, 6, 7]), 'key_ptr': torch.tensor([0, 1, 3, 5, 5])}
 HEAD_PTR = {'query_ptr': torch.tensor([0, 3, 7, 9, 14]), 'key_ptr': torch.tensor([0, 0, 5, 9, 10])}
 MODELS = {
@@ -91,6 +97,113 @@ def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
         lambda *factors: FactorModel(*factors, model.key_factor).mixed_query(), factors)
 
 
+def test_what_inference_mode_has_seen_trains_afterwards():
+    model = random_model(7, 5)
+    with torch.inference_mode():
+        of_inference = random_model(7, 5)
+        seen = [model.mixed_query(), of_inference.mixed_query()]
+    for other, mixed in zip((model, of_inference), seen):
+        weight = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+        (other.mixed_query() @ weight).sum().backward()
+        torch.testing.assert_close(weight.grad[:, 0], mixed.sum(0))
+
+
+def test_threads_that_ask_at_once_see_one_product():
+    for _ in range(20):
+        model, results = random_model(60, 50, 8), []
+        together = threading.Barrier(4)
+
+        def ask(model=model, results=results, together=together):
+            together.wait()
+            results.append(model.mixed_query())
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        for mixed in results:
+            torch.testing.assert_close(mixed, model.query_factor @ model.mixing)
+
+
+@pytest.mark.parametrize('used', [False, True], ids=['before use', 'after use'])
+@pytest.mark.parametrize('duplicate', [copy.copy, copy.deepcopy,
+                                       lambda model: pickle.loads(pickle.dumps(model))],
+                         ids=['copy', 'deepcopy', 'pickle'])
+def test_copies_are_models_without_gradients(duplicate, used):
+    given = random_model(num_heads=2, **HEAD_PTR, exploration=0.01)
+    factors = [factor.requires_grad_() * 1 for factor in (given.query_factor, given.mixing,
+                                                          given.key_factor)]
+    model = FactorModel(*factors, **HEAD_PTR, exploration=0.01)
+    if used:
+        model.mixed_query()
+    other = duplicate(model)
+    assert repr(other) == repr(model) and other.blocks == model.blocks
+    assert torch.equal(other.expectation(), model.expectation())
+    assert model.mixed_query().requires_grad and not other.mixed_query().requires_grad
+
+
+def test_a_copy_of_a_square_model_shares_its_blocks():
+    assert MODELS['square'].blocks.query_ptr is MODELS['square'].blocks.key_ptr
+    other = copy.deepcopy(MODELS['square'])
+    assert other.blocks.query_ptr is other.blocks.key_ptr
+
+
+def test_what_was_pickled_is_checked_again():
+    model = random_model()
+    state = model.__getstate__() | {'mixing': -model.mixing}
+    with pytest.raises(ValueError, match="'mixing' must be finite and not negative"):
+        FactorModel.__new__(FactorModel).__setstate__(state)
+
+
+@pytest.mark.parametrize('used', [False, True], ids=['before use', 'after use'])
+@pytest.mark.parametrize('method', ['mixed_query', 'expectation'])
+def test_torch_func_derives_as_autograd_does(method, used):
+    given = random_model(6, 5)
+    factors = given.query_factor, given.mixing, given.key_factor
+
+    def loss(*factors):
+        model = FactorModel(*factors)
+        if used:
+            model.mixed_query()
+        return getattr(model, method)().square().sum()
+
+    expected = torch.autograd.functional.jacobian(loss, factors)
+    for grad, other in zip(torch.func.grad(loss, argnums=(0, 1, 2))(*factors), expected):
+        torch.testing.assert_close(grad, other)
+    tangents = tuple(torch.rand_like(factor) for factor in factors)
+    value, slope = torch.func.jvp(loss, factors, tangents)
+    step = 1e-6
+    ahead, behind = (loss(*(factor + sign * step * tangent
+                            for factor, tangent in zip(factors, tangents))) for sign in (1, -1))
+    assert value == loss(*factors)
+    torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-6)
+
+
+def test_forward_derivatives_of_a_model_that_was_used():
+    given = random_model(6, 5)
+    tangent = torch.rand_like(given.mixing)
+    with forward_ad.dual_level():
+        mixing = forward_ad.make_dual(given.mixing, tangent)
+        model = FactorModel(given.query_factor, mixing, given.key_factor)
+        for _ in range(2):
+            derivative = forward_ad.unpack_dual(model.mixed_query()).tangent
+            torch.testing.assert_close(derivative, given.query_factor @ tangent)
+
+
+def test_a_model_is_made_and_mixed_inside_one_compiled_graph():
+    def mix(query_factor, mixing, key_factor):
+        model = FactorModel(query_factor, mixing, key_factor, **HEAD_PTR, exploration=0.01)
+        return model.mixed_query().sum() + model.expectation().sum()
+
+    given = random_model(num_heads=2, **HEAD_PTR)
+    factors = [factor.requires_grad_() for factor in (given.query_factor, given.mixing,
+                                                      given.key_factor)]
+    torch._dynamo.reset()
+    values = [mix(*factors), torch.compile(mix, backend='eager')(*factors)]
+    torch.testing.assert_close(*values)
+    for grads in zip(*(torch.autograd.grad(value, factors) for value in values)):
+        torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize('method', ['mixed_query', 'expectation', 'expected_edges'])
 def test_gradients(method):
     model = MODELS['blocks and heads']
@@ -112,6 +225,43 @@ def test_half_precision_is_mixed_in_float32(dtype):
     torch.testing.assert_close(prob.double(), exact.expectation(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize('dtypes, expected', [
+    ((torch.float16, torch.float32, torch.float16), torch.float32),  # softmax under autocast
+    ((torch.bfloat16, torch.float32, torch.bfloat16), torch.float32),
+    ((torch.float16, torch.bfloat16, torch.float16), torch.float32),
+    ((torch.float32, torch.float16, torch.float64), torch.float64),
+])
+def test_factors_may_differ_in_dtype(dtypes, expected):
+    given = random_model(6, 5)
+    factors = [factor.to(dtype).requires_grad_() for factor, dtype in zip(
+        (given.query_factor, given.mixing, given.key_factor), dtypes)]
+    model = FactorModel(*factors)
+    wide = FactorModel(*(factor.detach().to(expected) for factor in factors))
+    assert model.dtype == model.mixed_query().dtype == model.expectation().dtype == expected
+    assert torch.equal(model.expectation(), wide.expectation())
+    assert torch.equal(model.expected_edges(), wide.expected_edges())
+    grads = torch.autograd.grad(model.expectation().sum(), factors)
+    assert tuple(grad.dtype for grad in grads) == dtypes
+
+
+def test_values_are_looked_at_once(monkeypatch):
+    """On a GPU each look waits for all that was asked for before. (Blocks count their pairs at
+    once, by ``int``, on a CPU alone.)"""
+    looks = []
+    for name in ('item', 'tolist', '__bool__', '__float__'):
+        look = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, look=look, name=name: (
+            looks.append(name), look(tensor))[1])
+    FactorModel(ONES, SQUARE, ONES)
+    assert looks == ['tolist']
+
+
+def test_tensors_without_numbers_are_taken():
+    with FakeTensorMode():
+        model = FactorModel(torch.ones(4, 2), torch.ones(2, 2), torch.ones(4, 2))
+        assert model.mixed_query().shape == (4, 2)
+
+
 def test_default_blocks():
     assert MODELS['one block'].query_ptr.tolist() == [0, 7]
     assert MODELS['one block'].key_ptr.tolist() == [0, 5]
@@ -130,15 +280,11 @@ def test_repr(name, text):
     assert repr(MODELS[name]) == text
 
 
-ONES, SQUARE = torch.ones(4, 2), torch.ones(2, 2)
 BAD_INPUT = {
     'no tensor': ([[1.]], SQUARE, ONES, {}, TypeError,
                   r"'query_factor' must be a floating point Tensor \(got list\)"),
     'integers': (ONES, SQUARE.int(), ONES, {}, TypeError,
                  r"'mixing' must be a floating point Tensor \(got torch.int32\)"),
-    'dtypes': (ONES, SQUARE, ONES.double(), {}, TypeError,
-               r"'key_factor' must be of the dtype of 'query_factor', torch.float32 \(got "
-               r"torch.float64\)"),
     'devices': (ONES, SQUARE.to('meta'), ONES, {}, ValueError,
                 r"'mixing' must be on cpu, where 'query_factor' is \(got meta\)"),
     'ptr device': (ONES, SQUARE, ONES, {'key_ptr': torch.tensor([0, 4], device='meta')},

@@ -1,0 +1,80 @@
+"""Alias tables: a draw from any discrete law by one look into a table (Walker, 1977)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import uint64
+
+from graphattn._jit import jit
+
+_SLOT = 2**32
+
+
+@jit()
+def fill_tables(first, last, columns, key_ptr, mass, tables):
+    """Tables of columns ``first:last`` of the blocks: each of n equal slots holds at most two keys.
+
+    An entry is (threshold, alias), 32 bits each: the slot's own key below the threshold, else the
+    alias. Shares are integers that add up to n slots exactly, so that no slot is left over for a
+    key of share 0, and an alias is always a heavy key.
+    """
+    longest, num_blocks = longest_block(key_ptr), len(key_ptr) - 1
+    share = np.empty(longest, np.int64)
+    lights, heavies = np.empty(longest + 1, np.uint64), np.empty(longest + 1, np.uint64)
+    for item in range(first, last):
+        column, block = item // num_blocks, item % num_blocks
+        begin, end = key_ptr[block], key_ptr[block + 1]
+        table, weight, n = tables[column, begin:end], columns[column, begin:end], end - begin
+        if mass[block, column] <= 0:
+            continue
+        scale, total = n * 2.**32 / mass[block, column], 0
+        for j in range(n):
+            share[j] = np.int64(weight[j] * scale + 0.5)
+            total += share[j]
+        num_lights = num_heavies = uint64(0)
+        for j in range(n):
+            is_heavy = share[j] > _SLOT
+            lights[num_lights] = heavies[num_heavies] = j
+            num_lights += uint64(not is_heavy)
+            num_heavies += uint64(is_heavy)
+        light = heavy = uint64(0)
+        if num_heavies > 0:
+            rest = share[heavies[0]] + n * _SLOT - total
+            lights[num_lights], heavies[num_heavies] = 0, heavies[num_heavies - uint64(1)]
+            while heavy < num_heavies:
+                # One key's slot is settled: a light one's, filled up by the heavy one, or the
+                # heavy one's own, by its rest and the next heavy one.
+                giver, next_light = heavies[heavy], lights[light]
+                next_heavy = heavies[heavy + uint64(1)]
+                light_share, heavy_share = share[next_light], share[next_heavy]
+                fills = rest > _SLOT
+                own, alias = (next_light if fills else giver), (giver if fills else next_heavy)
+                threshold = light_share if fills else rest
+                table[own] = uint64(min(threshold, _SLOT - 1)) << uint64(32) | alias
+                rest += (light_share if fills else heavy_share) - _SLOT
+                light += uint64(fills)
+                heavy += uint64(not fills)
+        while light < num_lights:
+            table[lights[light]] = lights[light]
+            light += uint64(1)
+
+
+@jit()
+def look_up(table, cluster, bits, num_keys, first_key, n, seen, seen_groups):
+    """Marks the key of each draw: that of its cluster's table which its bits choose."""
+    low, high = uint64(0xFFFFFFFF), uint64(32)
+    for d in range(len(bits)):
+        slot = (bits[d] >> high) * uint64(n) >> high
+        entry = table[cluster[d] * uint64(num_keys) + uint64(first_key) + slot]
+        j = slot if bits[d] & low < entry >> high else entry & low
+        seen[j >> uint64(6)] |= uint64(1) << (j & uint64(63))
+        seen_groups[j >> uint64(12)] = 1
+
+
+@jit()
+def longest_block(ptr):
+    """The most nodes that a block of ``ptr`` has."""
+    longest = 0
+    for block in range(len(ptr) - 1):
+        longest = max(longest, ptr[block + 1] - ptr[block])
+    return longest

@@ -1,0 +1,27 @@
+"""Draws from many discrete laws at once by inverse CDF, on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
+    """Where each cell of a row of distributions begins, int64 ``[share.numel() + 1]``.
+
+    Integers add without rounding, so on every device a cell of share 0 has no width and no
+    distribution, however far along the row, is blurred by those before it.
+    """
+    bits = min(62 - num_distributions.bit_length(), 50)
+    width = (share * 2**bits).round().long().flatten()
+    return torch.cat([width.new_zeros(1), width.cumsum(0)])
+
+
+def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None
+               ) -> Tensor:
+    """A cell of ``first:last`` for each draw."""
+    low, high = cdf[first], cdf[last]
+    uniform = torch.rand(low.shape, dtype=torch.float64, device=cdf.device, generator=generator)
+    # A float64 below 1 times n rounds to below n, so the target stays inside first:last.
+    target = low + (uniform * (high - low)).long()
+    return torch.searchsorted(cdf[1:], target, right=True)

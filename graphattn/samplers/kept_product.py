@@ -1,0 +1,63 @@
+"""A matrix product that is computed once for several who need it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from graphattn._tensors import is_traced
+
+
+class KeptProduct:
+    """``x @ y``, computed again only after one of the two, or the product, was changed in place.
+
+    Each call gives a result with a gradient graph of its own, so that any number of backward
+    passes are possible.
+    """
+
+    def __init__(self):
+        # Replaced as one, so that threads which ask at once see a product beside its own versions.
+        self._kept: tuple[Tensor, list[int]] | None = None
+
+    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
+        """``x @ y``, where ``x`` and ``y`` are functions of ``sources`` and of nothing else."""
+        if not _can_be_kept(sources):
+            return x @ y
+        kept = self._kept
+        if kept is None or kept[1] != _versions(*sources, kept[0]):
+            product = x.detach() @ y.detach()
+            kept = self._kept = product, _versions(*sources, product)
+        return _Product.apply(x, y, kept[0])
+
+
+def _versions(*tensors: Tensor) -> list[int]:
+    return [tensor._version for tensor in tensors]
+
+
+def _can_be_kept(sources: tuple[Tensor, ...]) -> bool:
+    """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
+    leaves no trace of changes and no tensors to train with; not with forward-mode derivatives."""
+    if (is_traced(*sources) or torch.is_inference_mode_enabled()
+            or torch._C._are_functorch_transforms_active()):
+        return False
+    return not any(tensor.is_inference() or forward_ad.unpack_dual(tensor).tangent is not None
+                   for tensor in sources)
+
+
+class _Product(torch.autograd.Function):
+    """The gradient of a product that is known already."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, product: Tensor) -> Tensor:
+        return product.view_as(product)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, y = ctx.saved_tensors
+        needs_x, needs_y, _ = ctx.needs_input_grad
+        return grad @ y.mT if needs_x else None, x.mT @ grad if needs_y else None, None

@@ -1,0 +1,71 @@
+"""What every sampler is given, and whether compiled loops can serve it here."""
+
+from __future__ import annotations
+
+import warnings
+from difflib import get_close_matches
+from functools import cache
+
+import torch
+
+from graphattn.samplers.factor_model import FactorModel
+
+
+def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
+                   methods: tuple[str, ...]) -> None:
+    """Checks the arguments of a sampler that has ``methods``."""
+    if not isinstance(model, FactorModel):
+        raise TypeError(f"'model' must be a FactorModel (got {type(model).__name__})")
+    if method not in methods:
+        close = get_close_matches(str(method), methods)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ''
+        raise ValueError(f"'method' must be one of {methods} (got {method!r}{hint})")
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"'generator' must be a torch.Generator or None (got "
+                        f"{type(generator).__name__}); a seed becomes one by "
+                        f"torch.Generator(device).manual_seed(seed)")
+    if generator.device.type != model.device.type:
+        raise ValueError(f"'generator' must be on {model.device}, where the model is (got "
+                         f"{generator.device})")
+
+
+def takes_compiled(model: FactorModel, method: str) -> bool:
+    """Whether ``method`` is one of compiled loops; for ``'auto'``, whether there are any here.
+
+    Raises:
+        ValueError: The method is compiled and the model is not on a CPU.
+        ImportError: The method is compiled and numba cannot be imported.
+    """
+    if method == 'torch':
+        return False
+    is_auto, is_on_cpu = method == 'auto', model.device.type == 'cpu'
+    if is_auto and not is_on_cpu:
+        return False
+    if not is_on_cpu:
+        raise ValueError(f"'method' {method!r} needs a model on the CPU (got one on "
+                         f"{model.device}); 'torch' serves every device")
+    error = _why_nothing_compiles()
+    if error is None:
+        return True
+    if is_auto:
+        _warn(f'samplers take slower ways: {error}')
+        return False
+    raise ImportError(f"'method' {method!r} cannot run: {error}") from error
+
+
+@cache
+def _why_nothing_compiles() -> ImportError | None:
+    """Only a missing numba is a reason to go on without it: whatever else goes wrong is a fault,
+    which slower ways would hide."""
+    try:
+        import graphattn._jit  # noqa: F401
+    except ImportError as error:
+        return error
+    return None
+
+
+@cache
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)

@@ -1,0 +1,44 @@
+"""Random bits of compiled loops.
+
+Every row has a random stream of its own, SplitMix64 (Steele et al., 2014) begun at a hash of the
+seed and the row, so that the graph does not depend on how rows are dealt to threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import uint64
+
+from graphattn._jit import jit
+
+
+def draw_seed(generator: torch.Generator | None) -> np.uint64:
+    """A seed for all rows from torch's stream of random numbers."""
+    seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
+    return np.uint64(seed.item() % 2**64)
+
+
+@jit(inline=True)
+def stream_of(seed, row):
+    """The stream of a row."""
+    return _hash(seed + uint64(row) * uint64(0xD1342543DE82EF95))
+
+
+@jit(inline=True)
+def random_bits(stream, position):
+    """64 random bits."""
+    return _hash(stream + (uint64(position) + uint64(1)) * uint64(0x9E3779B97F4A7C15))
+
+
+@jit(inline=True)
+def uniform(bits):
+    """A number of [0, 1) from 64 random bits."""
+    return np.float64(bits >> uint64(11)) * 2.**-53
+
+
+@jit(inline=True)
+def _hash(bits):
+    bits = (bits ^ (bits >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> uint64(31))
