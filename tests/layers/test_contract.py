@@ -229,6 +229,32 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
     assert_same(exported(*arguments[0], **arguments[1]), layer(*arguments[0], **arguments[1]))
 
 
+# torch.func ##########################################################################
+
+
+def test_gradients_by_torch_func(source):
+    module = GraphAttention(CHANNELS, HEADS, source)
+    x, expected = tokens(module), train(module)[1:]
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return torch.func.functional_call(module, parameters, (x, PTR)).square().sum()
+
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    grads = torch.func.grad(loss)(parameters, x)
+    assert_same(list(grads.values()), [torch.zeros_like(grad) if right is None else right
+                                       for grad, right in zip(grads.values(), expected)])
+    samples = torch.stack([x, 2 * x])
+    of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness='same')
+    if isinstance(source, BlockModelSource):
+        with pytest.raises(NotImplementedError, match='inside of torch.vmap a tensor stands for'):
+            of_each(parameters, samples)
+    else:
+        second = torch.func.grad(loss)(parameters, samples[1])
+        for name, grad in of_each(parameters, samples).items():
+            assert_same(grad, torch.stack([grads[name], second[name]]))
+
+
 # Explainers and hooks #################################################################
 
 
