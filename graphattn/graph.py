@@ -190,8 +190,9 @@ class BipartiteGraph:
             pair, perm = torch.sort(given, stable=True)
             is_first = first_of_each(pair)
             if return_perm and not bool(is_first.all()):
-                raise ValueError(f"'return_perm' needs edges that are given once (got "
-                                 f"{int((~is_first).sum())} of them again)")
+                raise ValueError(f"'edge_index' must hold each edge once to be permuted, as "
+                                 f"'return_perm' asks (got {given.numel()} edges, "
+                                 f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
             pair = pair[is_first]
         else:

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -151,6 +152,21 @@ def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
         for parameter in module.parameters():
             parameter.mul_(-1)
     assert_same(evaluate(module), evaluate(copy.deepcopy(module)))
+
+
+def test_threads_may_ask_one_module_at_once(source):
+    module = GraphAttention(CHANNELS, HEADS, source).eval()
+    ptrs = [torch.tensor([0, cut, 12]) for cut in range(13)]
+    x = tokens(module)
+
+    def ask(ptr: Tensor) -> Tensor:
+        with torch.no_grad():
+            return module(x, ptr, generator=torch.Generator().manual_seed(0))
+
+    expected = [ask(ptr) for ptr in ptrs]
+    with ThreadPoolExecutor(8) as pool:
+        for out, right in zip(pool.map(ask, ptrs * 8), expected * 8):
+            assert_same(out, right)
 
 
 # torch.compile #######################################################################

@@ -35,7 +35,7 @@ from graphattn.kernels.cpu.rows import (
     prefetch_row,
     whole_vectors,
 )
-from graphattn.kernels.cpu.schedule import claim, longest_row, most_rows, run
+from graphattn.kernels.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
 from graphattn.kernels.cpu.simd import exp
 from graphattn.kernels.cpu.softmax import (
     Terms,
@@ -60,9 +60,10 @@ def _(
     lse = query.new_empty(num_queries, heads, dtype=dtype)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     nodes = [node_rows(x, dtype) for x in (query, key, value)]
-    run(_attend, Edges.by_query(indptr, edge_key, query_ptr, key_ptr),
-        (heads, query.size(2) + value.size(2)), *nodes, terms, node_rows(out, dtype),
-        lse.flatten())
+    edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
+    shape = heads, query.size(2) + value.size(2)
+    run(_attend, edges, shape, *nodes, terms, node_rows(out, dtype), lse.flatten(),
+        spans=cut_for_chunks(edges, shape))
     return out.to(query.dtype), lse
 
 
