@@ -321,7 +321,7 @@ class BipartiteGraph:
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
-        if not torch.compiler.is_compiling():  # code that is compiled leaves no traces
+        if not torch.compiler.is_compiling():  # compiled code must not change objects
             self._csc = csc = tuple(map(lasting, csc))
         return csc
 
@@ -446,8 +446,8 @@ class BipartiteGraph:
         return self
 
     def check_unchanged(self) -> None:
-        """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
-        without looking must not be led outside of memory."""
+        """Raises a ValueError if a tensor of the graph was changed in place: compiled loops trust
+        the edges, and would read outside of the tensors."""
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "

@@ -2,7 +2,7 @@
 
 Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
 ``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
-is not finite reaches every query of its block. Gates are beyond it, and it forms no weights.
+is not finite reaches every query of its block. It takes no gates and forms no weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
         if columns.start == columns.stop:
             out.append(value.new_zeros(rows.stop - rows.start, *value.shape[1:]) + nothing)
             continue
-        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks,
-                                              edge_bias)
+        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks, edge_bias)
         out.append(_attend_to_all(query[rows], key[columns], value[columns], num_blocks, terms,
                                   mask))
     return torch.cat(out)

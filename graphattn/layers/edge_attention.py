@@ -53,8 +53,8 @@ class EdgeAttention(MessagePassing):
         dropout (float): Probability with which a weight is zeroed in training, in all hops alike.
         hops (int or float): How many hops values travel, ``math.inf`` for the limit. More than one
             needs queries and keys that are the same tokens.
-        teleport (float or sequence of float): Probability of a walk to stop before a hop, for all
-            hops or for each. One hop without it is attention.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each. One hop without it is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Compute weights and hops again in the backward pass instead of keeping
