@@ -384,7 +384,8 @@ class BipartiteGraph:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the blocks."""
-        return self._blocks.num_pairs
+        is_one_block = self.num_blocks == 1
+        return self.num_queries * self.num_keys if is_one_block else self._blocks.num_pairs
 
     @property
     def num_blocks(self) -> int:

@@ -229,6 +229,14 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
     assert_same(exported(*arguments[0], **arguments[1]), layer(*arguments[0], **arguments[1]))
 
 
+@pytest.mark.parametrize('strict', [False, True])
+@pytest.mark.parametrize('kind', ['attention', 'encoder'])
+def test_a_module_with_a_pattern_is_exported(kind, strict):
+    module = MODULES[kind](SOURCES['pattern of each head']()).eval()
+    exported = torch.export.export(module, (tokens(module), PTR), strict=strict).module()
+    assert_same(exported(tokens(module), PTR), evaluate(module))
+
+
 # torch.func ##########################################################################
 
 
