@@ -40,10 +40,21 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
 class _StampedCache(FunctionCache):
     """numba's own cache looks at the file of a function alone, not at those that it calls."""
 
+    has_told = False  # that something is compiled, which takes a while
+
     def __init__(self, function: Callable):
         super().__init__(function)
         self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base,
                                               SOURCE_DIGEST)
+
+    def load_overload(self, *args):
+        found = super().load_overload(*args)
+        if found is None and not _StampedCache.has_told:
+            _StampedCache.has_told = True
+            if sys.stderr.isatty():
+                print('graphattn compiles its loops for this machine, once: some seconds each',
+                      file=sys.stderr)
+        return found
 
 
 def _digest_of_sources() -> str:

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 
 def is_traced(*tensors: Tensor) -> bool:
     """Whether the numbers of ``tensors`` cannot be looked at: in code that torch is compiling, and
-    in tensors without numbers. What is checked by looking at numbers is not checked there."""
+    in tensors without numbers or, inside of ``torch.vmap``, with many. What is checked by looking
+    at numbers is not checked there."""
     return torch.compiler.is_compiling() or any(
-        isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors)
+        isinstance(tensor, FakeTensor) or tensor.is_meta or _unwrap(tensor) is None
+        for tensor in tensors)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Outside of inference mode and of the transforms of ``torch.func``, for what is made here
+    serves those who come later."""
+    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
+        yield
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    """``tensor`` as plain numbers, without the gradients that transforms of ``torch.func`` take.
+
+    Raises:
+        NotImplementedError: It stands for many tensors, inside of ``torch.vmap``.
+    """
+    plain = _unwrap(tensor)
+    if plain is None:
+        raise NotImplementedError("a graph is drawn from numbers, and inside of torch.vmap a "
+                                  "tensor stands for many; draw the graph outside, and pass "
+                                  "'graph'")
+    return plain.detach()
+
+
+def _unwrap(tensor: Tensor) -> Tensor | None:
+    """The tensor beneath the transforms of ``torch.func``; ``None`` where it is one of many."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return None
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def lasting(tensor: Tensor) -> Tensor:

@@ -191,8 +191,9 @@ class BipartiteGraph:
             pair, perm = torch.sort(given, stable=True)
             is_first = first_of_each(pair)
             if return_perm and not bool(is_first.all()):
-                raise ValueError(f"'return_perm' needs edges that are given once (got "
-                                 f"{int((~is_first).sum())} of them again)")
+                raise ValueError(f"'edge_index' must hold each edge once to be permuted, as "
+                                 f"'return_perm' asks (got {given.numel()} edges, "
+                                 f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
             pair = pair[is_first]
         else:
@@ -321,7 +322,7 @@ class BipartiteGraph:
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
-        if not torch.compiler.is_compiling():  # code that is compiled leaves no traces
+        if not torch.compiler.is_compiling():  # compiled code must not change objects
             self._csc = csc = tuple(map(lasting, csc))
         return csc
 
@@ -384,7 +385,8 @@ class BipartiteGraph:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the blocks."""
-        return self._blocks.num_pairs
+        is_one_block = self.num_blocks == 1
+        return self.num_queries * self.num_keys if is_one_block else self._blocks.num_pairs
 
     @property
     def num_blocks(self) -> int:
@@ -446,8 +448,8 @@ class BipartiteGraph:
         return self
 
     def check_unchanged(self) -> None:
-        """Raises a ValueError if a tensor of the graph was changed in place: what reads the edges
-        without looking must not be led outside of memory."""
+        """Raises a ValueError if a tensor of the graph was changed in place: compiled loops trust
+        the edges, and would read outside of the tensors."""
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "

@@ -46,7 +46,7 @@ class Attention:
         edges (Pattern or tuple): A pattern, drawn with the seed of the run and shared by all
             layers, or options of the command line that say what the source is.
         hops (int): Number of hops.
-        teleport (float): Probability of a walk to stop before a hop.
+        teleport (float): Share of its own value that a token keeps at each hop.
     """
 
     name: str

@@ -23,8 +23,8 @@ def check_arguments(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Checks the arguments of :func:`edge_attention`; returns bias and gate ready for a kernel."""
     _check_tensors(query, key, value, graph)
-    return (_check_edge_values('edge_bias', edge_bias, query, graph),
-            _check_edge_values('edge_gate', edge_gate, query, graph))
+    return (check_edge_values('edge_bias', edge_bias, query, graph),
+            check_edge_values('edge_gate', edge_gate, query, graph))
 
 
 def _check_graph(graph: BipartiteGraph) -> None:
@@ -115,7 +115,7 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
     check_ptr('ptr', ptr, query.size(0), mask.device)
 
 
-def _check_edge_values(
+def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
     """``values`` as ``[num_edges, heads or 1]`` in the dtype of the computation."""

@@ -102,10 +102,9 @@ def _asked_for(name: str, device: torch.device, needs_weights: bool,
 
 
 def _is_faster_dense(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> bool:
-    is_complete = guard_or_false(graph.num_edges == graph.num_pairs)
-    if torch.compiler.is_compiling():  # which cannot look at numbers
-        return is_complete and graph.num_blocks == 1
-    if is_complete:
+    if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks
+        return graph.num_blocks == 1 and guard_or_false(graph.num_edges == graph.num_pairs)
+    if graph.num_edges == graph.num_pairs:
         return True
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     # Dense products would spread NaN and inf to queries that do not attend to them.

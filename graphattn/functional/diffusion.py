@@ -26,20 +26,20 @@ def attention_diffusion(
     teleport: float | Sequence[float] | Tensor,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""Values after several hops along the edges, with a chance to stop after each.
+    r"""Values after several hops along the edges, each mixed with the values that they began with.
 
     .. math::
         Z_{(0)} = V, \qquad Z_{(k+1)} = (1 - t) \, A Z_{(k)} + t \, V
 
     A walk starts at the query, and every hop takes it to a key that its present token attends to,
-    by the weights ``alpha``. It stops with the probability ``teleport`` before each hop, and after
-    the last one anyway; the output is the mean value of where it stops. So a hop :math:`k < K` has
+    by the weights ``alpha``. Before each hop it ends with the probability ``teleport``, and after
+    the last one anyway; the output is the mean value of where it ends. So a hop :math:`k < K` has
     the weight :math:`t (1 - t)^k` and the last :math:`(1 - t)^K`. They sum to 1, unlike those of a
     truncated series: at t = 0.1 and K = 5 there is 0.59 on :math:`A^5`.
 
     A ``teleport`` of its own for every hop makes any weights: :func:`heat_teleport` gives those of
     the heat kernel. ``alpha`` is the same for all hops, and so is what dropout made of it. A query
-    without keys keeps ``teleport * value``, for its walks are lost where they go on. A model is
+    without keys keeps ``teleport * value``, as the rest has no key to come from. A model is
     causal at any depth if every edge is.
 
     Args:
@@ -52,7 +52,7 @@ def attention_diffusion(
             its gradients are those of the limit, by iteration too, and no hop is kept for them.
         teleport (float, sequence of float or Tensor): In [0, 1]: a number, one for each hop, or
             what broadcasts to ``[hops, num_tokens, heads]``, a learned one for each head say.
-            Number k is the probability to stop after k hops.
+            Number k, counted from 0, is the probability that a walk ends after k hops.
         backend (str): As in :func:`edge_attention`, except ``'sdpa'``. ``'numba'`` keeps
             ``hops`` times the values for the backward pass.
 
@@ -124,6 +124,6 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())
     to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short
-    # Where weights vanish before the last hop, no walk arrives that could go on.
-    stop = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
-    return tuple(stop[:-1].tolist())
+    # Where all weights to come have vanished, any teleport will do.
+    teleport = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
+    return tuple(teleport[:-1].tolist())

@@ -1,4 +1,4 @@
-"""The recursion of diffusion: how many hops, where walks may stop, and the limit of all hops."""
+"""The recursion of diffusion, the limit of all hops, and checks of ``hops`` and ``teleport``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from graphattn.kernels.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Checks both; returns ``[hops, num_tokens, heads]``, one hop for infinitely many, and none if
-    the values are never left."""
+    """Checks teleport and hops; returns the teleport of each, ``[hops, num_tokens, heads]``: of one
+    hop for infinitely many, and of none if the result is the values themselves."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
                          f"{teleport.device})")
@@ -45,8 +45,8 @@ def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, spread: Tensor, 
 
     Args:
         one_hop (Callable): Multiplies values by the weights.
-        value (Tensor): What every walk can return to.
-        spread (Tensor): Of every hop, ``[hops, ...]``, each broadcasting to ``value``.
+        value (Tensor): What the hops begin with, and what each is mixed with.
+        spread (Tensor): The teleport of every hop, ``[hops, ...]``, each broadcasting to ``value``.
         to_the_limit (bool): Repeat the one hop until nothing changes.
     """
     if to_the_limit and len(spread):

@@ -64,5 +64,5 @@ class Backend:
 
 
 def everywhere(device: torch.device) -> bool:
-    """Of plain torch."""
+    """For backends that are plain torch."""
     return True

@@ -15,7 +15,7 @@ from graphattn.kernels.backend import Backend, LogitTerms
 from graphattn.kernels.edge_math import edge_logit, edge_softmax, with_first_derivative
 
 with warnings.catch_warnings():
-    # torch says once per process that its CSR layout is in beta: let that once be here.
+    # torch warns once per process that its CSR layout is in beta: here, where nobody hears it.
     warnings.simplefilter('ignore')
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
 
@@ -23,6 +23,7 @@ with warnings.catch_warnings():
 def is_available(device: torch.device) -> bool:
     """Whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
+
 
 not_compiled = torch.compiler.disable(reason="torch's sparse products are not compiled")
 

@@ -31,7 +31,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 
 @not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by zero and die
+    if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by 0 and crash
         return gather.weighted_sum(weight, value, graph)
     out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
            for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]

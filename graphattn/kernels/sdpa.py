@@ -1,8 +1,8 @@
 """Dense attention by torch's ``scaled_dot_product_attention``, for graphs that are nearly full.
 
 Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
-``_PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
-is not finite reaches every query of its block. Gates are beyond it, and it forms no weights.
+``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
+is not finite reaches every query of its block. It takes no gates and forms no weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms, everywhere
 
-_PAIRS_PER_CHUNK = 2**24
+PAIRS_PER_CHUNK = 2**24
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -34,8 +34,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
         if columns.start == columns.stop:
             out.append(value.new_zeros(rows.stop - rows.start, *value.shape[1:]) + nothing)
             continue
-        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks,
-                                              edge_bias)
+        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks, edge_bias)
         out.append(_attend_to_all(query[rows], key[columns], value[columns], num_blocks, terms,
                                   mask))
     return torch.cat(out)
@@ -57,11 +56,11 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice
     block = 0
     while block < graph.num_blocks:
         num_rows, num_columns = shapes[block]
-        most = max(1, _PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
+        most = max(1, PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
         last = block + 1
         while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
             last += 1
-        step = num_rows if is_full else min(num_rows, _PAIRS_PER_CHUNK // max(1, num_columns))
+        step = num_rows if is_full else min(num_rows, PAIRS_PER_CHUNK // max(1, num_columns))
         step = max(1, (last - block) * num_rows if last - block > 1 else step)
         columns = slice(key_ptr[block], key_ptr[last])
         for start in range(query_ptr[block], query_ptr[last], step):

@@ -13,7 +13,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 
 from graphattn import functional, kernels
-from graphattn.functional.checks import check_arguments, check_square
+from graphattn.functional.checks import check_arguments, check_edge_values, check_square
 from graphattn.functional.recursion import (
     check_hops,
     check_recompute,
@@ -32,12 +32,12 @@ class EdgeAttention(MessagePassing):
 
     The operator of :func:`graphattn.functional.edge_attention`, in two ways that agree:
 
-    - **fused**, for a :class:`BipartiteGraph`: ``message_and_aggregate`` hands the rows of the
-      graph to a kernel;
-    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: taken for a plain
-      ``edge_index`` in any order, while an explainer is at work, when a hook on one of the three is
-      registered, and when the attention weights are asked for. ``alpha`` is an argument of
-      ``message``, which is where PyG's ``AttentionExplainer`` looks for it.
+    - **fused**: ``message_and_aggregate`` hands the rows of a :class:`BipartiteGraph` to a kernel.
+      A plain ``edge_index`` in any order becomes such a graph first, by a sort in every call;
+    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: taken while an explainer
+      is at work, when a hook on one of the three is registered, and when the attention weights are
+      asked for. ``alpha`` is an argument of ``message``, which is where PyG's
+      ``AttentionExplainer`` looks for it.
 
     Explainers, and hooks on the messages, take edges in the order in which they know them. They are
     refused for a graph that was made of edges in another order
@@ -53,8 +53,8 @@ class EdgeAttention(MessagePassing):
         dropout (float): Probability with which a weight is zeroed in training, in all hops alike.
         hops (int or float): How many hops values travel, ``math.inf`` for the limit. More than one
             needs queries and keys that are the same tokens.
-        teleport (float or sequence of float): Probability of a walk to stop before a hop, for all
-            hops or for each. One hop without it is attention.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each. One hop without it is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Compute weights and hops again in the backward pass instead of keeping
@@ -123,7 +123,8 @@ class EdgeAttention(MessagePassing):
             value (Tensor): ``[num_keys, heads, value_channels]``.
             graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
                 (key over query) may be in any order, but holds each edge once.
-            edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``.
+            edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
+                ``graph.edge_index``, or of ``edge_index`` as it is given.
             edge_gate (Tensor, optional): As ``edge_bias``.
             teleport (Tensor, optional): Instead of the layer's own, what broadcasts to ``[hops,
                 num_queries, heads]``.
@@ -139,8 +140,11 @@ class EdgeAttention(MessagePassing):
         """
         terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate,
                  'teleport': self.teleport if teleport is None else teleport}
-        if not isinstance(graph, BipartiteGraph) or self._wants_messages(return_attention_weights):
+        if self._wants_messages(return_attention_weights):
             return self._explicit(query, key, value, graph, return_attention_weights, **terms)
+        if not isinstance(graph, BipartiteGraph):
+            graph, terms['edge_bias'], terms['edge_gate'] = _as_graph(graph, query, key, edge_bias,
+                                                                      edge_gate)
         if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=value, graph=graph, alpha=None,
@@ -231,16 +235,24 @@ def _check_message_passing(kwargs: dict) -> None:
                              f"{kwargs[name]!r})")
 
 
-@torch.compiler.disable(reason='edges are compared with one another, which is not compiled')
+@torch.compiler.disable(reason='edges are sorted, and compared with one another')
+def _as_graph(
+    edge_index: Tensor, query: Tensor, key: Tensor, *edge_values: Tensor | None,
+) -> tuple[BipartiteGraph, *tuple[Tensor | None, ...]]:
+    """The graph of edges in any order, and values on them in the graph's."""
+    graph, perm = BipartiteGraph.from_edge_index(edge_index, query.size(0), key.size(0),
+                                                 return_perm=True)
+    for name, values in zip(('edge_bias', 'edge_gate'), edge_values):
+        check_edge_values(name, values, query, graph)
+    return graph, *(None if values is None else values[perm] for values in edge_values)
+
+
+@torch.compiler.disable(reason='edges are sorted, and compared with one another')
 def _edges_in_given_order(
     graph: BipartiteGraph | Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, BipartiteGraph]:
     if isinstance(graph, BipartiteGraph):
         return torch.stack([graph.key, graph.query]), graph
     edge_index = graph.as_tensor() if isinstance(graph, EdgeIndex) else graph
-    graph = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys)
-    if graph.num_edges != edge_index.size(1):
-        raise ValueError(f"'graph' must hold each edge once (got {edge_index.size(1)} edges, "
-                         f"{graph.num_edges} of them different); BipartiteGraph.from_edge_index "
-                         f"merges them")
+    graph, _ = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys, return_perm=True)
     return edge_index, graph

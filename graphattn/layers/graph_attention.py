@@ -41,8 +41,8 @@ class GraphAttention(nn.Module):
         bias (bool): Whether the projections have one.
         hops (int or float): How many hops values travel along the edges, ``math.inf`` for the
             limit (:func:`graphattn.functional.attention_diffusion`).
-        teleport (float or sequence of float): Probability of a walk to stop before a hop, for all
-            hops or for each. One hop without it is attention.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each. One hop without it is attention.
         learn_teleport (bool): Every head learns a teleport of its own, one number for all hops,
             as the sigmoid of a parameter; ``teleport`` is where it begins.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.

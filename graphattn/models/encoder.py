@@ -42,8 +42,8 @@ class Encoder(nn.Module):
             it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
         hops (int or float): How many hops values travel along the edges in each layer, ``math.inf``
             for the limit. Diffuser has 5.
-        teleport (float or list of float): Probability of a walk to stop before a hop, for all hops
-            or for each. Diffuser has 0.1. One hop without it is attention.
+        teleport (float or list of float): Share of its own value that a token keeps at each hop,
+            one for all hops or one for each. Diffuser has 0.1. One hop without it is attention.
         learn_teleport (bool): Every head learns a teleport of its own from there.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         checkpoint_layers (bool): Of each layer only its input is kept for the backward pass, and

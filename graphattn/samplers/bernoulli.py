@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from graphattn._tensors import undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.methods import check_sampling, takes_compiled
@@ -62,6 +63,9 @@ def sample_bernoulli(
                 [0, 0, 0]], dtype=torch.int32)
     """
     check_sampling(model, generator, method, _METHODS)
+    if torch._C._are_functorch_transforms_active():
+        with undisturbed():
+            return sample_bernoulli(model.numbers(), generator=generator, method=method)
     with torch.autocast(model.device.type, enabled=False):
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphattn._tensors import numbers_of
 from graphattn.blocks import Blocks, sum_blocks
 from graphattn.samplers.factor_checks import (
     check_blocks_of_heads,
@@ -214,6 +215,16 @@ class FactorModel:
             raise ValueError(f"'model' must hold probabilities, but its largest p_ij is "
                              f"{largest:.6g}; scale 'mixing' down, or take sample_fastrg, which "
                              f"reads them as rates")
+
+    def numbers(self) -> FactorModel:
+        """The model without the gradients that transforms of ``torch.func`` take, for samplers.
+
+        Raises:
+            NotImplementedError: The factors stand for many, inside of ``torch.vmap``.
+        """
+        return FactorModel(*map(numbers_of, (self.query_factor, self.mixing, self.key_factor)),
+                           query_ptr=self.query_ptr, key_ptr=self.key_ptr,
+                           exploration=self.exploration)
 
     def __repr__(self) -> str:
         heads = f', num_heads={self.num_heads}' if self.num_heads != 1 else ''

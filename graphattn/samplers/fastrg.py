@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graphattn._tensors import undisturbed
 from graphattn.blocks import sum_blocks
 from graphattn.graph import BipartiteGraph
 from graphattn.pairs import number_pairs, sort_pairs
@@ -75,6 +76,9 @@ def sample_fastrg(
                 [0, 0, 0]], dtype=torch.int32)
     """
     check_sampling(model, generator, method, _METHODS)
+    if torch._C._are_functorch_transforms_active():
+        with undisturbed():
+            return sample_fastrg(model.numbers(), generator=generator, method=method)
     with torch.autocast(model.device.type, enabled=False):
         if not takes_compiled(model, method):
             return _sample_with_torch(model, generator)

@@ -8,10 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
 from threading import RLock
 
-import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-from graphattn._tensors import index_dtype
+from graphattn._tensors import index_dtype, undisturbed
 from graphattn.graph import BipartiteGraph
 
 
@@ -46,10 +43,12 @@ class GraphCache:
                 transforms (``torch.func``), for others may train with the graph later.
         """
         if key is None:
-            return _undisturbed(build)
+            with undisturbed():
+                return build()
         with self._lock:
             if key not in self._kept:
-                graph = _undisturbed(build)
+                with undisturbed():
+                    graph = build()
                 self._keep(key, graph)
                 return graph
             self._kept.move_to_end(key)
@@ -78,11 +77,6 @@ class GraphCache:
 
     def __len__(self) -> int:
         return len(self._kept)
-
-
-def _undisturbed(build: Callable[[], BipartiteGraph]) -> BipartiteGraph:
-    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
-        return build()
 
 
 def bytes_in_use(graph: BipartiteGraph) -> int:

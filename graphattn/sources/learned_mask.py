@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from graphattn._tensors import numbers_of, undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.pair_mask import PairMask, check_logit_drop
@@ -151,13 +152,13 @@ class LearnedMaskSource(GraphSource):
     def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:
         return pattern_graph(self._settled_masks(), None, ptr.diff().tolist(), ptr.device)
 
-    @torch.inference_mode(False)
     def _settled_masks(self) -> tuple[Mask, ...]:
         """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.
         What tells is which of them are positive, not how they came to be."""
-        is_on, settled = self.logit.detach() > 0, self._settled
-        if settled is None or not _is_same(settled[0], is_on):
-            self._settled = settled = is_on, _masks(self.layout, is_on)
+        with undisturbed():
+            is_on, settled = numbers_of(self.logit) > 0, self._settled
+            if settled is None or not _is_same(settled[0], is_on):
+                self._settled = settled = is_on, _masks(self.layout, is_on)
         return settled[1]
 
     def __getstate__(self) -> dict[str, Any]:

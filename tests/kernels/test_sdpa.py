@@ -11,7 +11,7 @@ from tests.kernels.test_backends import EDGE_VALUES, assert_same, draw
 
 @pytest.fixture(params=[2**24, 30], ids=['one chunk', 'many chunks'])
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(sdpa, '_PAIRS_PER_CHUNK', request.param)
+    monkeypatch.setattr(sdpa, 'PAIRS_PER_CHUNK', request.param)
 
 
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -153,6 +154,21 @@ def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
     assert_same(evaluate(module), evaluate(copy.deepcopy(module)))
 
 
+def test_threads_may_ask_one_module_at_once(source):
+    module = GraphAttention(CHANNELS, HEADS, source).eval()
+    ptrs = [torch.tensor([0, cut, 12]) for cut in range(13)]
+    x = tokens(module)
+
+    def ask(ptr: Tensor) -> Tensor:
+        with torch.no_grad():
+            return module(x, ptr, generator=torch.Generator().manual_seed(0))
+
+    expected = [ask(ptr) for ptr in ptrs]
+    with ThreadPoolExecutor(8) as pool:
+        for out, right in zip(pool.map(ask, ptrs * 8), expected * 8):
+            assert_same(out, right)
+
+
 # torch.compile #######################################################################
 
 
@@ -211,6 +227,40 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
         arguments = (*torch.randn(3, 12, HEADS, 4), GRAPH), {}
     exported = torch.export.export(layer.eval(), *arguments).module()
     assert_same(exported(*arguments[0], **arguments[1]), layer(*arguments[0], **arguments[1]))
+
+
+@pytest.mark.parametrize('strict', [False, True])
+@pytest.mark.parametrize('kind', ['attention', 'encoder'])
+def test_a_module_with_a_pattern_is_exported(kind, strict):
+    module = MODULES[kind](SOURCES['pattern of each head']()).eval()
+    exported = torch.export.export(module, (tokens(module), PTR), strict=strict).module()
+    assert_same(exported(tokens(module), PTR), evaluate(module))
+
+
+# torch.func ##########################################################################
+
+
+def test_gradients_by_torch_func(source):
+    module = GraphAttention(CHANNELS, HEADS, source)
+    x, expected = tokens(module), train(module)[1:]
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return torch.func.functional_call(module, parameters, (x, PTR)).square().sum()
+
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    grads = torch.func.grad(loss)(parameters, x)
+    assert_same(list(grads.values()), [torch.zeros_like(grad) if right is None else right
+                                       for grad, right in zip(grads.values(), expected)])
+    samples = torch.stack([x, 2 * x])
+    of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness='same')
+    if isinstance(source, BlockModelSource):
+        with pytest.raises(NotImplementedError, match='inside of torch.vmap a tensor stands for'):
+            of_each(parameters, samples)
+    else:
+        second = torch.func.grad(loss)(parameters, samples[1])
+        for name, grad in of_each(parameters, samples).items():
+            assert_same(grad, torch.stack([grads[name], second[name]]))
 
 
 # Explainers and hooks #################################################################

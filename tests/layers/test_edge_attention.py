@@ -39,7 +39,7 @@ def test_explicit_and_fused_way_agree(name):
         torch.testing.assert_close(fused_grad, explicit_grad)
 
 
-def test_takes_the_fused_way_for_graphs_only(monkeypatch):
+def test_takes_the_fused_way_unless_messages_are_watched(monkeypatch):
     graph = GRAPHS['square']()
     query, key, value, *_ = draw_inputs(graph)
     calls = []
@@ -49,13 +49,16 @@ def test_takes_the_fused_way_for_graphs_only(monkeypatch):
     attention = EdgeAttention()
     attention(query, key, value, graph)
     assert len(calls) == 1
+    attention(query, key, value, graph.edge_index)
     attention(query, key, value, graph.edge_index.as_tensor())
+    assert len(calls) == 3
     hook = attention.register_message_forward_hook(lambda *_: None)
     attention(query, key, value, graph)
-    assert len(calls) == 1
+    attention(query, key, value, graph, return_attention_weights=True)
+    assert len(calls) == 3
     hook.remove()
     attention(query, key, value, graph)
-    assert len(calls) == 2
+    assert len(calls) == 4
 
 
 def test_edges_in_any_order():
@@ -64,9 +67,18 @@ def test_edges_in_any_order():
     attention = EdgeAttention()
     order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
     shuffled = graph.edge_index.as_tensor()[:, order]
-    out = attention(query, key, value, shuffled, edge_bias=bias[order], edge_gate=gate[order])
-    torch.testing.assert_close(out, attention(query, key, value, graph, edge_bias=bias,
-                                              edge_gate=gate))
+    expected = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
+    for explicit in (False, True):
+        out = attention(query, key, value, shuffled, edge_bias=bias[order], edge_gate=gate[order],
+                        return_attention_weights=explicit)
+        torch.testing.assert_close(out[0] if explicit else out, expected)
+
+
+def test_values_of_other_edges_are_refused():
+    query, edges = torch.randn(3, 1, 2), torch.tensor([[0, 1, 2], [0, 2, 0]])
+    for size in (2, 4):
+        with pytest.raises(ValueError, match="'edge_bias' must be .* with 3 edges"):
+            EdgeAttention()(query, query, query, edges, edge_bias=torch.zeros(size))
 
 
 def test_a_repeated_edge_is_an_error():

@@ -1,4 +1,4 @@
-"""Compiled by numba for CPUs: one pass over the edges, no weight kept."""
+"""Loops compiled by numba for CPUs; attention takes one pass over the edges and keeps no weight."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """Heads lie apart in memory."""
-    by_key = _order_by_key(graph, query, key, terms.bias, terms.gate)
-    return operators.attention_weights(query, key, terms.bias, terms.gate, *graph.csr,
-                                                 *by_key, terms.scale).t()
+    """The weights of one head are contiguous in memory."""
+    csc = _csc_for_gradients(graph, query, key, terms.bias, terms.gate)
+    return operators.attention_weights(query, key, terms.bias, terms.gate, *graph.csr, *csc,
+                                       terms.scale).t()
 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    by_key = _order_by_key(graph, weight, value)
-    return operators.weighted_sum(weight.t().contiguous(), value, *graph.csr, *by_key,
-                                            graph.query_ptr, graph.key_ptr)
+    csc = _csc_for_gradients(graph, weight, value)
+    return operators.weighted_sum(weight.t().contiguous(), value, *graph.csr, *csc,
+                                  graph.query_ptr, graph.key_ptr)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
-    by_key = _order_by_key(graph, weight, value, teleport)
+    csc = _csc_for_gradients(graph, weight, value, teleport)
     out, _ = operators.attention_diffusion(
-        weight.t().contiguous(), value, teleport, *graph.csr, *by_key, by_key[0].numel() > 0)
+        weight.t().contiguous(), value, teleport, *graph.csr, *csc, csc[0].numel() > 0)
     return out
 
 
 def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                        teleport: Tensor, terms: LogitTerms) -> Tensor:
-    by_key = _order_by_key(graph, query, key, value, terms.bias, terms.gate, teleport)
+    csc = _csc_for_gradients(graph, query, key, value, terms.bias, terms.gate, teleport)
     out, *_ = operators.diffused_attention(
-        query, key, value, terms.bias, terms.gate, teleport, *graph.csr, *by_key,
+        query, key, value, terms.bias, terms.gate, teleport, *graph.csr, *csc,
         dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p,
-        by_key[0].numel() > 0)
+        csc[0].numel() > 0)
     return out
 
 
-def _order_by_key(graph: BipartiteGraph, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The transposed graph, which takes time and is for gradients only."""
+def _csc_for_gradients(graph: BipartiteGraph,
+                       *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The edges sorted by key; three empty tensors if no gradient is taken: sorting takes time."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return graph.csc
     return (graph.indptr[:0],) * 3

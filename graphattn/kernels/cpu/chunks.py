@@ -9,9 +9,9 @@ from graphattn.kernels.cpu.rows import copy_row, prefetch_row
 
 AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
 
-# The keys of a head are read again and again, and an edge reads and writes all that belongs to its
-# key: key, value and their gradients are put side by side, on one page of memory. Where they come
-# from, other heads stand between them, and they would fall on a few sets of the cache.
+# Key, value and their gradients of one head are copied side by side before the edges of a chunk are
+# followed: an edge reads and writes all four, and many edges share a key. In the tensors that they
+# come from, other heads lie between them, at a distance for which the cache has few places.
 
 
 @jit_inline
@@ -42,8 +42,8 @@ def put(x, rows, shift, low, head, heads):
 
 @jit
 def keys_per_chunk(channels, num_keys, num_rows, num_edges):
-    """As many keys of so many numbers as the cache holds, or as a row has edges to for its visit to
-    be worth it."""
+    """How many keys are copied at once: as many as the cache holds, of ``channels`` numbers each,
+    or more if rows have few edges: enough for about ``_EDGES_PER_VISIT`` edges of each row."""
     worth_it = num_keys * _EDGES_PER_VISIT * num_rows // max(num_edges, 1)
     return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
 
@@ -54,6 +54,7 @@ _EDGES_PER_VISIT = 16
 
 @jit
 def largest_chunk(spans, channels, indptr, key_ptr):
+    """The most keys in a chunk of any span."""
     largest = 0
     for span in range(len(spans)):
         begin, end, block = spans[span, 1], spans[span, 2], spans[span, 3]

@@ -1,7 +1,7 @@
-"""Attention that takes several hops: weights once, K sparse products.
+"""Attention over several hops: weights are computed once, then K sparse products.
 
-One log-sum-exp per token and head is kept, and what every hop brought. The backward pass forms the
-weights once more, in the order by key.
+Kept for the backward pass are one log-sum-exp per token and head, and the message of every hop. It
+computes the weights once more, in the order by key.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _(
     spaces = workspaces(groups, [value] * 5)
     for heads in groups:
         hops = Hops.of(value, teleport, messages, heads, spaces)
-        by_key = orders.to_key_order(weight[heads])
-        dot = torch.empty_like(by_key) if needs_weight else by_key[:, :0]
-        grads.put(heads, orders.by_key, hops, grad_out, by_key, dot)
+        csc_weight = orders.to_key_order(weight[heads])
+        dot = torch.empty_like(csc_weight) if needs_weight else csc_weight[:, :0]
+        grads.put(heads, orders.csc, hops, grad_out, csc_weight, dot)
         if needs_weight:
             orders.to_query_order(dot, grad_weight[heads])
     return grad_weight, *grads
@@ -87,7 +87,7 @@ def _(
     needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
-    bias_by_key, gate_by_key = orders.values_by_key(bias), orders.values_by_key(gate)
+    csc_bias, csc_gate = orders.values_by_key(bias), orders.values_by_key(gate)
     logit_grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                                 empty_unless(needs_gate, gate, query))
     hop_grads = HopGrads.of(value, teleport, needs_teleport)
@@ -96,13 +96,13 @@ def _(
                                                      [edge_key] * 3)
     dots = dots if needs_weight else dots[:, :0]
     for heads in groups:
-        terms = Terms.of(bias_by_key, gate_by_key, seed, scale, dropout_p, lse.dtype, heads,
+        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, lse.dtype, heads,
                          query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[4:])
         weight, dot, grad_logit = (x[:len(logits.query)] for x in (weights, dots, grad_logits))
-        logits.softmax_by_key(orders.by_key, weight, lse[heads])
-        delta = hop_grads.put(heads, orders.by_key, hops, grad_out, weight, dot)
+        logits.softmax_by_key(orders.csc, weight, lse[heads])
+        delta = hop_grads.put(heads, orders.csc, hops, grad_out, weight, dot)
         if needs_weight:
             logit_grads.put(heads, orders, logits, spaces[2:4],
                             EdgeGrads(weight, lse[heads], dot, delta, grad_logit))

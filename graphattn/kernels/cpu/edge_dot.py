@@ -20,7 +20,7 @@ from graphattn.kernels.cpu.gathered import add_products, dots
 from graphattn.kernels.cpu.jit import jit
 from graphattn.kernels.cpu.key_grads import KeyGrads
 from graphattn.kernels.cpu.rows import clear_row, node_rows, prefetch_row
-from graphattn.kernels.cpu.schedule import claim, longest_row, most_rows, run
+from graphattn.kernels.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
 from graphattn.kernels.operators.definition import accumulation_dtype
 
 
@@ -31,8 +31,9 @@ def _(
 ) -> Tensor:
     dtype, heads = accumulation_dtype(query), query.size(1)
     dot = query.new_empty(edge_key.numel(), heads, dtype=dtype)
-    run(_dot, Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2)),
-        node_rows(query, dtype), node_rows(key, dtype), heads, dot)
+    edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
+    run(_dot, edges, shape, node_rows(query, dtype), node_rows(key, dtype), heads, dot,
+        spans=cut_for_chunks(edges, shape))
     return dot.to(query.dtype)
 
 

@@ -16,8 +16,8 @@ from graphattn.kernels.cpu.simd import (
     sum_lanes_of_each,
 )
 
-# Two vectors of four rows at once, and then what remains of the rows. One loop for both, with the
-# question inside, takes a tenth longer.
+# Each function takes two vectors of several columns at a time, then a single vector, and then the
+# numbers that fill no vector. One loop for all, with a test inside, takes a tenth longer.
 
 
 @jit_inline

@@ -1,8 +1,9 @@
-"""Hops by weights that are there: K sparse products of a few heads, forward and back.
+"""Diffusion by given weights: K sparse products for a slice of the heads, forward and backward.
 
-What every hop brought is kept for the backward pass, hops x values. That pass goes along the
-transposed graph, from queries to a key: a gradient that it reads to carry it to the key is also
-multiplied by what the key had before the hop, which is the gradient of the weight.
+The message of a hop is the sum by weights that it brings to each query. Messages are kept for the
+backward pass, hops x values. That pass follows the edges by key, and uses each gradient that it
+reads at a query twice: times the weight it is a part of the gradient of the key's value, and times
+that value it is the gradient of the weight.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from graphattn.kernels.cpu.schedule import claim, finish_and_claim, run, wait_fo
 
 
 class Hops(NamedTuple):
-    """The values of some heads, their teleport, and what each hop brought to all heads."""
+    """Values and teleport of a slice of the heads, and the messages of all heads."""
 
     start: Tensor  # [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
@@ -33,7 +34,7 @@ class Hops(NamedTuple):
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """Some heads of them, in workspaces of which the first takes the values."""
+        """A slice of the heads, in workspaces of which the first takes the values."""
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -45,7 +46,7 @@ class Hops(NamedTuple):
         return len(self.start), self.start.size(2)
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
-        """What has arrived after the last hop."""
+        """The values after the last hop."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)
@@ -56,33 +57,33 @@ class Hops(NamedTuple):
 
 
 class HopGrads(NamedTuple):
-    """What the gradients become of value and teleport."""
+    """The gradients of value and teleport."""
 
     value: Tensor
     teleport: Tensor
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        """Of the shapes of these, the teleport's empty where not needed."""
+        """Of the same shapes; that of the teleport is empty where not needed."""
         return cls(torch.empty_like(value),
                    teleport.new_empty(teleport.shape if needs_teleport else 0))
 
-    def put(self, heads: slice, by_key: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
+    def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Puts those of some heads, whose weights come by key, where they belong.
+        """Computes the gradients of a slice of the heads, whose ``weight`` is in the order by key.
 
-        The gradient of each weight goes into ``dot``, unless that is empty. Returns, for each
-        query, their sum by weights.
+        The gradient of each weight goes into ``dot``, unless that is empty. Returns the sum of
+        weight times gradient over the edges of each query.
         """
-        start, teleport, messages, first_head, (grad, going_on, x, grad_start) = hops
+        start, teleport, messages, first_head, (grad, next_x, x, grad_start) = hops
         head_major(grad_out, heads, grad)
-        stop = teleport[0] if len(teleport) else torch.ones_like(start[..., 0])
-        torch.mul(1 - stop.unsqueeze(2), grad, out=x)
-        torch.mul(stop.unsqueeze(2), grad, out=grad_start)
-        delta = torch.zeros_like(stop)
+        last_teleport = teleport[0] if len(teleport) else torch.ones_like(start[..., 0])
+        torch.mul(1 - last_teleport.unsqueeze(2), grad, out=x)
+        torch.mul(last_teleport.unsqueeze(2), grad, out=grad_start)
+        delta = torch.zeros_like(last_teleport)
         grad_teleport = torch.empty_like(teleport if len(self.teleport) else teleport[:, :0])
-        run(_diffuse_back, by_key, hops.shape, x, weight, start, teleport, messages, first_head,
-            grad, going_on, grad_start, grad_teleport, dot, delta, num_phases=len(teleport))
+        run(_diffuse_backward, csc, hops.shape, x, weight, start, teleport, messages, first_head,
+            grad, next_x, grad_start, grad_teleport, dot, delta, num_phases=len(teleport))
         self.value[:, heads] = grad_start.transpose(0, 1)
         if len(self.teleport):
             self.teleport[..., heads] = grad_teleport.transpose(1, 2)
@@ -94,7 +95,7 @@ class HopGrads(NamedTuple):
 
 @jit
 def _diffuse(spans, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """For each hop the sum by weights of what each query's keys have, and a part of the start."""
+    """For each hop: the message to each query, mixed with its start value by ``teleport``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -114,12 +115,17 @@ def _diffuse(spans, progress, start, weight, teleport, messages, first_head, aft
 
 
 @jit
-def _diffuse_back(spans, progress, x, weight, start, teleport, messages, first_head, grad, going_on,
-                  grad_start, grad_teleport, dot, delta, edges):
-    """For each hop the sum by weights of the gradient ``x`` of what it brought, and on every edge
-    ``<x_i, y_j>``, added to those of later hops, where y is what the hop began with: the values,
-    or what the hop before it made of its message. ``grad`` is the gradient of y, ``going_on`` its
-    part that becomes the next ``x``. ``delta`` sums the gradients of a query's weights by them."""
+def _diffuse_backward(
+        spans, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
+        grad_teleport, dot, delta, edges):
+    """The gradients of each hop, the last hop first.
+
+    A hop begins with values y: the start or, after the first hop, what the hop before made of its
+    message. ``x`` is the gradient of the hop's message, ``grad`` that of y, the sum of ``x`` by
+    weights. ``next_x`` is what ``grad`` gives to the message of the hop before. ``dot`` adds
+    ``<x_i, y_j>`` up over hops, the gradient of each weight, and ``delta`` these times the weights,
+    for each query.
+    """
     indptr, edge_query = edges.indptr, edges.column
     y = np.empty((1, x.shape[2]), x.dtype)
     for hop in range(len(teleport)):  # the last hop first
@@ -127,16 +133,16 @@ def _diffuse_back(spans, progress, x, weight, start, teleport, messages, first_h
         span = claim(progress, hop)
         while span < len(spans):
             head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-            brought = messages[hop, first_head + head]
+            hop_message = messages[hop, first_head + head]
             message = start[head] if is_first else messages[before, first_head + head]
             for i in range(begin, end):
-                from_start = x.dtype.type(0) if is_first else teleport[before, head, i]
-                stop = x.dtype.type(1) if is_first else from_start
+                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # inside y
+                to_start = x.dtype.type(1) if is_first else restart  # share of the gradient of y
                 if grad_teleport.shape[1] > 0:
                     grad_teleport[hop, head, i] = (dot_of_rows(grad[head], start[head], i)
-                                                 - dot_of_rows(grad[head], brought, i))
+                                                 - dot_of_rows(grad[head], hop_message, i))
                 clear_row(grad[head], i)
-                delta[head, i] += dot_of_rows(x[head], brought, i)
+                delta[head, i] += dot_of_rows(x[head], hop_message, i)
                 first, n = indptr[i], indptr[i + 1] - indptr[i]
                 row_weight, row_query = weight[head, first:], edge_query[first:]
                 if dot.shape[1] == 0:
@@ -146,15 +152,15 @@ def _diffuse_back(spans, progress, x, weight, start, teleport, messages, first_h
                     if hop == 0:
                         for e in range(n):
                             row_dot[e] = 0
-                    restart_row(y, 0, message, start[head], from_start, i)
+                    restart_row(y, 0, message, start[head], restart, i)
                     add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head],
                                           row_query, n)
-                copy_row(going_on[head], i, 0, grad[head], i, 0, grad.shape[2])
-                multiply_row(going_on[head], i, x.dtype.type(1 - stop))
-                add_row(grad_start[head], i, stop, grad[head], i)
+                copy_row(next_x[head], i, 0, grad[head], i, 0, grad.shape[2])
+                multiply_row(next_x[head], i, x.dtype.type(1 - to_start))
+                add_row(grad_start[head], i, to_start, grad[head], i)
             span = finish_and_claim(progress, hop)
         wait_for_all(spans, progress, hop)
-        x, going_on = going_on, x
+        x, next_x = next_x, x
 
 
 @jit_inline

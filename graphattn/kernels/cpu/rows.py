@@ -17,7 +17,7 @@ def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 @jit_inline
 def whole_vectors(n):
-    """``n`` in whole vectors: what remained of a row would take longer than all of it."""
+    """``n`` rounded up to whole vectors: the last numbers, one by one, take longer than a row."""
     return (n + LANES - 1) // LANES * LANES
 
 

@@ -48,6 +48,12 @@ def cut(edges: Edges, shape: tuple[int, int], spans_per_thread: int = 16) -> np.
     return cut_into_spans(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
+def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
+    """Fewer spans, for kernels that copy the keys of each into the cache: at 1 % of 4,096 x 4,096
+    pairs 16 per thread took a tenth longer than 4."""
+    return cut(edges, shape, spans_per_thread=4)
+
+
 def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
     heads, products = shape
     return min(torch.get_num_threads(), 1 + int(edges.indptr[-1]) * heads * products // GRAIN)

@@ -169,7 +169,7 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 @intrinsic
 def atomic_add(typingctx, counters, position):
     """Adds 1 to ``counters.flat[position]``, which threads share; returns what it was. What a
-    thread has written before is seen by those that load the sum."""
+    thread has written before is visible to threads that load the sum."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')

@@ -40,7 +40,7 @@ class Terms(NamedTuple):
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int
            ) -> Terms:
-        """The terms of some of the heads, computed with in ``dtype``."""
+        """The terms of a slice of the heads, in ``dtype``."""
         nothing = torch.empty(0, 1, dtype=dtype)
         bias, gate = (nothing if values is None else
                       values.detach().to(dtype)[:, heads if values.size(1) > 1 else slice(None)]

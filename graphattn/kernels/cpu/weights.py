@@ -55,17 +55,17 @@ def _(
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
-    gate_by_key = orders.values_by_key(gate)
+    csc_gate = orders.values_by_key(gate)
     grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                           empty_unless(needs_gate, gate, query))
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key] * 2)
     for heads in groups:
-        terms = Terms.of(None, gate_by_key, None, scale, 0., weight.dtype, heads, query.size(1))
+        terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         change = weight[heads] * grad[heads]
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        lse = delta  # it is read for dropout alone, which is not at work here
+        lse = delta  # anything of its shape: only dropout reads it, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
                   EdgeGrads(orders.to_key_order(weight[heads]), lse,
                             orders.to_key_order(grad[heads]), delta, change))
@@ -84,8 +84,8 @@ def _(
 def _(
     weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
 ) -> Tensor:
-    by_key = Edges.of_rows(key_indptr, edge_query, position)
-    return _sum_by_weights(weight[:, position], at_query, by_key)
+    csc = Edges.of_rows(key_indptr, edge_query, position)
+    return _sum_by_weights(weight[:, position], at_query, csc)
 
 
 def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
@@ -102,7 +102,7 @@ def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
 
 
 class Logits(NamedTuple):
-    """What the logits of some heads are made of."""
+    """What the logits of a slice of the heads are made of."""
 
     query: Tensor  # [heads, nodes, channels]
     key: Tensor
@@ -111,7 +111,7 @@ class Logits(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """Some heads of query and key, which are copied to the workspaces."""
+        """A slice of the heads of query and key, which are copied to the workspaces."""
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
@@ -125,13 +125,13 @@ class Logits(NamedTuple):
         run(_softmax, edges, self.shape, *self, weight, lse)
         return lse
 
-    def softmax_by_key(self, by_key: Edges, weight: Tensor, lse: Tensor) -> None:
+    def softmax_by_key(self, csc: Edges, weight: Tensor, lse: Tensor) -> None:
         """The same in the order by key, in which bias and gate must be."""
-        run(_softmax_by_key, by_key, self.shape, *self, weight, lse)
+        run(_softmax_by_key, csc, self.shape, *self, weight, lse)
 
 
 class EdgeGrads(NamedTuple):
-    """What the gradients of logits are made of, for some heads."""
+    """What the gradients of logits are made of, for a slice of the heads."""
 
     weight: Tensor  # by key, [heads, num_edges]
     lse: Tensor  # of each query, [heads, num_queries]
@@ -141,7 +141,7 @@ class EdgeGrads(NamedTuple):
 
 
 class LogitGrads(NamedTuple):
-    """What the gradients become of query, key, bias and gate."""
+    """The gradients of query, key, bias and gate."""
 
     query: Tensor
     key: Tensor
@@ -150,25 +150,25 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Of the shapes of these; bias and gate are empty where not needed."""
+        """Of the same shapes; those of bias and gate are empty where not needed."""
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Puts those of some heads where they belong."""
+        """Computes the gradients of a slice of the heads."""
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)
         edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
-        run(_softmax_backward, orders.by_key, logits.shape, *logits, *edges, grad_key, *edge_grads)
-        run(weighted_sums, orders.by_query, logits.shape, logits.key, edges.workspace, grad_query)
+        run(_softmax_backward, orders.csc, logits.shape, *logits, *edges, grad_key, *edge_grads)
+        run(weighted_sums, orders.csr, logits.shape, logits.key, edges.workspace, grad_query)
         self.query[:, heads] = grad_query.transpose(0, 1)
         self.key[:, heads] = grad_key.transpose(0, 1)
-        for grad, by_key in zip((self.bias, self.gate), edge_grads):
+        for grad, csc_grad in zip((self.bias, self.gate), edge_grads):
             if len(grad) and grad.size(1) == 1:
-                grad[orders.position] += by_key.sum(dim=1, keepdim=True)
+                grad[orders.position] += csc_grad.sum(dim=1, keepdim=True)
             elif len(grad):
-                grad[orders.position, heads] = by_key
+                grad[orders.position, heads] = csc_grad
 
 
 # Loops ###############################################################################
@@ -234,7 +234,7 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, lse, edges):
 def _softmax_backward(
         spans, progress, query, key, terms, weight, lse, dot, delta, grad_logit, grad_key,
         grad_bias, grad_gate, edges):
-    """From the edges to each key; leaves what queries need in ``grad_logit``, in their order."""
+    """The gradient of each key; also those of logits, into ``grad_logit`` in the order by query."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     longest = longest_row(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)

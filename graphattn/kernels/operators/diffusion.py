@@ -91,17 +91,17 @@ def _save_sum(ctx, inputs, output) -> None:
 
 
 def _differentiate_sum(ctx, grad: Tensor) -> dict[str, Tensor]:
-    weight, value, indptr, edge_key, *by_key, query_ptr, key_ptr = ctx.saved_tensors
+    weight, value, indptr, edge_key, *csc, query_ptr, key_ptr = ctx.saved_tensors
     needs_weight, needs_value, *_ = ctx.needs_input_grad
     return {'weight': edge_dot(grad, value, indptr, edge_key, query_ptr, key_ptr).t()
             if needs_weight else None,
-            'value': sum_to_keys(weight, grad, *by_key) if needs_value else None}
+            'value': sum_to_keys(weight, grad, *csc) if needs_value else None}
 
 
 differentiate(weighted_sum, _differentiate_sum, _save_sum)
 
 
-# Output [nodes, heads, channels] and, if kept, what hops brought, [hops, heads, nodes, channels].
+# Output [nodes, heads, channels] and, if kept, messages [hops, heads, nodes, channels].
 
 
 def _fake_diffusion(weight: Tensor, value: Tensor, teleport: Tensor, *rest):
@@ -151,7 +151,7 @@ def _differentiate_diffusion(ctx, grad_out, _) -> dict[str, Tensor]:
 differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
 
 
-# Weights and hops in one: output, log-sum-exp [heads, nodes] and, if kept, what hops brought.
+# Weights and hops in one: output, log-sum-exp [heads, nodes] and, if kept, messages.
 
 
 def _fake_diffused(query, key, value, bias, gate, teleport, *rest):
@@ -209,7 +209,7 @@ def empty_lse(query: Tensor) -> Tensor:
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
-    """What hops bring, ``[hops, heads, nodes, channels]``, or nothing of it."""
+    """For the message of each hop, ``[hops, heads, nodes, channels]``, or empty."""
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
                            dtype=accumulation_dtype(value))
