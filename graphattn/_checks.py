@@ -9,6 +9,9 @@ from torch import Tensor
 
 from graphattn._tensors import is_traced
 
+_INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
+             torch.int64)
+
 
 def check_edge_index(edge_index: Tensor) -> None:
     if not isinstance(edge_index, Tensor):
@@ -82,10 +85,12 @@ def check_ptr(name: str, ptr: Tensor, size: int, device: torch.device) -> None:
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int) -> None:
     """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row."""
-    check_ptr('indptr', indptr, key.numel(), key.device)
-    if key.dim() != 1 or key.is_floating_point() or key.dtype == torch.bool:
+    if not isinstance(key, Tensor):
+        raise TypeError(f"'key' must be a Tensor (got {type(key).__name__})")
+    if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
                         f"{tuple(key.shape)})")
+    check_ptr('indptr', indptr, key.numel(), key.device)
     if key.numel() == 0 or is_traced(key):
         return
     key = key.long()

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from graphattn._compiler import CompilerMissing
+
 try:
     import numba
     from llvmlite import binding
     from numba.core.caching import FunctionCache, IndexDataCacheFile
 except ImportError as error:
-    raise ImportError(f"compiled loops need numba, which cannot be imported ({error}): pip install "
-                      f"numba") from error
+    raise CompilerMissing(f"compiled loops need numba, which cannot be imported ({error}): pip "
+                          f"install numba") from error
 
 # Sums may be reordered, which is what lets them run in vector registers; NaN and inf stay exact.
 REORDERED_SUMS = frozenset({'reassoc', 'contract', 'nsz', 'arcp'})
@@ -69,14 +71,14 @@ def give_way_symbol() -> str:
     """The name by which compiled code calls the operating system to let another thread run.
 
     Raises:
-        ImportError: There is no such function here; to call it would be the end of the process.
+        CompilerMissing: There is no such function here; to call it would be the end of the process.
     """
     library = ctypes.windll.kernel32 if sys.platform == 'win32' else ctypes.CDLL(None)
     function = 'SwitchToThread' if sys.platform == 'win32' else 'sched_yield'
     try:
         address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value
     except AttributeError:
-        raise ImportError(f"compiled loops need the function {function!r} of the operating "
-                          f"system, which this one lacks") from None
+        raise CompilerMissing(f"compiled loops need the function {function!r} of the operating "
+                              f"system, which this one lacks") from None
     binding.add_symbol('graphattn_give_way', address)
     return 'graphattn_give_way'

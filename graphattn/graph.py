@@ -124,7 +124,8 @@ class BipartiteGraph:
               edge_prob: Tensor | None, is_reordered: bool = False) -> None:
         self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
         self._num_keys, self._blocks = num_keys, blocks
-        self._edge_prob, self._is_reordered = edge_prob, is_reordered
+        self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
+        self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._versions = self._current_versions()
 
@@ -570,18 +571,24 @@ class BipartiteGraph:
         edge_prob = None if self._edge_prob is None else self._edge_prob.detach()
         # torch cannot pickle uint16.
         key = self._key.view(torch.int16) if self._key.dtype == torch.uint16 else self._key
-        return {'indptr': self._indptr, 'key': key, 'num_keys': self._num_keys,
-                'query_ptr': self.query_ptr, 'key_ptr': self.key_ptr, 'edge_prob': edge_prob,
-                'is_reordered': self._is_reordered}
+        return dict(zip(_STATE, (self._indptr, key, self._num_keys, self.query_ptr, self.key_ptr,
+                                 edge_prob, self._is_reordered)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        sizes = (state['indptr'].numel() - 1, state['num_keys'])
-        blocks = Blocks.of(state['query_ptr'], state['key_ptr'], sizes, state['key'].device)
-        key = state['key']
-        key = key.view(torch.uint16) if key.dtype == torch.int16 else key
-        self._fill(state['indptr'], key, state['num_keys'], blocks, state['edge_prob'],
-                   state['is_reordered'])
-        self.validate()  # it may come from a file
+        # It may come from a file, so that nothing is used before it was checked.
+        if not isinstance(state, dict) or state.keys() != set(_STATE):
+            raise ValueError(f"a BipartiteGraph is saved as {', '.join(_STATE)} (got "
+                             f"{', '.join(map(str, state))}); was another version the writer?")
+        indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
+            state[name] for name in _STATE)
+        if isinstance(key, Tensor) and key.dtype == torch.int16:
+            key = key.view(torch.uint16)
+        check_size('num_keys', num_keys)
+        check_rows(indptr, key, num_keys)
+        check_num_pairs(indptr.numel() - 1, num_keys)
+        blocks = Blocks.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
+        self._fill(indptr, key, num_keys, blocks, edge_prob, bool(is_reordered))
+        self._validate_values()
 
     def _pairs(self) -> Tensor:
         return number_pairs(self.key, self.query, self.num_keys)
@@ -623,6 +630,9 @@ class BipartiteGraph:
             check_blocks_of_rows(self._indptr, self.key, self.query_ptr, self.key_ptr)
 
 
+_STATE = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_reordered')
+
+
 def _plain(edge_index: Tensor) -> Tensor:
     return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
 
@@ -651,9 +661,9 @@ def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
 # Compiled and exported code takes a graph as the tensors that it is made of.
 
 
-def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor | None], tuple]:
-    indptr, key = graph.csr
-    return ([indptr, key, graph.query_ptr, graph.key_ptr, graph.edge_prob],
+def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
+    edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
+    return ([*graph.csr, graph.query_ptr, graph.key_ptr, *edge_prob],
             (graph.num_keys, graph.is_reordered, graph.num_pairs, graph.is_square))
 
 
@@ -664,14 +674,15 @@ def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], tuple]:
     return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], context
 
 
-def _unflatten(parts: list[Tensor | None], context: tuple) -> BipartiteGraph:
-    indptr, key, query_ptr, key_ptr, edge_prob = parts
+def _unflatten(parts: list[Tensor], context: tuple) -> BipartiteGraph:
+    indptr, key, query_ptr, key_ptr, *edge_prob = parts
     num_keys, is_reordered, num_pairs, is_square = context
     graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
     vars(blocks).update(query_ptr=query_ptr, key_ptr=key_ptr, _num_pairs=num_pairs,
                         _is_square=is_square)
     vars(graph).update(_indptr=indptr, _key=key, _num_keys=num_keys, _blocks=blocks,
-                       _edge_prob=edge_prob, _is_reordered=is_reordered, _csc=None, _versions=None)
+                       _edge_prob=edge_prob[0] if edge_prob else None, _is_reordered=is_reordered,
+                       _csc=None, _versions=None)
     return graph
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import operator
 import pickle
 
@@ -13,7 +14,9 @@ import scipy.sparse as sp
 import torch
 from torch_geometric import EdgeIndex
 
-from graphattn import BipartiteGraph
+from graphattn import BipartiteGraph, patterns
+from graphattn.functional import edge_attention
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from tests.graphs import GRAPHS, random_graph
 
 ONE_BLOCK = [name for name, make in GRAPHS.items() if make().num_blocks == 1]
@@ -220,6 +223,212 @@ def test_from_edge_index_takes_an_edge_index_sorted_by_key():
     assert BipartiteGraph.from_edge_index(by_key, 2, 4).key.tolist() == [1, 3, 0]
 
 
+VALUES = ['edge_bias', 'edge_gate']
+
+
+def shuffled(name: str) -> tuple[BipartiteGraph, torch.Tensor]:
+    """A graph, and its edges in another order."""
+    graph = GRAPHS[name]()
+    order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(1))
+    return graph, graph.edge_index.as_tensor()[:, order]
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_perm_leads_from_the_order_given_to_that_of_the_graph(name):
+    original, edge_index = shuffled(name)
+    edge_prob = torch.rand(original.num_edges)
+    for prob in (None, edge_prob):
+        graph, perm = BipartiteGraph.from_edge_index(
+            edge_index, original.num_queries, original.num_keys, edge_prob=prob,
+            query_ptr=original.query_ptr, key_ptr=original.key_ptr, return_perm=True)
+        assert graph.with_edge_prob(None) == original
+        assert edge_index[:, perm].equal(graph.edge_index.as_tensor())
+    assert graph.edge_prob.equal(edge_prob[perm])
+
+
+@pytest.mark.parametrize('sort_order', ['row', 'col', None])
+def test_perm_of_a_pyg_edge_index(sort_order):
+    original, edge_index = shuffled('more_keys')
+    if sort_order:
+        by = {'row': 0, 'col': 1}[sort_order]
+        edge_index = edge_index[:, edge_index[by].argsort(stable=True)]
+    edge_index = EdgeIndex(edge_index, sparse_size=(17, 5), sort_order=sort_order)
+    graph, perm = BipartiteGraph.from_edge_index(edge_index, 5, 17, return_perm=True)
+    assert graph == original == BipartiteGraph.from_edge_index(edge_index, 5, 17)
+    assert edge_index.as_tensor()[:, perm].equal(graph.edge_index.as_tensor())
+
+
+@pytest.mark.parametrize('values', VALUES)
+@pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'idle_nodes'])
+def test_values_in_the_order_given_act_on_their_own_edges(name, values):
+    original, edge_index = shuffled(name)
+    graph, perm = BipartiteGraph.from_edge_index(
+        edge_index, original.num_queries, original.num_keys, query_ptr=original.query_ptr,
+        key_ptr=original.key_ptr, return_perm=True)
+    on_edges = torch.randn(original.num_edges, dtype=torch.double, requires_grad=True)
+    query = torch.randn(graph.num_queries, 1, 4, dtype=torch.double)
+    key, value = torch.randn(2, graph.num_keys, 1, 4, dtype=torch.double)
+    out = edge_attention(query, key, value, graph, **{values: on_edges[perm]})
+
+    dense = torch.zeros(graph.num_queries, graph.num_keys, dtype=torch.double)
+    dense = dense.index_put((edge_index[1], edge_index[0]), on_edges)
+    logit = query[:, 0] @ key[:, 0].t() / 2
+    logit = logit + dense if values == 'edge_bias' else logit * dense
+    weight = logit.masked_fill(~original.to_mask(), -torch.inf).softmax(1).nan_to_num()
+    torch.testing.assert_close(out[:, 0], weight @ value[:, 0])
+    grads = [torch.autograd.grad(x.square().sum(), on_edges)[0] for x in (
+        out, (weight @ value[:, 0])[original.in_degree() > 0])]
+    torch.testing.assert_close(grads[0], grads[1].nan_to_num())
+
+
+def test_is_reordered_where_edges_came_in_another_order_or_again():
+    in_order, reversed_ = edges((0, 0), (2, 0), (1, 1)), edges((1, 1), (2, 0), (0, 0))
+    repeated = edges((0, 0), (0, 0), (2, 0), (1, 1))
+    for prob in (False, True):
+        def is_reordered(edge_index, prob=prob, **options):
+            edge_prob = torch.full((edge_index.size(1),), 0.5) if prob else None
+            graph = BipartiteGraph.from_edge_index(edge_index, 2, 3, edge_prob=edge_prob, **options)
+            return (graph[0] if options else graph).is_reordered
+
+        assert not is_reordered(in_order) and not is_reordered(in_order, return_perm=True)
+        assert is_reordered(reversed_) and is_reordered(reversed_, return_perm=True)
+        assert is_reordered(repeated)
+    assert not BipartiteGraph.from_edge_index(edges(), 2, 3).is_reordered
+
+
+REORDERED = {
+    'to': lambda graph: graph.to('meta'),
+    'with_edge_prob': lambda graph: graph.with_edge_prob(torch.ones(graph.num_edges)),
+    'copy': copy.copy,
+    'deepcopy': copy.deepcopy,
+    'pickle': lambda graph: pickle.loads(pickle.dumps(graph)),
+    'batch': lambda graph: BipartiteGraph.batch([GRAPHS['square'](), graph]),
+    'batch of one': lambda graph: BipartiteGraph.batch([graph]),
+}
+
+
+@pytest.mark.parametrize('operation', REORDERED.values(), ids=REORDERED)
+def test_is_reordered_is_kept(operation):
+    assert operation(GRAPHS['shuffled_duplicates']()).is_reordered
+    assert not operation(GRAPHS['square']()).is_reordered
+
+
+def test_masks_rows_and_patterns_are_in_order():
+    graph = random_graph(6, 6)
+    for made in (graph, BipartiteGraph(graph.edge_index, 6), BipartiteGraph.from_csr(*graph.csr),
+                 patterns.RandomKeys(3).build(9, seed=0),
+                 (patterns.SlidingWindow(3) | patterns.GlobalTokens(2)).build(9)):
+        assert not made.is_reordered
+    assert BipartiteGraph.from_edge_index(graph.edge_index.flip(1), 6).is_reordered
+
+
+# Rows ################################################################################
+
+
+KEY_DTYPES = [torch.int64, torch.int32, torch.int16, torch.uint16, torch.uint8]
+
+
+@pytest.mark.parametrize('dtype', KEY_DTYPES)
+@pytest.mark.parametrize('validate', [False, True])
+@pytest.mark.parametrize('name', GRAPHS)
+def test_from_csr(name, validate, dtype):
+    graph = GRAPHS[name]()
+    edge_prob = torch.linspace(0, 1, graph.num_edges)
+    made = BipartiteGraph.from_csr(
+        graph.indptr.clone(), graph.key.to(dtype), graph.num_keys, edge_prob=edge_prob,
+        query_ptr=graph.query_ptr, key_ptr=graph.key_ptr, validate=validate)
+    assert made.validate() == graph.with_edge_prob(edge_prob)
+    assert made.csr[1].dtype == graph.csr[1].dtype and not made.is_reordered
+
+
+def test_from_csr_has_as_many_keys_as_queries_if_none_are_given():
+    assert BipartiteGraph.from_csr(torch.tensor([0, 1, 1]), torch.tensor([1])).num_keys == 2
+
+
+@pytest.mark.parametrize('dtype', KEY_DTYPES)
+@pytest.mark.parametrize('num_keys', [12, 2**17])
+def test_rows_may_change_after_a_graph_was_built_of_them(dtype, num_keys):
+    graph = GRAPHS['square']()
+    indptr, key = graph.indptr.clone(), graph.key.to(dtype)
+    made = BipartiteGraph.from_csr(indptr, key, num_keys)
+    before = copy.deepcopy(made)
+    indptr.fill_(0)
+    key.fill_(7)
+    made.check_unchanged()
+    assert made.validate() == before
+
+
+# What is kept ########################################################################
+
+
+def bytes_per_edge(num_keys: int, with_csc: bool) -> float:
+    """Of the edges alone: between two graphs that differ in their number."""
+    graphs = [patterns.RandomKeys(count).build(40, num_keys, seed=0) for count in (100, 300)]
+    if with_csc:
+        assert all(graph.csc for graph in graphs)
+    few, many = graphs
+    return (many.nbytes - few.nbytes) / (many.num_edges - few.num_edges)
+
+
+def test_bytes_per_edge():
+    for num_keys, num_bytes in ((2**16, 2), (2**16 + 1, 4)):
+        assert bytes_per_edge(num_keys, with_csc=False) == num_bytes
+        assert bytes_per_edge(num_keys, with_csc=True) == num_bytes + 6
+
+
+def test_bytes_per_edge_of_many_queries():
+    graph = BipartiteGraph.from_mask(torch.ones(2, 2**17, dtype=torch.bool)).transpose()
+    rows = graph.indptr.nbytes + graph.query_ptr.nbytes + graph.key_ptr.nbytes
+    assert graph.nbytes == rows + 2 * graph.num_edges
+    assert graph.csc[1].dtype == torch.int32
+    assert graph.nbytes == rows + (2 + 4 + 4) * graph.num_edges + graph.csc[0].nbytes
+
+
+MADE_OF_MANY_EDGES = {
+    'pattern': lambda: patterns.RandomKeys(100).build(300, seed=0),
+    'patterns': lambda: (patterns.SlidingWindow(40) | patterns.RandomKeys(50)).build(300, seed=0),
+    'mask': lambda: BipartiteGraph.from_mask(torch.ones(200, 200, dtype=torch.bool)),
+    'edge_index': lambda: BipartiteGraph(random_graph(300, 300).edge_index.as_tensor(), 300),
+    'edges in any order': lambda: BipartiteGraph.from_edge_index(
+        random_graph(300, 300).edge_index.flip(1), 300),
+    'edges with probabilities': lambda: BipartiteGraph.from_edge_index(
+        random_graph(300, 300).edge_index.flip(1), 300, edge_prob=torch.ones(
+            random_graph(300, 300).num_edges)),
+    'rows': lambda: BipartiteGraph.from_csr(random_graph(300, 300).indptr,
+                                            random_graph(300, 300).key, validate=False),
+    'batch': lambda: BipartiteGraph.batch([random_graph(300, 300)] * 3),
+    'set operations': lambda: (random_graph(300, 300) | random_graph(300, 300, seed=1)) & (
+        random_graph(300, 300) - random_graph(300, 300, seed=2)),
+    'transpose': lambda: random_graph(300, 200).transpose(),
+    'sample': lambda: sample_bernoulli(FACTORS),
+    'sample of Poisson counts': lambda: sample_fastrg(FACTORS),
+    'sample by torch': lambda: sample_bernoulli(FACTORS, method='torch'),
+    'pickle': lambda: pickle.loads(pickle.dumps(random_graph(300, 300))),
+}
+FACTORS = FactorModel(torch.full((300, 2), 0.5), torch.full((2, 2), 0.5), torch.full((300, 2), 0.5))
+
+
+@pytest.mark.parametrize('make', MADE_OF_MANY_EDGES.values(), ids=MADE_OF_MANY_EDGES)
+def test_nothing_but_rows_stays_in_memory(make):
+    before = {id(each) for each in long_int64_tensors()}
+    graph = make()
+    assert graph.num_edges > 10_000
+    assert graph.key.dtype == graph.query.dtype == graph.edge_index.dtype == torch.int64
+    assert not [each.shape for each in long_int64_tensors() if id(each) not in before]
+    parts = [*graph.csr, graph.query_ptr, graph.key_ptr]
+    parts += [] if graph.edge_prob is None else [graph.edge_prob]
+    assert graph.nbytes == sum(part.nbytes for part in parts)
+    for part in parts:  # nor is a part a view of more
+        assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def long_int64_tensors() -> list[torch.Tensor]:
+    """Of this process, as long as the edges of a graph here."""
+    gc.collect()
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
+            and each.dtype == torch.int64 and each.numel() > 10_000]
+
+
 # Blocks ##############################################################################
 
 
@@ -424,6 +633,12 @@ def with_ptr(query_ptr, key_ptr=None) -> BipartiteGraph:
     return build((1, 0), (3, 2), query_ptr=query_ptr, key_ptr=key_ptr)
 
 
+def rows(indptr=(0, 2, 2, 3), key=(1, 3, 0), num_keys=4, dtype=torch.int64, **kwargs
+         ) -> BipartiteGraph:
+    return BipartiteGraph.from_csr(torch.tensor(indptr), torch.tensor(key, dtype=dtype), num_keys,
+                                   **kwargs)
+
+
 def half_bipartite() -> nx.DiGraph:
     graph = nx.DiGraph([(0, 1)])
     graph.nodes[0]['bipartite'] = 0
@@ -509,6 +724,46 @@ REFUSED = {
                    "'query_ptr' must be on cpu, where the edges are .*got meta"),
     'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])), ValueError,
                    r"'query_ptr' and 'key_ptr' must mark as many blocks \(got 3 and 2\)"),
+    # permutation
+    'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
+                         ValueError, r"'return_perm' needs edges .* once \(got 2 of them again\)"),
+    # rows
+    'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
+                       r"'key' must hold key numbers from 0 to 3 \(got 0 to 4\)"),
+    'rows_key_wraps': (lambda: rows(key=(1, 2**16 + 3, 0)), ValueError, r"'key' .*got 0 to 65539"),
+    'rows_key_negative': (lambda: rows(key=(-1, 3, 0)), ValueError, r"'key' .*got -1 to 3"),
+    'rows_key_uint16': (lambda: rows(key=(1, 65_535, 0), dtype=torch.uint16), ValueError,
+                        r"'key' must hold .*got 0 to 65535"),
+    'rows_no_keys': (lambda: rows(num_keys=0), ValueError, "'key' must hold"),
+    'rows_unsorted': (lambda: rows(key=(3, 1, 0)), ValueError,
+                      "'key' must ascend among the edges of each query"),
+    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must ascend .*each key once"),
+    'rows_indptr_falls': (lambda: rows(indptr=(0, 2, 1, 3)), ValueError,
+                          r"'indptr' must rise from 0 to 3.*got \[0, 2, 1, 3\]"),
+    'rows_indptr_begins': (lambda: rows(indptr=(1, 2, 2, 3)), ValueError, "'indptr' must rise"),
+    'rows_indptr_ends': (lambda: rows(indptr=(0, 2, 2, 4)), ValueError, "'indptr' must rise from"),
+    'rows_indptr_short': (lambda: rows(indptr=(0, 2, 2)), ValueError, "'indptr' must rise from 0"),
+    'rows_indptr_empty': (lambda: BipartiteGraph.from_csr(torch.tensor([]).long(),
+                                                          torch.tensor([]).long(), 0), ValueError,
+                          "'indptr' must rise"),
+    'rows_indptr_float': (lambda: rows(indptr=(0., 2., 2., 3.)), TypeError,
+                          "'indptr' must be an int64 Tensor .*got torch.float32"),
+    'rows_indptr_list': (lambda: BipartiteGraph.from_csr([0, 1], torch.tensor([0]), 1), TypeError,
+                         r"'indptr' must be an int64 Tensor \(got list\)"),
+    'rows_key_float': (lambda: rows(dtype=torch.float), TypeError,
+                       "'key' must be integers .*got torch.float32"),
+    'rows_key_bool': (lambda: rows(dtype=torch.bool), TypeError, "'key' must be integers .*bool"),
+    'rows_key_complex': (lambda: rows(dtype=torch.cfloat), TypeError, "'key' must be integers"),
+    'rows_key_matrix': (lambda: rows(key=((1, 3, 0),)), TypeError, r"'key' must .*shape \(1, 3\)"),
+    'rows_key_list': (lambda: BipartiteGraph.from_csr(torch.tensor([0, 1]), [0], 1), TypeError,
+                      r"'key' must be a Tensor \(got list\)"),
+    'rows_keys_float': (lambda: rows(num_keys=4.), TypeError, "'num_keys' must be an int"),
+    'rows_keys_negative': (lambda: rows(num_keys=-4), ValueError, "'num_keys' must not be neg"),
+    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must hold one"),
+    'rows_stray': (lambda: rows(query_ptr=torch.tensor([0, 2, 3]), key_ptr=torch.tensor([0, 2, 4])),
+                   ValueError, 'query 0 and key 3 are of blocks 0 and 1'),
+    'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
+                 ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
     'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), TypeError,
                    "'mask' must be a boolean Tensor.*got torch.float32"),

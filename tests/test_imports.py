@@ -17,14 +17,15 @@ ROOT = Path(__file__).parent.parent
 # A unit imports itself and what stands here, nothing else of this repository.
 # What graphs are made of, and what everything else is made of.
 GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'}
-GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_threads', '_jit'}
+GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_threads', '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
     '_threads': set(),
-    '_jit': set(),
+    '_compiler': set(),
+    '_jit': {'_compiler'},
     '_tensors': set(),
     '_checks': {'_tensors'},
     'pairs': set(),

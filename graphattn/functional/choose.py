@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import kernels
+from graphattn._compiler import CompilerMissing
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import Backend, LogitTerms
 
@@ -27,7 +28,7 @@ DENSE_ABOVE = {256: 0.6, 1024: 1.}
 def _fastest_on_cpus() -> str:
     try:
         return kernels.load('numba').name
-    except ImportError as error:
+    except CompilerMissing as error:
         warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
                       stacklevel=2)
     return 'csr' if kernels.load('csr').is_available(torch.device('cpu')) else 'gather'

@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 
+from graphattn._compiler import CompilerMissing
 from graphattn.samplers.factor_model import FactorModel
 
 
@@ -36,7 +37,7 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
 
     Raises:
         ValueError: The method is compiled and the model is not on a CPU.
-        ImportError: The method is compiled and numba cannot be imported.
+        CompilerMissing: The method is compiled and numba cannot be imported.
     """
     if method == 'torch':
         return False
@@ -52,16 +53,14 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
     if is_auto:
         _warn(f'samplers take slower ways: {error}')
         return False
-    raise ImportError(f"'method' {method!r} cannot run: {error}") from error
+    raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
 
 
 @cache
-def _why_nothing_compiles() -> ImportError | None:
-    """Only a missing numba is a reason to go on without it: whatever else goes wrong is a fault,
-    which slower ways would hide."""
+def _why_nothing_compiles() -> CompilerMissing | None:
     try:
         import graphattn._jit  # noqa: F401
-    except ImportError as error:
+    except CompilerMissing as error:
         return error
     return None
 

@@ -1,0 +1,80 @@
+"""Edges as numbers, and the order by key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphattn.csc import csc_of_rows
+from graphattn.pairs import (
+    find_pairs,
+    first_of_each,
+    is_ascending,
+    number_pairs,
+    rows_of_pairs,
+    sort_pairs,
+)
+from tests.graphs import GRAPHS
+
+LISTS = {
+    'empty': [],
+    'one': [3],
+    'ascending': [0, 3, 7],
+    'descending': [7, 3, 0],
+    'repeated': [3, 3, 7],
+    'repeated and mixed': [7, 3, 7, 0, 3],
+    'large': [2**63 - 1, 0, 2**62],
+}
+every_list = pytest.mark.parametrize('pairs', LISTS.values(), ids=LISTS)
+
+
+def long(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+@every_list
+def test_sorted_pairs_are_a_set(pairs):
+    given = long(pairs)
+    done = sort_pairs(given)
+    assert done.tolist() == sorted(set(pairs)) and is_ascending(done)
+    assert given.tolist() == pairs  # which is left alone
+    assert is_ascending(given) == (pairs == sorted(set(pairs)))
+
+
+@every_list
+def test_first_of_each(pairs):
+    pairs = sorted(pairs)
+    expected = [n == 0 or pairs[n - 1] != pair for n, pair in enumerate(pairs)]
+    assert first_of_each(long(pairs)).tolist() == expected
+
+
+@every_list
+@pytest.mark.parametrize('others', [[], [3], [0, 1, 7, 9], [2**63 - 1]])
+def test_pairs_are_found(pairs, others):
+    assert find_pairs(long(pairs), long(others)).tolist() == [pair in others for pair in pairs]
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_numbers_of_pairs_lead_back_to_rows(name):
+    graph = GRAPHS[name]()
+    pair = number_pairs(graph.key, graph.query, graph.num_keys)
+    assert pair.equal(graph.to_mask().flatten().nonzero().flatten()) and is_ascending(pair)
+    indptr, key = rows_of_pairs(pair, graph.num_queries, graph.num_keys)
+    assert indptr.equal(graph.indptr) and key.equal(graph.key)
+
+
+def test_numbers_up_to_the_last_one():
+    key, query, num_keys = long([0, 2**31 - 1]), long([0, 2**32 - 1]), 2**31
+    assert number_pairs(key, query, num_keys).tolist() == [0, 2**63 - 1]
+
+
+# The order by key ####################################################################
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('dtype', [torch.uint16, torch.int32, torch.int64])
+def test_order_by_key_of_keys_of_every_width(name, dtype):
+    graph = GRAPHS[name]()
+    parts = csc_of_rows(graph.indptr, graph.key.to(dtype), graph.num_keys)
+    for part, expected in zip(parts, graph.csc):
+        assert part.dtype == expected.dtype and part.equal(expected)
