@@ -85,6 +85,10 @@ class Blocks:
         """Whether every block has as many keys as queries, which then can be the same tokens."""
         return self._compare_sizes() if self._is_square is None else self._is_square
 
+    def known(self) -> tuple[int | None, bool | None]:
+        """What has been computed of :attr:`num_pairs` and :attr:`is_square`."""
+        return self._num_pairs, self._is_square
+
     def pairs_per_block(self) -> Tensor:
         """Number of (query, key) pairs in each block, int64 ``[num_blocks]``."""
         return self.query_ptr.diff() * self.key_ptr.diff()
