@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 from torch_geometric.explain import AttentionExplainer, Explainer
 
 from graphattn import BipartiteGraph
@@ -167,6 +169,42 @@ def test_threads_may_ask_one_module_at_once(source):
     with ThreadPoolExecutor(8) as pool:
         for out, right in zip(pool.map(ask, ptrs * 8), expected * 8):
             assert_same(out, right)
+
+
+class AutocastOfCuda(TorchFunctionMode):
+    """Which operations CUDA's autocast casts, on a CPU: to half, or to float32."""
+
+    TO_HALF = {'matmul', '__matmul__', 'linear', 'bmm', 'mm', 'addmm', 'baddbmm', 'einsum',
+               'scaled_dot_product_attention'}
+    TO_FLOAT = {'softmax', 'log_softmax', 'exp', 'log', 'pow', 'sum', 'cumsum', 'layer_norm',
+                'norm', 'prod'}
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        name, dtype = getattr(function, '__name__', ''), None
+        if torch.is_autocast_enabled('cpu'):  # where the library has not switched it off
+            dtype = (torch.half if name in self.TO_HALF else
+                     torch.float if name in self.TO_FLOAT else None)
+        if dtype is not None:
+            def cast(x):
+                return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+            args, kwargs = tree_map(cast, args), tree_map(cast, kwargs or {})
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize('hops', [1, 2])
+def test_rules_of_cudas_autocast(source, hops):
+    module = GraphAttention(CHANNELS, HEADS, source, hops=hops, teleport=0.1 * (hops - 1))
+    x = tokens(module).requires_grad_()
+    # On a CPU autocast itself is to cast nothing: bfloat16 is what it casts to, half what we do.
+    with AutocastOfCuda(), torch.autocast('cpu', dtype=torch.half):
+        torch.manual_seed(3)
+        out = module(x, PTR)
+        assert out.dtype == torch.half
+        out.float().square().sum().backward()
+    assert out.isfinite().all() and x.grad.isfinite().all()
+    if not isinstance(source, BlockModelSource):  # whose graph is another one where numbers round
+        torch.manual_seed(3)
+        torch.testing.assert_close(out.float(), module(x, PTR), rtol=2e-2, atol=2e-2)
 
 
 # torch.compile #######################################################################

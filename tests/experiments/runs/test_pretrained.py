@@ -62,7 +62,7 @@ def test_a_learned_mask_is_frozen_also_for_training(how, sparsity, learned):
     checkpoint, model = learned
     classifier = pretrained_classifier(checkpoint, 2, freeze_how=how, sparsity=sparsity).train()
     masks = model.encoder.source.freeze(how or 'threshold', sparsity)
-    expected = PatternSource(masks)(torch.empty(50, 2, 1), None, PTR)
+    expected = PatternSource(masks)(TOKENS, TOKENS, PTR)
     graphs = classifier(TOKENS, PTR, segments=SEGMENTS, return_graphs=True)[1]
     assert len(graphs) == 2 and all(same_edges(graph, expected) for graph in graphs)
     assert not any('source' in name for name, _ in classifier.named_parameters())
@@ -88,7 +88,7 @@ def test_another_source_takes_the_place_and_the_weights_stay(learned):
     assert set(theirs) - set(mine) == {'source.logit'}
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     for graph in encode(classifier)[1]:
-        assert same_edges(graph, source(torch.empty(50, 2, 1), None, PTR))
+        assert same_edges(graph, source(TOKENS, TOKENS, PTR))
 
 
 def test_a_source_with_parameters_is_one_for_each_layer(full):
@@ -102,7 +102,7 @@ def test_masks_from_a_file(learned, full, tmp_path):
     path = tmp_path / 'masks.npz'
     save_masks(path, masks)
     classifier = pretrained_classifier(full[0], 2, source=PatternSource(str(path)))
-    expected = PatternSource(masks)(torch.empty(50, 2, 1), None, PTR)
+    expected = PatternSource(masks)(TOKENS, TOKENS, PTR)
     assert same_edges(encode(classifier)[1][0], expected)
 
 
