@@ -663,6 +663,7 @@ def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
+    # Other things than tensors may stand for the parts, so that these are not looked at.
     return ([*graph.csr, graph.query_ptr, graph.key_ptr, *edge_prob],
             (graph.num_keys, graph.is_reordered, *graph.blocks.known()))
 

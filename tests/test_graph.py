@@ -726,7 +726,7 @@ REFUSED = {
                    r"'query_ptr' and 'key_ptr' must mark as many blocks \(got 3 and 2\)"),
     # permutation
     'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
-                         ValueError, r"'return_perm' needs edges .* once \(got 2 of them again\)"),
+                         ValueError, r"'return_perm' asks \(got 4 edges, 2 of them different\)"),
     # rows
     'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
                        r"'key' must hold key numbers from 0 to 3 \(got 0 to 4\)"),

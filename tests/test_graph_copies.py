@@ -316,6 +316,8 @@ def test_a_graph_is_a_tree_of_its_tensors(name):
         again.validate()
         assert _pytree.tree_map(lambda tensor: tensor, graph) == graph
         assert _pytree.tree_map(lambda tensor: tensor, {'a': [graph]}) == {'a': [graph]}
+        numbers = _pytree.tree_unflatten(range(len(tensors)), tree)  # which torch.vmap makes
+        assert _pytree.tree_flatten(numbers) == ([*range(len(tensors))], tree)
 
 
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'full'])
