@@ -49,5 +49,4 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
     """Ascending pairs as rows: where each query's begin, int64 ``[num_queries + 1]``, and their
     keys, int64 ``[num_edges]``."""
     first_pair = torch.arange(num_queries + 1, device=pair.device) * num_keys
-    indptr = torch.searchsorted(pair, first_pair)
-    return indptr, pair - first_pair[:-1].repeat_interleave(indptr.diff())
+    return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
