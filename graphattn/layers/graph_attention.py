@@ -48,8 +48,8 @@ class GraphAttention(nn.Module):
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Keep nothing but the tokens for the backward pass, which projects them,
             asks the source and takes the hops once more; gradients are the same bit for bit. Not
-            for infinitely many hops. A mask of pairs that is given to a call is not recomputed.
-            With the flag of this name :class:`EdgeAttention` keeps query, key and value.
+            for infinitely many hops. With the flag of this name :class:`EdgeAttention` keeps query,
+            key and value.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
@@ -144,9 +144,7 @@ class GraphAttention(nn.Module):
             ValueError: There is neither a source nor a graph, or one of them does not fit the
                 heads, the tokens or the sequences.
         """
-        # A mask that is given keeps its bias: the second pass would not compute what the first did.
-        recompute = self.recompute and not isinstance(graph, PairMask)
-        attend = partial(checkpointed, self._attend) if recompute else self._attend
+        attend = partial(checkpointed, self._attend) if self.recompute else self._attend
         out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
                             generator=generator)
         return (out, graph) if return_graph else out

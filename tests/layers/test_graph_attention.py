@@ -238,11 +238,14 @@ def test_recomputing_keeps_the_tokens_alone(hops):
     assert kept(recompute=False) > (4 + hops) * x.nbytes
 
 
-def test_a_mask_that_is_given_is_not_recomputed():
+def test_a_mask_that_is_given_is_recomputed_too():
     mask, x = hard_mask(), torch.randn(14, 8, dtype=torch.double)
-    layer = GraphAttention(8, 2, hops=2, teleport=0.1, recompute=True).double()
-    layer(x, PTR, graph=mask).sin().sum().backward()  # the mask keeps its bias, for other layers
-    assert mask.values.grad.any()
+    layer = GraphAttention(8, 2, hops=2, teleport=0.1).double()
+    grads = []
+    for layer.recompute in (False, True):
+        out = layer(x, PTR, graph=mask)
+        grads.append(torch.autograd.grad(out.sin().sum(), [mask.values, *layer.parameters()]))
+    assert all(map(torch.equal, *grads)) and grads[0][0].any()
 
 
 def test_infinitely_many_hops_are_not_recomputed():
