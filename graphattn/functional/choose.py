@@ -54,10 +54,12 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
     """
     if name != 'auto':
         return _asked_for(name, graph.device, needs_weights, terms.gate is not None)
-    if not needs_weights and terms.gate is None and not in_transform():
-        if _is_faster_dense(query, key, value, graph):
-            return kernels.load('sdpa')
-    return choose_sparse(graph.device)
+    dense = kernels.load('sdpa')
+    lacks = (needs_weights and not dense.forms_weights
+             or terms.gate is not None and not dense.takes_gate
+             or in_transform() and not dense.has_all_derivatives)
+    is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph)
+    return dense if is_dense else choose_sparse(graph.device)
 
 
 def choose_weighing(name: str, device: torch.device) -> Backend:
@@ -101,14 +103,14 @@ def _asked_for(name: str, device: torch.device, needs_weights: bool,
     return backend
 
 
-def _is_faster_dense(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> bool:
+def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
+                     graph: BipartiteGraph) -> bool:
     if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks
         return graph.num_blocks == 1 and guard_or_false(graph.num_edges == graph.num_pairs)
     if graph.num_edges == graph.num_pairs:
         return True
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    # Dense products would spread NaN and inf to queries that do not attend to them.
-    return trains and _is_dense(graph) and _are_finite(key, value)
+    return trains and _is_dense(graph) and (not dense.spreads_nan or _are_finite(key, value))
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:
