@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class Blocks:
         self._num_pairs: int | None = None
         self._is_square: bool | None = None
         if query_ptr.device.type == 'cpu' and not is_traced(query_ptr):
-            self._num_pairs, self._is_square = self._count_pairs(), self._compare_sizes()
+            _ = self.num_pairs, self.is_square
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
@@ -78,12 +80,22 @@ class Blocks:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the blocks."""
-        return self._count_pairs() if self._num_pairs is None else self._num_pairs
+        if self._num_pairs is not None:
+            return self._num_pairs
+        num_pairs = int(self.pairs_per_block().sum())
+        if not is_traced(self.query_ptr):  # code that is compiled leaves no traces
+            self._num_pairs = num_pairs
+        return num_pairs
 
     @property
     def is_square(self) -> bool:
         """Whether every block has as many keys as queries, which then can be the same tokens."""
-        return self._compare_sizes() if self._is_square is None else self._is_square
+        if self._is_square is not None:
+            return self._is_square
+        is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
+        if not is_traced(self.query_ptr):
+            self._is_square = is_square
+        return is_square
 
     def known(self) -> tuple[int | None, bool | None]:
         """What has been computed of :attr:`num_pairs` and :attr:`is_square`."""
@@ -111,12 +123,6 @@ class Blocks:
         is_shared = self.key_ptr is self.query_ptr
         return Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
 
-    def _count_pairs(self) -> int:
-        return int(self.pairs_per_block().sum())
-
-    def _compare_sizes(self) -> bool:
-        return self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
-
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
 
@@ -135,9 +141,7 @@ def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
     return torch.segment_reduce(value.double(), 'sum', offsets=ptr, axis=0, initial=0)
 
 
-def join_ptrs(ptrs: list[Tensor]) -> Tensor:
-    """Blocks one after the other: the pointer of all of them."""
-    starts = [0]
-    for ptr in ptrs:
-        starts.append(starts[-1] + int(ptr[-1]))
+def join_ptrs(ptrs: list[Tensor], sizes: list[int]) -> Tensor:
+    """Blocks one after the other: the pointer of all of them, each of so many nodes."""
+    starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

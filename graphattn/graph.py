@@ -298,10 +298,14 @@ class BipartiteGraph:
             part, end = key[end:end + graph.num_edges], end + graph.num_edges
             part.copy_(graph.key.add_(start))
             start += graph.num_keys
-        blocks = Blocks(join_ptrs([graph.query_ptr for graph in graphs]),
-                        join_ptrs([graph.key_ptr for graph in graphs]))
+        blocks = Blocks(join_ptrs([graph.query_ptr for graph in graphs],
+                                  [graph.num_queries for graph in graphs]),
+                        join_ptrs([graph.key_ptr for graph in graphs],
+                                  [graph.num_keys for graph in graphs]))
         with_prob = graphs[0].edge_prob is not None
-        return cls._of(join_ptrs([graph.indptr for graph in graphs]), key, num_keys, blocks,
+        indptr = join_ptrs([graph.indptr for graph in graphs],
+                           [graph.num_edges for graph in graphs])
+        return cls._of(indptr, key, num_keys, blocks,
                        torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
                        any(graph.is_reordered for graph in graphs))
 

@@ -126,7 +126,7 @@ def test_sums_of_blocks(name):
 
 
 def test_joined_pointers():
-    assert join_ptrs([ptr(0, 2, 2), ptr(0), ptr(0, 0, 3)]).tolist() == [0, 2, 2, 2, 5]
+    assert join_ptrs([ptr(0, 2, 2), ptr(0), ptr(0, 0, 3)], [2, 0, 3]).tolist() == [0, 2, 2, 2, 5]
     one = ptr(0, 2)
-    joined = join_ptrs([one])
+    joined = join_ptrs([one], [2])
     assert joined.tolist() == [0, 2] and joined.data_ptr() != one.data_ptr()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from graphattn import functional
 from graphattn._tensors import is_traced
-from graphattn.blocks import join_ptrs
 from graphattn.functional.recursion import check_recompute
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
@@ -19,6 +18,7 @@ from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
+from graphattn.sources.base import fold_ptr
 
 
 class GraphAttention(nn.Module):
@@ -207,7 +207,7 @@ def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens:
     if is_traced(ptr) or not (sizes == {num_tokens} or sizes == {heads * num_tokens}):
         return  # sizes are compared later
     times = 1 if graph.num_queries == num_tokens else heads
-    expected = join_ptrs([ptr] * times)
+    expected = fold_ptr(ptr, times, num_tokens)
     if not (graph.is_square and torch.equal(graph.query_ptr, expected)):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
                          f"{times} heads one after the other (got query_ptr "
