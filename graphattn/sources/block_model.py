@@ -57,7 +57,7 @@ class BlockModelSource(GraphSource):
     Example:
         >>> import torch
         >>> from graphattn.sources import BlockModelSource
-        >>> _ = torch.manual_seed(0)
+        >>> _ = torch.manual_seed(1)
         >>> source = BlockModelSource(heads=2, head_channels=8, clusters=16).eval()
         >>> query, key = torch.randn(2, 500, 2, 8)
         >>> graph = source(query, key, torch.tensor([0, 200, 500]))
