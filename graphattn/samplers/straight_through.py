@@ -106,9 +106,8 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
     if graph.edge_prob is None:
         raise ValueError("'graph' must carry edge_prob, through which the penalty is felt; add it "
                          "with graph.with_edge_prob")
-    num_pairs = graph.query_ptr.diff() * graph.key_ptr.diff()
-    num_edges = graph.indptr[graph.query_ptr].diff()
+    num_pairs = graph.blocks.pairs_per_block()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
     dtype = torch.promote_types(graph.edge_prob.dtype, torch.float32)
     gate = straight_through(graph.edge_prob)['edge_gate']
-    return (gate * edge_share.repeat_interleave(num_edges).to(dtype)).sum()
+    return (gate * edge_share.repeat_interleave(graph.edges_per_block()).to(dtype)).sum()
