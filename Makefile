@@ -3,7 +3,7 @@ VENV ?= .venv
 pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 metadata = setup.cfg pyproject.toml constraints.txt
 
-.PHONY: train test
+.PHONY: train test fuzz
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
@@ -12,6 +12,10 @@ train: $(VENV)/experiments
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m pytest -n 2
+
+MINUTES ?= 10
+fuzz: $(VENV)/everything
+	$(VENV)/bin/python -m tests.fuzz --minutes $(MINUTES)
 
 $(VENV)/experiments: $(metadata)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
