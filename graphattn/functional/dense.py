@@ -90,7 +90,7 @@ def pair_attention(
                 query_b, key_b, value_b = (accumulated(x) for x in blocks)
                 weight = (query_b @ key_b.mT * scale + bias).softmax(dim=-1)
                 weight = F.dropout(weight.masked_fill(is_empty, 0.), dropout_p)
-                attended = diffuse(weight.matmul, value_b,
+                attended = diffuse(torch.matmul, weight, value_b,
                                    block_spread.movedim(-1, 0).unsqueeze(-1),
                                    to_the_limit=hops == math.inf).to(value.dtype)
             for b, block in zip(members, attended.transpose(1, 2).unbind()):

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphattn._checks import check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
+from graphattn.functional.settling import settle
 from graphattn.kernels.edge_math import restart
 
 
@@ -39,12 +40,13 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
                          f"num_tokens, heads] (got shape {tuple(spread.shape)})") from None
 
 
-def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, spread: Tensor, *,
-            to_the_limit: bool) -> Tensor:
+def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
+            spread: Tensor, *, to_the_limit: bool) -> Tensor:
     """The recursion of :func:`attention_diffusion`, for any way to multiply by the weights.
 
     Args:
-        one_hop (Callable): Multiplies values by the weights.
+        one_hop (Callable): ``(weight, value)`` to the sums of values by weights.
+        weight (Tensor): The weights.
         value (Tensor): What the hops begin with, and what each is mixed with.
         spread (Tensor): The teleport of every hop, ``[hops, ...]``, each broadcasting to ``value``.
         to_the_limit (bool): Repeat the one hop until nothing changes.
@@ -55,18 +57,23 @@ def diffuse(one_hop: Callable[[Tensor], Tensor], value: Tensor, spread: Tensor, 
         if in_transform():
             raise NotImplementedError("'hops' without end have the gradient of a backward pass "
                                       "alone; take a number of hops")
-        return _fixed_point(lambda z: restart(one_hop(z), value, spread[0]), value)
+        return _limit(one_hop, weight, value, spread[0])
     z = value
     for teleport_of_hop in reversed(spread.unbind()):
-        z = restart(one_hop(z), value, teleport_of_hop)
+        z = restart(one_hop(weight, z), value, teleport_of_hop)
     return z
 
 
-def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """``z = step(z)``. By the implicit function theorem its gradient is a fixed point too, so that
-    no iteration is kept."""
+def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
+           teleport: Tensor) -> Tensor:
+    """What the recursion tends to. By the implicit function theorem its gradient is a limit too, so
+    that no hop is kept."""
+    def step(z: Tensor) -> Tensor:
+        return restart(one_hop(weight, z), value, teleport)
+
     with torch.no_grad():
-        z = _iterate(step, start)
+        most_hops = _most_hops(one_hop, weight, value, teleport)
+        z = settle(step, value, most_hops)
     if not torch.is_grad_enabled():
         return z
     leaf = z.detach().requires_grad_()
@@ -80,32 +87,37 @@ def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
             def adjoint(y: Tensor) -> Tensor:
                 return grad + torch.autograd.grad(after, leaf, y, retain_graph=True)[0]
-            return _iterate(adjoint, grad)
+            # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
+            return settle(adjoint, grad / teleport, most_hops)
         out.register_hook(solve)
     return out
 
 
-def _iterate(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    if z.numel() == 0:
-        return z
-    was_finite = bool(z.isfinite().all())
-    for _ in range(_MOST_HOPS):
-        before, z = z, step(z)
-        change = (z - before).abs()
-        if not bool((change > 4 * torch.finfo(z.dtype).eps * z.abs().amax()).any()):
+def _most_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
+               teleport: Tensor) -> int:
+    r"""After how many hops no more than rounding is left of any start.
+
+    What is left of a start after k hops is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times
+    as large, and shrinks as fast from then on. Weights that sum to 1 have :math:`\rho_1 = 1 - t`.
+    """
+    eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
+    for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
+        # Weights that are NaN reach whom they reach, and say nothing of the others.
+        left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
+        share = float(left.amax())
+        if share < 1 - 4 * eps:
+            smallest = eps / value[..., 0].numel()  # of a sum over tokens too
+            return hop * (1 + int(math.log(smallest) / math.log(max(share, smallest))))
+        if share == math.inf:
             break
-    else:
-        raise RuntimeError(f"'hops' without end did not converge within {_MOST_HOPS}; raise "
-                           f"'teleport', or take a number of hops")
-    if was_finite and not bool(z.isfinite().all()):
-        raise RuntimeError("'hops' without end did not converge: the weights of some query sum to "
-                           "more than 1, as with dropout; take a number of hops")
-    return z
+    if value.numel() == 0:
+        return 0
+    raise RuntimeError("'hops' without end did not converge: the weights of some query sum to more "
+                       "than 1, as with dropout, or 'teleport' is less than rounding; raise "
+                       "'teleport', or take a number of hops")
 
 
-_MOST_HOPS = 10_000
-
-
+_HOPS_OF_TRIAL = 1_000
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
     """Whether diffusion is plain attention."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0

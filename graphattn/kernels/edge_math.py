@@ -54,5 +54,7 @@ def with_first_derivative(out: Tensor, backend: str) -> Tensor:
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
     """``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
-    # The mask keeps a start that is not finite out of what never returns to it.
-    return torch.where(teleport == 0, message, torch.lerp(message, start, teleport))
+    mixed = (1 - teleport) * message + teleport * start
+    # A start that is not finite is kept out of what never returns to it. No other entry is masked:
+    # the gradient of a teleport of 0 is not 0.
+    return torch.where((teleport == 0) & ~start.isfinite(), message, mixed)

@@ -1,0 +1,83 @@
+"""Fixed points of affine maps that shrink: by repetition and, where that is slow, by GMRES."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, gmres
+from torch import Tensor
+
+_PATIENCE = 200  # steps before GMRES, whose rounds keep what up to 50 of them found: 1 GiB at most
+_STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
+
+
+def settle(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> Tensor:
+    """``z = step(z)``, up to rounding.
+
+    Rounding may run in circles for ever, so steps end where they change no more than rounding does
+    or, at the latest, where nothing is left of the start. Where weights mix well that takes some
+    dozens, however many there might be; where they do not, GMRES takes far fewer.
+
+    Args:
+        step (Callable): An affine map.
+        z (Tensor): Where to start.
+        most_steps (int): After which no more than rounding is left of any start.
+
+    Returns:
+        The fixed point. What is not finite has reached whatever it reaches.
+    """
+    z, is_settled = _repeat(step, z, min(most_steps, _PATIENCE))
+    if is_settled or most_steps <= _PATIENCE:
+        return z
+    if bool(z.isfinite().all()):
+        z, is_settled = _solve(step, z, most_steps)
+    return z if is_settled else _repeat(step, z, most_steps)[0]
+
+
+def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tuple[Tensor, bool]:
+    for _ in range(most_steps):
+        before, z = z, step(z)
+        if _is_rounding(before, z, 4):
+            return z, True
+    return z, False
+
+
+def _solve(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tuple[Tensor, bool]:
+    """GMRES, until a round of it gains less than half of what as many steps should: then what is
+    left is rounding, or it does not work here."""
+    offset, eps = step(torch.zeros_like(z)), torch.finfo(z.dtype).eps
+
+    def less_its_step(x: np.ndarray) -> np.ndarray:
+        x = torch.from_numpy(x).to(z).view_as(z)
+        return (x - (step(x) - offset)).flatten().cpu().numpy()
+
+    after = step(z)
+    residual = (after - z).flatten().cpu().numpy()
+    operator = LinearOperator((residual.size, residual.size), less_its_step, dtype=residual.dtype)
+    restart = min(_STEPS_OF_A_ROUND, max(5, _NUMBERS_KEPT // residual.size))
+    least_gain = eps ** (restart / 2 / most_steps)
+    for _ in range(0, most_steps, restart):
+        if _is_rounding(z, after, 4):
+            return z, True
+        change, _ = gmres(operator, residual, rtol=eps, restart=restart, maxiter=1)
+        better = z + torch.from_numpy(change).to(z).view_as(z)
+        after_better, size = step(better), np.linalg.norm(residual)
+        residual = (after_better - better).flatten().cpu().numpy()
+        if not np.linalg.norm(residual) < least_gain * size:
+            break
+        z, after = better, after_better
+    return z, _is_rounding(z, after, 64)
+
+
+def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
+    """Whether two tensors differ by no more than rounding of their largest number, ``tolerance``
+    times."""
+    change, largest = (after - before).abs(), after.abs()
+    if not math.isfinite(float(change.sum() + largest.sum())):
+        if not bool((before.isfinite() == after.isfinite()).all()):
+            return False
+        change, largest = (x.nan_to_num(0., 0., 0.) for x in (change, largest))
+    return bool(change.amax() <= tolerance * torch.finfo(after.dtype).eps * largest.amax())
