@@ -58,7 +58,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
     lacks = (needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
              or in_transform() and not dense.has_all_derivatives)
-    is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph)
+    is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms.bias)
     return dense if is_dense else choose_sparse(graph.device)
 
 
@@ -104,13 +104,14 @@ def _asked_for(name: str, device: torch.device, needs_weights: bool,
 
 
 def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
-                     graph: BipartiteGraph) -> bool:
+                     graph: BipartiteGraph, bias: Tensor | None) -> bool:
     if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks
         return graph.num_blocks == 1 and guard_or_false(graph.num_edges == graph.num_pairs)
     if graph.num_edges == graph.num_pairs:
         return True
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return trains and _is_dense(graph) and (not dense.spreads_nan or _are_finite(key, value))
+    return trains and _is_dense(graph) and (
+        not dense.spreads_nan or _are_finite(query, key, value) and _is_below_inf(bias))
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:
@@ -123,3 +124,8 @@ def _is_dense(graph: BipartiteGraph) -> bool:
 def _are_finite(*tensors: Tensor) -> bool:
     # One pass: a sum is finite only if all its terms are.
     return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
+
+
+def _is_below_inf(bias: Tensor | None) -> bool:
+    """``-inf`` is well, and says that a query does not attend to a key."""
+    return bias is None or bias.numel() == 0 or float(bias.detach().amax()) < math.inf

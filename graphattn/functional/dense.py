@@ -80,8 +80,10 @@ def pair_attention(
                                      for part in parts]
             bias = mask.bias(length).to(query.dtype)
             # Kernels disagree on the softmax of nothing, so these rows attend and are then zeroed.
-            is_empty = bias.isneginf().all(dim=-1, keepdim=True)
-            bias = bias.masked_fill(is_empty, 0.)
+            # To subtract the highest changes no weight and spares gradients the rounding of it.
+            highest = bias.detach().amax(dim=-1, keepdim=True)
+            is_empty = highest == -torch.inf
+            bias = (bias - highest).masked_fill(is_empty, 0.)
             if is_one_hop(hops, teleport):
                 attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias,
                                                           dropout_p=dropout_p, scale=scale)

@@ -40,7 +40,8 @@ class Backend:
             which are not kept, and hops in one.
         edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
         takes_gate (bool): Whether logits may be gated.
-        spreads_nan (bool): Whether NaN in a key or value reaches queries that do not attend to it.
+        spreads_nan (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
+            what no edge joins to it.
         has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
             have the gradient of a backward pass.
     """

@@ -2,7 +2,8 @@
 
 Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
 ``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
-is not finite reaches every query of its block. It takes no gates and forms no weights.
+is not finite reaches every query of its block, and a query every key's gradient. It takes no gates
+and forms no weights.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice
 
 def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice, columns: slice,
           num_blocks: int, edge_bias: Tensor | None) -> Tensor:
-    """Boolean ``[blocks, 1, rows, columns]``, or the bias, ``-inf`` where there is no edge."""
+    """Boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair is below the highest of
+    its query, ``-inf`` where there is no edge."""
     (edge_key, query), edges = edge_index, slice(*graph.indptr[[rows.start, rows.stop]].tolist())
     num_rows = (rows.stop - rows.start) // num_blocks
     num_columns = (columns.stop - columns.start) // num_blocks
@@ -83,7 +85,11 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
         mask[at] = True
         return mask.unsqueeze(1)
     bias = edge_bias.new_full((*shape, edge_bias.size(1)), -torch.inf)
-    return bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)
+    bias = bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)
+    # Less the highest of each query, which changes no weight: torch's backward pass makes weights
+    # of logits less their log-sum-exp, whose rounding is that of the largest logit.
+    highest = bias.detach().amax(dim=-1, keepdim=True)
+    return bias - highest.masked_fill(highest == -torch.inf, 0.)
 
 
 BACKEND = Backend('sdpa', everywhere, attention=attend, takes_gate=False, spreads_nan=True)

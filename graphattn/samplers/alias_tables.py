@@ -25,11 +25,12 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
         column, block = item // num_blocks, item % num_blocks
         begin, end = key_ptr[block], key_ptr[block + 1]
         table, weight, n = tables[column, begin:end], columns[column, begin:end], end - begin
-        if mass[block, column] <= 0:
+        column_mass, slots, total = mass[block, column], n * 2.**32, 0
+        if column_mass <= 0:
             continue
-        scale, total = n * 2.**32 / mass[block, column], 0
         for j in range(n):
-            share[j] = np.int64(weight[j] * scale + 0.5)
+            # Divided first: of a very small mass, slots / mass is no number any more.
+            share[j] = np.int64(weight[j] / column_mass * slots + 0.5)
             total += share[j]
         num_lights = num_heavies = uint64(0)
         for j in range(n):

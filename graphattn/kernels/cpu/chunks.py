@@ -41,10 +41,14 @@ def put(x, rows, shift, low, head, heads):
 
 
 @jit
-def keys_per_chunk(channels, num_keys, num_rows, num_edges):
-    """How many keys are copied at once: as many as the cache holds, of ``channels`` numbers each,
-    or more if rows have few edges: enough for about ``_EDGES_PER_VISIT`` edges of each row."""
-    worth_it = num_keys * _EDGES_PER_VISIT * num_rows // max(num_edges, 1)
+def keys_per_chunk(channels, edges, block):
+    """How many keys of a block are copied at once: as many as the cache holds, of ``channels``
+    numbers each, or more if rows have few edges: enough for about ``_EDGES_PER_VISIT`` edges of
+    each row. Sums have the order of chunks, so these are the same for all spans of a block."""
+    first_row, last_row = edges.row_ptr[block], edges.row_ptr[block + 1]
+    num_keys = edges.column_ptr[block + 1] - edges.column_ptr[block]
+    num_edges = edges.indptr[last_row] - edges.indptr[first_row]
+    worth_it = num_keys * _EDGES_PER_VISIT * (last_row - first_row) // max(num_edges, 1)
     return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
 
 
@@ -53,13 +57,11 @@ _EDGES_PER_VISIT = 16
 
 
 @jit
-def largest_chunk(spans, channels, indptr, key_ptr):
+def largest_chunk(spans, channels, edges):
     """The most keys in a chunk of any span."""
     largest = 0
     for span in range(len(spans)):
-        begin, end, block = spans[span, 1], spans[span, 2], spans[span, 3]
-        largest = max(largest, keys_per_chunk(channels, key_ptr[block + 1] - key_ptr[block],
-                                               end - begin, indptr[end] - indptr[begin]))
+        largest = max(largest, keys_per_chunk(channels, edges, spans[span, 3]))
     return largest
 
 

@@ -1,6 +1,6 @@
 """Attention over several hops: weights are computed once, then K sparse products.
 
-Kept for the backward pass are one log-sum-exp per token and head, and the message of every hop. It
+Kept for the backward pass are two numbers per token and head, and the message of every hop. It
 computes the weights once more, in the order by key.
 """
 
@@ -15,7 +15,7 @@ from graphattn.kernels.cpu.orders import Orders, groups_of_heads, workspaces
 from graphattn.kernels.cpu.softmax import Terms
 from graphattn.kernels.cpu.weights import EdgeGrads, LogitGrads, Logits
 from graphattn.kernels.operators.definition import accumulation_dtype, empty_unless
-from graphattn.kernels.operators.diffusion import empty_lse, empty_messages
+from graphattn.kernels.operators.diffusion import empty_messages, empty_statistics
 
 
 @torch.library.register_kernel('graphattn::attention_diffusion', 'cpu')
@@ -63,7 +63,7 @@ def _(
     seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     edges, dtype = Edges.of_rows(indptr, edge_key), accumulation_dtype(query)
-    out, lse = torch.empty_like(value), empty_lse(query)
+    out, statistics = torch.empty_like(value), empty_statistics(query)
     messages = empty_messages(value, teleport, keep_messages)
     groups = groups_of_heads(query.size(1), edge_key.numel())
     *spaces, weights = workspaces(groups, [query, key] + [value] * 4, [edge_key])
@@ -72,14 +72,14 @@ def _(
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[2:])
         weight = weights[:len(logits.query)]
-        lse[heads] = logits.softmax(edges, weight)
+        statistics[heads] = logits.softmax(edges, weight)
         out[:, heads] = hops.diffuse(edges, weight).transpose(0, 1)
-    return out, lse, messages
+    return out, statistics, messages
 
 
 @torch.library.register_kernel('graphattn::diffused_attention_backward', 'cpu')
 def _(
-    grad_out: Tensor, lse: Tensor, messages: Tensor,
+    grad_out: Tensor, statistics: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
@@ -96,14 +96,14 @@ def _(
                                                      [edge_key] * 3)
     dots = dots if needs_weight else dots[:, :0]
     for heads in groups:
-        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, lse.dtype, heads,
+        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, statistics.dtype, heads,
                          query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[4:])
         weight, dot, grad_logit = (x[:len(logits.query)] for x in (weights, dots, grad_logits))
-        logits.softmax_by_key(orders.csc, weight, lse[heads])
+        logits.softmax_by_key(orders.csc, weight, statistics[heads])
         delta = hop_grads.put(heads, orders.csc, hops, grad_out, weight, dot)
         if needs_weight:
             logit_grads.put(heads, orders, logits, spaces[2:4],
-                            EdgeGrads(weight, lse[heads], dot, delta, grad_logit))
+                            EdgeGrads(weight, statistics[heads], dot, delta, grad_logit))
     return *logit_grads, *hop_grads

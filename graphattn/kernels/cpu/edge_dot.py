@@ -62,14 +62,13 @@ def _dot(spans, progress, query, key, heads, dot, edges):
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     row_dot = np.empty(longest, query.dtype)
     channels = key.shape[1]
-    most_keys = largest_chunk(spans, channels, indptr, key_ptr)
+    most_keys = largest_chunk(spans, channels, edges)
     own = aligned(most_keys, channels, key)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, last_key - first_key, end - begin,
-                                indptr[end] - indptr[begin])
+        chunk = keys_per_chunk(channels, edges, block)
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, last_key, chunk):
             up = min(low + chunk, last_key)
@@ -95,15 +94,14 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     weight = np.empty(longest, query.dtype)
     channels = 2 * key.shape[1]
-    most_keys = largest_chunk(spans, channels, indptr, key_ptr)
+    most_keys = largest_chunk(spans, channels, edges)
     own, to_grad = aligned(most_keys, channels, key), key.shape[1]
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, shared_row = spans[span, 3], spans[span, 4]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, last_key - first_key, end - begin,
-                                indptr[end] - indptr[begin])
+        chunk = keys_per_chunk(channels, edges, block)
         position[:end - begin] = indptr[begin:end]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)

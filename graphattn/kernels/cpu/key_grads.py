@@ -10,12 +10,13 @@ from torch import Tensor
 
 from graphattn.kernels.cpu.edges import Edges
 from graphattn.kernels.cpu.rows import node_rows
-from graphattn.kernels.cpu.schedule import cut
+from graphattn.kernels.cpu.schedule import cut_into_spans, worthwhile_parts
 
 
 class KeyGrads(NamedTuple):
     """The first span of a head and block writes to the gradients, each later one to rows of its
-    own, which are added last and in order: the same bits whichever thread was faster."""
+    own, which are added last and in order: the same bits whichever thread was faster, and however
+    many there are, for the spans are those of the problem."""
 
     grads: list[Tensor]  # [num_keys, heads, channels]
     shared: list[Tensor]  # [rows, channels]
@@ -26,7 +27,7 @@ class KeyGrads(NamedTuple):
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
         """Places for the gradients of ``inputs``, ``[num_keys, heads, channels]`` each."""
-        spans = cut(edges, shape, spans_per_thread=1)
+        spans = cut_into_spans(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         num_keys = np.where(spans[:, 4] == 1, np.diff(edges.column_ptr)[spans[:, 3]], 0)
         ends = num_keys.cumsum()
         spans[:, 4] = np.where(spans[:, 4] == 1, ends - num_keys, -1)
@@ -45,3 +46,13 @@ class KeyGrads(NamedTuple):
             for grad, shared in zip(self.grads, self.shared):
                 grad[first:last, head] += shared[row:row + last - first]
         return self.grads
+
+
+def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
+    """Spans beside those of heads and blocks: four, or as many as have ``_EDGES_PER_KEY``, for each
+    writes all gradients of its keys once more."""
+    edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
+    return min(worthwhile_parts(edges, shape), max(4, min(64, edges_per_key // _EDGES_PER_KEY)))
+
+
+_EDGES_PER_KEY = 64

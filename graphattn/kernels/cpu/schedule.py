@@ -55,8 +55,13 @@ def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
+    return min(torch.get_num_threads(), worthwhile_parts(edges, shape))
+
+
+def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
+    """In how many parts the work is worth dividing, however many threads there are."""
     heads, products = shape
-    return min(torch.get_num_threads(), 1 + int(edges.indptr[-1]) * heads * products // GRAIN)
+    return 1 + int(edges.indptr[-1]) * heads * products // GRAIN
 
 
 @jit

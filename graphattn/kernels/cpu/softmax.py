@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -97,9 +96,12 @@ def exponentials(logit, n, high):
 
 
 @jit_inline
-def log_sum_exp(high, total):
-    """The logarithm of ``total * exp(high)``; of nothing ``inf``, so that all weights become 0."""
-    return high + math.log(total) if total != 0 else np.inf
+def put_statistics(statistics, row, high, total):
+    """The highest logit of a row and what its exponentials are multiplied by. Of nothing these are
+    ``inf`` and 0, so that all weights become 0."""
+    is_nothing = total == 0
+    statistics[row, 0] = np.inf if is_nothing else high
+    statistics[row, 1] = 0 if is_nothing else 1 / total
 
 
 @jit_inline

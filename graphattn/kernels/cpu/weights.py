@@ -24,9 +24,9 @@ from graphattn.kernels.cpu.softmax import (
     drop_out,
     exponentials,
     keep,
-    log_sum_exp,
     modify,
     multiply_by_gate,
+    put_statistics,
 )
 from graphattn.kernels.operators.definition import accumulation_dtype, empty_unless
 
@@ -65,9 +65,9 @@ def _(
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         change = weight[heads] * grad[heads]
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        lse = delta  # anything of its shape: only dropout reads it, and there is none here
+        statistics = delta.unsqueeze(2)  # only dropout reads them, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
-                  EdgeGrads(orders.to_key_order(weight[heads]), lse,
+                  EdgeGrads(orders.to_key_order(weight[heads]), statistics,
                             orders.to_key_order(grad[heads]), delta, change))
     return tuple(grads)
 
@@ -120,21 +120,21 @@ class Logits(NamedTuple):
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Puts the weights into ``weight``; returns the log-sum-exp of each query."""
-        lse = self.query.new_empty(self.query.shape[:2])
-        run(_softmax, edges, self.shape, *self, weight, lse)
-        return lse
+        """Puts the weights into ``weight``; returns the statistics of each query."""
+        statistics = self.query.new_empty(*self.query.shape[:2], 2)
+        run(_softmax, edges, self.shape, *self, weight, statistics)
+        return statistics
 
-    def softmax_by_key(self, csc: Edges, weight: Tensor, lse: Tensor) -> None:
+    def softmax_by_key(self, csc: Edges, weight: Tensor, statistics: Tensor) -> None:
         """The same in the order by key, in which bias and gate must be."""
-        run(_softmax_by_key, csc, self.shape, *self, weight, lse)
+        run(_softmax_by_key, csc, self.shape, *self, weight, statistics)
 
 
 class EdgeGrads(NamedTuple):
     """What the gradients of logits are made of, for a slice of the heads."""
 
     weight: Tensor  # by key, [heads, num_edges]
-    lse: Tensor  # of each query, [heads, num_queries]
+    statistics: Tensor  # of the softmax of each query, [heads, num_queries, 2]
     dot: Tensor  # the gradient of each weight, by key
     delta: Tensor  # of each query: their sum by weights
     workspace: Tensor  # for the gradients of logits, by query
@@ -175,8 +175,8 @@ class LogitGrads(NamedTuple):
 
 
 @jit
-def _softmax(spans, progress, query, key, terms, weight, lse, edges):
-    """The weights of each query's edges, and its log-sum-exp."""
+def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
+    """The weights of each query's edges, and what they can be made of again."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(longest_row(indptr), query.dtype)
     span = claim(progress, 0)
@@ -184,33 +184,34 @@ def _softmax(spans, progress, query, key, terms, weight, lse, edges):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            lse[head, i] = np.inf
+            high, total = query.dtype.type(-np.inf), query.dtype.type(0)
             if n > 0:
                 dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
                 modify(logit, terms, first, n, head)
-                high, total = exponentials(logit, n, query.dtype.type(-np.inf))
-                lse[head, i] = log_sum_exp(high, total)
-                drop_out(logit, terms, first, n, head)
-                normaliser = total if total != 0 else total + 1
-                row_weight = weight[head, first:first + n]
-                for e in range(n):
-                    row_weight[e] = logit[e] / normaliser
+                high, total = exponentials(logit, n, high)
+            put_statistics(statistics[head], i, high, total)
+            share, row_weight = statistics[head, i, 1], weight[head, first:first + n]
+            for e in range(n):
+                row_weight[e] = logit[e] * share
+            drop_out(row_weight, terms, first, n, head)
         span = claim(progress, 0)
 
 
 @jit_inline
-def _weigh(weight, key, j, query, terms, lse, row_query, head, first, n):
+def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
     """``_softmax`` of the edges to key ``j``."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
-        weight[e] -= lse[head, np.uint64(row_query[e])]  # unsigned: no test whether it is negative
+        weight[e] -= statistics[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
     for e in range(whole_vectors(n)):
         weight[e] = exp(weight[e])
+    for e in range(n):
+        weight[e] *= statistics[head, np.uint64(row_query[e]), 1]
 
 
 @jit
-def _softmax_by_key(spans, progress, query, key, terms, weight, lse, edges):
+def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
     """The same weights in the order by key."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     row_weight = np.empty(longest_row(indptr), query.dtype)
@@ -219,8 +220,8 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, lse, edges):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
-            _weigh(row_weight, key, j, query, terms, lse, edge_query[first:first + n], head, first,
-                   n)
+            _weigh(row_weight, key, j, query, terms, statistics, edge_query[first:first + n], head,
+                   first, n)
             if terms.threshold > 0:
                 for e in range(n):
                     row_weight[e] *= keep(terms, position[first + e], head)
@@ -232,8 +233,8 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, lse, edges):
 
 @jit
 def _softmax_backward(
-        spans, progress, query, key, terms, weight, lse, dot, delta, grad_logit, grad_key,
-        grad_bias, grad_gate, edges):
+        spans, progress, query, key, terms, weight, statistics, dot, delta, grad_logit,
+        grad_key, grad_bias, grad_gate, edges):
     """The gradient of each key; also those of logits, into ``grad_logit`` in the order by query."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     longest = longest_row(indptr)
@@ -247,7 +248,7 @@ def _softmax_backward(
             row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
             row_query, row_position = edge_query[first:first + n], position[first:first + n]
             if terms.threshold > 0:  # weights that dropout has changed or lost
-                _weigh(product, key, j, query, terms, lse, row_query, head, first, n)
+                _weigh(product, key, j, query, terms, statistics, row_query, head, first, n)
                 for e in range(n):
                     change[e] = (row_weight[e] * row_dot[e]
                                  - product[e] * delta[head, np.uint64(row_query[e])])

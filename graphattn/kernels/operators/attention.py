@@ -18,12 +18,14 @@ INPUTS = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gate,
              Tensor? seed, float scale, float dropout_p'''
 
 
-# Output [num_queries, heads, value_channels] and log-sum-exp [num_queries, heads].
+# Output [num_queries, heads, value_channels] and softmax statistics [num_queries, heads, 2]: the
+# highest logit, and 1 over the sum of exponentials less it. Their log-sum-exp, one number, would
+# have the rounding of the logit, which may be larger than all of the sum.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *_) -> tuple[Tensor, Tensor]:
     return (query.new_empty(*query.shape[:2], value.size(2)),
-            query.new_empty(query.shape[:2], dtype=accumulation_dtype(query)))
+            query.new_empty(*query.shape[:2], 2, dtype=accumulation_dtype(query)))
 
 
 edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor)', _fake_attention)
@@ -32,25 +34,25 @@ edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor)', _fake_atte
 # Gradients of query, key, value, bias and gate; the last two empty where not needed.
 
 
-def _fake_attention_backward(grad_out, out, lse, query, key, value, bias, gate, *rest):
+def _fake_attention_backward(grad_out, out, statistics, query, key, value, bias, gate, *rest):
     *_, needs_bias, needs_gate = rest
     return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value)),
-            empty_unless(needs_bias, bias, lse), empty_unless(needs_gate, gate, lse))
+            empty_unless(needs_bias, bias, statistics), empty_unless(needs_gate, gate, statistics))
 
 
 edge_attention_backward = define(
     'edge_attention_backward',
-    f'Tensor grad_out, Tensor out, Tensor lse, {INPUTS}, bool needs_bias, bool needs_gate',
+    f'Tensor grad_out, Tensor out, Tensor statistics, {INPUTS}, bool needs_bias, bool needs_gate',
     '(Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
 differentiate_no_more(edge_attention_backward)
 
 
 def _save_attention(ctx, inputs, output) -> None:
     *tensors, ctx.scale, ctx.dropout_p = inputs
-    out, lse = output
-    ctx.mark_non_differentiable(lse)
+    out, statistics = output
+    ctx.mark_non_differentiable(statistics)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, lse, *tensors)
+    ctx.save_for_backward(out, statistics, *tensors)
 
 
 def _differentiate_attention(ctx, grad_out, _) -> dict[str, Tensor]:

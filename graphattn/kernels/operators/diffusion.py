@@ -151,11 +151,11 @@ def _differentiate_diffusion(ctx, grad_out, _) -> dict[str, Tensor]:
 differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
 
 
-# Weights and hops in one: output, log-sum-exp [heads, nodes] and, if kept, messages.
+# Weights and hops in one: output, softmax statistics [heads, nodes, 2] and, if kept, messages.
 
 
 def _fake_diffused(query, key, value, bias, gate, teleport, *rest):
-    return (torch.empty_like(value), empty_lse(query),
+    return (torch.empty_like(value), empty_statistics(query),
             empty_messages(value, teleport, rest[-1]))
 
 
@@ -166,8 +166,8 @@ diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messag
 # Gradients of query, key, bias, gate, value and teleport; empty where not needed.
 
 
-def _fake_diffused_backward(grad_out, lse, messages, query, key, value, bias, gate, teleport,
-                            *rest):
+def _fake_diffused_backward(grad_out, statistics, messages, query, key, value, bias, gate,
+                            teleport, *rest):
     *_, needs_bias, needs_gate, needs_teleport = rest
     return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
             empty_unless(needs_gate, gate, query), torch.empty_like(value),
@@ -176,7 +176,7 @@ def _fake_diffused_backward(grad_out, lse, messages, query, key, value, bias, ga
 
 diffused_attention_backward = define(
     'diffused_attention_backward',
-    f'Tensor grad_out, Tensor lse, Tensor messages, {DIFFUSED}, bool needs_weight, '
+    f'Tensor grad_out, Tensor statistics, Tensor messages, {DIFFUSED}, bool needs_weight, '
     f'bool needs_bias, bool needs_gate, bool needs_teleport',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
 differentiate_no_more(diffused_attention_backward)
@@ -184,10 +184,10 @@ differentiate_no_more(diffused_attention_backward)
 
 def _save_diffused(ctx, inputs, output) -> None:
     *tensors, ctx.scale, ctx.dropout_p, _ = inputs
-    _, lse, messages = output
-    ctx.mark_non_differentiable(lse, messages)
+    _, statistics, messages = output
+    ctx.mark_non_differentiable(statistics, messages)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(lse, messages, *tensors)
+    ctx.save_for_backward(statistics, messages, *tensors)
 
 
 def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
@@ -203,9 +203,9 @@ def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
 differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
-def empty_lse(query: Tensor) -> Tensor:
-    """Log-sum-exp of each head and node, ``[heads, nodes]``."""
-    return query.new_empty(query.size(1), query.size(0), dtype=accumulation_dtype(query))
+def empty_statistics(query: Tensor) -> Tensor:
+    """Of the softmax of each head and node, ``[heads, nodes, 2]``."""
+    return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:

@@ -139,10 +139,10 @@ def long_graph() -> BipartiteGraph:
 
 def test_the_long_graph_takes_chunks():
     graph = long_graph()
-    num_edges = int(graph.indptr[150])
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
     for channels in (64 + 48, 2 * (64 + 48)):
-        assert chunks.keys_per_chunk(channels, 3000, 150, num_edges) < 3000
-        assert chunks.keys_per_chunk(channels, 30, 40, 200) == 30
+        assert chunks.keys_per_chunk(channels, edges, 0) < 3000
+        assert chunks.keys_per_chunk(channels, edges, 1) == 30
 
 
 @pytest.mark.parametrize('heads', [1, 2])
