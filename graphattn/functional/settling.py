@@ -32,8 +32,7 @@ def settle(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> Tens
     z, is_settled = _repeat(step, z, min(most_steps, _PATIENCE))
     if is_settled or most_steps <= _PATIENCE:
         return z
-    if bool(z.isfinite().all()):
-        z, is_settled = _solve(step, z, most_steps)
+    z, is_settled = _solve(step, z, most_steps)
     return z if is_settled else _repeat(step, z, most_steps)[0]
 
 
@@ -47,29 +46,44 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tup
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tuple[Tensor, bool]:
     """GMRES, until a round of it gains less than half of what as many steps should: then what is
-    left is rounding, or it does not work here."""
-    offset, eps = step(torch.zeros_like(z)), torch.finfo(z.dtype).eps
+    left is rounding, or it does not work here. What is not finite is put aside meanwhile."""
+    not_finite, is_finite = z, z.isfinite()
+    z = _only(is_finite, z)
+    offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps
 
     def less_its_step(x: np.ndarray) -> np.ndarray:
         x = torch.from_numpy(x).to(z).view_as(z)
-        return (x - (step(x) - offset)).flatten().cpu().numpy()
+        return (x - (_only(is_finite, step(x)) - offset)).flatten().cpu().numpy()
 
-    after = step(z)
+    after = _only(is_finite, step(z))
     residual = (after - z).flatten().cpu().numpy()
     operator = LinearOperator((residual.size, residual.size), less_its_step, dtype=residual.dtype)
     restart = min(_STEPS_OF_A_ROUND, max(5, _NUMBERS_KEPT // residual.size))
     least_gain = eps ** (restart / 2 / most_steps)
     for _ in range(0, most_steps, restart):
         if _is_rounding(z, after, 4):
-            return z, True
+            break
         change, _ = gmres(operator, residual, rtol=eps, restart=restart, maxiter=1)
         better = z + torch.from_numpy(change).to(z).view_as(z)
-        after_better, size = step(better), np.linalg.norm(residual)
+        after_better, size = _only(is_finite, step(better)), np.linalg.norm(residual)
         residual = (after_better - better).flatten().cpu().numpy()
         if not np.linalg.norm(residual) < least_gain * size:
             break
         z, after = better, after_better
-    return z, _is_rounding(z, after, 64)
+    return _spread(step, torch.where(is_finite, z, not_finite)), _is_rounding(z, after, 64)
+
+
+def _only(mask: Tensor, z: Tensor) -> Tensor:
+    return torch.where(mask, z, 0.)
+
+
+def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """What is not finite reaches whatever it reaches."""
+    while not bool(z.isfinite().all()):
+        before, z = z, step(z)
+        if bool((before.isfinite() == z.isfinite()).all()):
+            break
+    return z
 
 
 def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:

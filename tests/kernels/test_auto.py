@@ -76,7 +76,7 @@ def test_complete_graphs_are_dense(loaded):
     assert run(Full().build(20), loaded, gated=True) == 'numba'
 
 
-@pytest.mark.parametrize('poison', ['key', 'value'])
+@pytest.mark.parametrize('poison', ['query', 'key', 'value'])
 def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
     assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'
     assert run(Full().build(20), loaded, poison) == 'sdpa'

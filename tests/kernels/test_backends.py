@@ -273,6 +273,88 @@ def test_large_logits_do_not_overflow(backend):
     assert all(result.isfinite().all() for result in attend(graph, inputs, backend).values())
 
 
+# What 'auto' gives is held to the same, whichever way it takes.
+EVERY_WAY = ['auto', *BACKENDS]
+
+
+def nearly_full_graph() -> BipartiteGraph:
+    """Which ``'auto'`` takes for dense in training. Query 0 attends to key 11, which no other does,
+    and not to keys 1 to 3."""
+    mask = torch.ones(12, 12, dtype=torch.bool)
+    mask[1:, 11] = mask[0, 1:4] = False
+    return BipartiteGraph.from_mask(mask)
+
+
+def train(graph: BipartiteGraph, inputs: dict[str, Tensor], way: str, **options
+          ) -> dict[str, Tensor]:
+    """Output and gradients."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    out = edge_attention(graph=graph, **leaves, **options, backend=skip_if_missing(way))
+    cotangent = torch.arange(out.numel()).view(out.shape).remainder(5).sub(2).to(out)
+    return {'out': out.detach(), **dict(zip(leaves, torch.autograd.grad(
+        out, list(leaves.values()), cotangent)))}
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+@pytest.mark.parametrize('poisoned, position', [
+    ('query', 0), ('key', 11), ('value', 11), ('edge_bias', 2), ('edge_gate', 2)])
+@pytest.mark.parametrize('way', EVERY_WAY)
+def test_poison_reaches_one_query_and_what_it_attends_to(way, poisoned, position, poison):
+    graph = nearly_full_graph()
+    inputs = draw(graph, 'per_edge_and_head')
+    inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
+    clean = train(graph, inputs, way)
+    inputs[poisoned][position] = poison
+    results = train(graph, inputs, way)
+    assert not results['out'][0].isfinite().all()
+    spared = {**dict.fromkeys(('out', 'query'), slice(1, None)),
+              **dict.fromkeys(('key', 'value'), slice(1, 4)),
+              **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 0)}
+    assert_same({name: results[name][spared[name]] for name in clean},
+                {name: clean[name][spared[name]] for name in clean})
+
+
+BIASES = [0., 1e4, -1e4, 1e6, 1e9, -1e9, torch.finfo(torch.float32).max,
+          torch.finfo(torch.float32).min, -torch.inf]
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('hops', [1, 2])
+@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa'])
+def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
+    if way == 'sdpa' and hops > 1:
+        pytest.skip('it has one hop')
+    graph = nearly_full_graph()
+    inputs = draw(graph, dtype=dtype)
+    inputs['query'] *= 0  # products beside a large bias would be rounded away
+    options = dict(hops=hops, teleport=0.1 * (hops - 1))
+    right = train(graph, in_double(inputs), 'reference', **options)
+    away = torch.full((graph.num_edges,), -torch.inf)
+    nothing = train(graph, in_double(inputs) | {'edge_bias': away}, 'reference', **options)
+    tolerance = 30 * max(torch.finfo(dtype).eps, 1e-15)
+    for bias in BIASES:
+        results = train(graph, inputs | {'edge_bias': torch.full_like(away, bias)}, way, **options)
+        expected = nothing if bias == -torch.inf else right
+        for name in right:
+            assert_same({name: results[name]}, {name: expected[name]}, rtol=0, atol=tolerance,
+                        check_dtype=False)
+
+
+@pytest.mark.parametrize('size', [1e3, 1e4, 1e6])
+@pytest.mark.parametrize('way', EVERY_WAY)
+def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    inputs['query'] = inputs['query'].sign() * size
+    inputs['key'] = torch.ones_like(inputs['key'])  # so that many logits of a query are the highest
+    inputs['key'][::3] = -1.
+    expected = train(graph, in_double(inputs), 'reference', scale=1.)
+    results = train(graph, inputs, way, scale=1.)
+    for name, result in results.items():
+        atol = 2e-6 * max(1., float(expected[name].abs().max()), size if name == 'key' else 0.)
+        torch.testing.assert_close(result.double(), expected[name], atol=atol, rtol=0)
+
+
 # Dropout #############################################################################
 
 

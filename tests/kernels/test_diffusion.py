@@ -22,6 +22,7 @@ from graphattn.functional import (
 )
 from graphattn.kernels.cpu import orders, schedule
 from graphattn.kernels.operators import diffusion as operators
+from graphattn.patterns import SlidingWindow
 from tests.graphs import GRAPHS, random_graph
 from tests.kernels.test_backends import skip_if_missing
 
@@ -262,6 +263,66 @@ def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
         assert_same(diffuse(graph, inputs, backend, hops=math.inf), expected['out'], 1e-10)
 
 
+def window(n: int) -> BipartiteGraph:
+    return SlidingWindow(2).build(n)
+
+
+def limit_and_resolvent(graph: BipartiteGraph, alpha: Tensor, teleport: float, dtype: torch.dtype,
+                        **options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs and gradients, those of a dense solve in float64."""
+    heads = alpha.size(1)
+    inputs = {'alpha': alpha.to(dtype), 'value': draw(graph, dtype=dtype, heads=heads)['value'],
+              'teleport': torch.full((heads,), teleport, dtype=dtype)}
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    right = resolvent(dense_weights(graph, exact['alpha']), exact['value'].transpose(0, 1),
+                      exact['teleport'][:, None, None]).transpose(0, 1)
+    out = attention_diffusion(**inputs, graph=graph, hops=math.inf, **options)
+    return with_grads(out, inputs), with_grads(right, exact)
+
+
+def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], share: float) -> None:
+    """As far from each other as the docs of :func:`attention_diffusion` allow."""
+    rounding = 10 * torch.finfo(results['out'].dtype).eps / share
+    for name, right in expected.items():
+        scale = float(right.abs().max())
+        if name == 'teleport':  # a sum of what each message is worth, times what it is
+            scale = float(expected['value'].abs().sum() * expected['out'].abs().max()) / share
+        torch.testing.assert_close(results[name].double(), right, rtol=0, atol=rounding * scale)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('make, n, teleport', [
+    *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
+      for teleport in (1e-3, 0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
+def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
+    graph = make(n)
+    inputs = draw(graph, heads=1)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference').detach()
+    assert_settled(*limit_and_resolvent(graph, alpha, teleport, dtype, backend='csr'), teleport)
+
+
+def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
+    """As dropout makes them: some rows grow and others lose more."""
+    graph, alpha = cycle(6), torch.tensor([1.9, 0.2] * 3).double().unsqueeze(1)
+    for scale in (1., -1.):
+        results, expected = limit_and_resolvent(graph, scale * alpha, 0.1, torch.double)
+        assert_settled(results, expected, 0.1)
+
+
+@pytest.mark.parametrize('teleport', [1e-3, 0.3])
+def test_nan_leaves_the_limit_of_others_alone(teleport):
+    graph = BipartiteGraph.batch([cycle(3), cycle(4)])
+    inputs = {'alpha': torch.ones(7, 1), 'value': draw(graph, dtype=torch.float, heads=1)['value']}
+    expected, _ = limit_and_resolvent(graph, torch.ones(7, 1), teleport, torch.float)
+    for poisoned in ('alpha', 'value'):
+        arguments = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+        arguments[poisoned][1] = torch.nan
+        out = attention_diffusion(**arguments, graph=graph, hops=math.inf, teleport=teleport)
+        assert out[:3].isnan().all()
+        assert_same(out[3:], expected['out'][3:], 1e-6 / teleport)
+
+
 def test_the_limit_keeps_one_hop_for_its_gradients():
     graph = random_graph(50, 50, 0.2)
     inputs = draw(graph)
@@ -304,6 +365,41 @@ def test_gradcheck_of_the_limit():
     assert torch.autograd.gradcheck(
         lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), hops=math.inf),
         list(inputs.values()), check_undefined_grad=False)
+
+
+def test_the_gradient_of_a_teleport_of_0_and_of_1(backend):
+    graph = GRAPHS['idle_tokens']()
+    teleport = torch.tensor([[[0., 0.4]], [[1., 0.]], [[0.3, 1.]]]).double().requires_grad_()
+    inputs = draw(graph) | {'teleport': teleport}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    z = start
+    for of_hop in reversed(teleport.transpose(1, 2).unsqueeze(-1).unbind()):
+        z = (1 - of_hop) * (attention @ z) + of_hop * start
+    expected = with_grads(z.transpose(0, 1), inputs)
+    assert (expected['teleport'] != 0).sum() == 5  # one comes before a hop that forgets it
+    assert_same(with_grads(diffuse(graph, inputs, backend), inputs), expected)
+    assert_same(with_grads(diffuse_in_one(graph, inputs, backend), inputs), expected)
+
+
+@pytest.mark.parametrize('backend', ['gather', 'reference'])
+def test_forward_mode_and_second_derivative_of_a_teleport_of_0(backend):
+    graph = GRAPHS['square']()
+    inputs = {name: tensor.detach() for name, tensor in draw(graph).items()}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph)
+
+    def of(teleport: Tensor) -> Tensor:
+        return attention_diffusion(alpha, inputs['value'], graph, hops=2, teleport=teleport,
+                                   backend=backend)
+
+    zero, one = torch.zeros(()).double(), torch.ones(()).double()
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    first = attention @ start + start - 2 * attention @ attention @ start  # of (1-t)^2 A^2 + ...
+    second = 2 * (attention @ attention @ start - attention @ start)
+    assert_same(torch.func.jvp(of, (zero,), (one,))[1], first.transpose(0, 1))
+    leaf = zero.clone().requires_grad_()
+    grad, = torch.autograd.grad(of(leaf).sum(), leaf, create_graph=True)
+    assert_same(torch.autograd.grad(grad, leaf)[0], second.sum(), 1e-9)
 
 
 @pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate', 'teleport'])
@@ -357,14 +453,15 @@ def test_layout_in_memory_does_not_matter(backend):
                 with_grads(diffuse(graph, inputs, backend), inputs))
 
 
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
 @pytest.mark.parametrize('teleport', [0., 0.3])
-def test_nan_travels_no_further_than_the_hops(backend, teleport):
+def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
     graph = cycle(8)
     inputs = draw(graph)
     with torch.no_grad():
-        inputs['value'][5] = torch.nan
+        inputs['value'][5] = poison
     out = diffuse(graph, inputs, backend, hops=2, teleport=teleport)
-    reached = out.isnan().all(dim=(1, 2))
+    reached = (~out.isfinite()).all(dim=(1, 2))
     assert reached.nonzero().flatten().tolist() == ([3] if teleport == 0 else [3, 4, 5])
     assert out[~reached].isfinite().all()
 
@@ -458,8 +555,8 @@ def test_bytes_saved_for_backward(hops, run):
     graph = random_graph(60, 60, 0.2)
     inputs = draw(graph, dtype=torch.float32, value_channels=CHANNELS)
     per_edge = 4 * HEADS * graph.num_edges if run is diffuse else 0
-    lse = 0 if run is diffuse else 4 * HEADS * 60
-    needed = per_edge + lse + (3 + hops) * inputs['value'].numel() * 4
+    statistics = 0 if run is diffuse else 8 * HEADS * 60
+    needed = per_edge + statistics + (3 + hops) * inputs['value'].numel() * 4
     edges = 4 * graph.num_edges + 8 * graph.num_edges + 2 * 8 * 61  # in both orders
     saved = saved_bytes(partial(run, graph, inputs, hops=hops, teleport=0.1))
     assert needed <= saved <= needed + edges + 64
