@@ -86,6 +86,15 @@ def thinnable_model():
     return FactorModel(query_factor, torch.eye(2), key_factor, exploration=0.04)
 
 
+def scaled_model(query_scale, mixing_scale, key_scale, dtype, **kwargs):
+    """Ordinary probabilities, of factors that are anything but."""
+    query_factor = torch.tensor([[0.5, 0.3], [0.2, 0.], [0., 0.6], [0., 0.]], dtype=dtype)
+    mixing = torch.tensor([[0.9, 0.], [0.1, 0.8]], dtype=dtype)
+    key_factor = torch.tensor([[1., 0.2], [0.5, 0.9], [0., 0.4], [0., 0.]], dtype=dtype)
+    return FactorModel(query_factor * query_scale, mixing * mixing_scale, key_factor * key_scale,
+                       **kwargs)
+
+
 def model_with_zeros():
     query_factor = torch.tensor([[0., 0., 0.], [0., 0.3, 0.], [0., 0., 0.9], [0., 0.5, 0.5]])
     key_factor = torch.tensor([[1., 0., 0.], [0., 0.7, 0.], [0., 0., 0.], [0.3, 0., 0.4]])
@@ -117,6 +126,10 @@ MODELS = {
     'ragged': ragged_model(),
     'two heads': two_heads_model(),
     'float64': FactorModel(*[0.2 + 0.1 * torch.eye(4, dtype=torch.float64)] * 3),
+    'vanishing keys': scaled_model(1e300, 1., 1e-300, torch.double),
+    'subnormal keys': scaled_model(1e307, 1., 1e-308, torch.double, exploration=0.1),
+    'vanishing queries': scaled_model(1e-150, 1e-150, 1e300, torch.double),
+    'subnormal keys in float32': scaled_model(1e19, 1e18, 1e-38, torch.float, exploration=0.1),
 }
 every_model = pytest.mark.parametrize('model', MODELS.values(), ids=MODELS)
 
@@ -206,6 +219,15 @@ def test_a_cell_of_probability_zero_is_never_drawn(sample):
     mask = sample(model, generator=generator).to_mask()
     assert impossible.any() and mask.any()
     assert not (mask & impossible).any()
+
+
+@pytest.mark.parametrize('key_scale', [1e-30, 0.])
+@every_sampler
+def test_factors_that_overflow_are_refused(sample, key_scale):
+    model = FactorModel(torch.full((3, 1), 1e30), torch.full((1, 1), 1e30),
+                        torch.full((3, 1), key_scale))
+    with pytest.raises(ValueError, match="'model' (must hold|expects)|'thin' needs"):
+        sample(model)
 
 
 @every_sampler
