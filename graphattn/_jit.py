@@ -31,7 +31,8 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
     """
     def compile_later(function: Callable) -> Callable:
         compiled = numba.njit(nogil=True, error_model='numpy', fastmath=set(fastmath) or False,
-                              forceinline=inline)(function)
+                              forceinline=inline, no_cfunc_wrapper=True,
+                              no_cpython_wrapper=inline)(function)
         compiled._cache = _StampedCache(function)
         return compiled
     return compile_later

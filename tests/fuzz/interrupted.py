@@ -10,6 +10,7 @@ turns, so that what an earlier call has left in memory is a wrong result.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
+from select import select
 
 import torch
 from torch import Tensor
@@ -86,15 +88,16 @@ def bytes_of(tensors: tuple[Tensor, ...]) -> list[bytes]:
 def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_sender: int,
               from_sender: int) -> str:
     """What has become of one signal, and of the calls before it."""
-    end, outcome = time.monotonic() + 5, 'lost'
+    end, outcome = math.inf, 'lost'
     try:
         os.write(to_sender, order.encode())
         for turn in cycle((0, 1)):
+            if end == math.inf and select([from_sender], [], [], 0)[0]:
+                end = time.monotonic() + 5
             if time.monotonic() > end:
                 break
             if bytes_of(operation(turn)) != expected[turn]:
-                outcome = 'not whole'
-                end = 0
+                outcome, end = 'not whole', 0
     except KeyboardInterrupt:
         outcome = 'KeyboardInterrupt'
     except Disturbed:

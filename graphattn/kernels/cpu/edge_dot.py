@@ -9,6 +9,7 @@ from torch import Tensor
 from graphattn.kernels.cpu.chunks import (
     AHEAD,
     aligned,
+    clear,
     first_from,
     gather,
     keys_per_chunk,
@@ -70,7 +71,8 @@ def _dot(spans, progress, query, key, heads, dot, edges):
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, last_key - first_key, end - begin,
                                 indptr[end] - indptr[begin])
-        position[:end - begin] = indptr[begin:end]
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
         for low in range(first_key, last_key, chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
@@ -104,12 +106,13 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, last_key - first_key, end - begin,
                                 indptr[end] - indptr[begin])
-        position[:end - begin] = indptr[begin:end]
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
             gather(rows, 0, key, low, head, heads)
-            rows[:, to_grad:] = 0
+            clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_query):
