@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
@@ -104,7 +105,12 @@ def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_
         outcome = 'Disturbed'
     except BaseException as error:  # another than its handler raised
         outcome = repr(error)
-    os.read(from_sender, 1)
+        traceback.print_exc()
+    try:
+        os.read(from_sender, 1)
+    except (KeyboardInterrupt, Disturbed):
+        outcome += ', not by the signal'
+        os.read(from_sender, 1)
     return outcome
 
 
