@@ -16,7 +16,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
@@ -89,6 +88,7 @@ def bytes_of(tensors: tuple[Tensor, ...]) -> list[bytes]:
 def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_sender: int,
               from_sender: int) -> str:
     """What has become of one signal, and of the calls before it."""
+    torch.set_grad_enabled(True)  # torch.no_grad() leaves it off if it is interrupted as it begins
     end, outcome = math.inf, 'lost'
     try:
         os.write(to_sender, order.encode())
@@ -105,7 +105,6 @@ def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_
         outcome = 'Disturbed'
     except BaseException as error:  # another than its handler raised
         outcome = repr(error)
-        traceback.print_exc()
     try:
         os.read(from_sender, 1)
     except (KeyboardInterrupt, Disturbed):
