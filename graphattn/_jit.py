@@ -1,19 +1,27 @@
-"""How loops are compiled, and a cache on disk that notices every change of what is compiled."""
+"""How loops are compiled, and where what is compiled is kept."""
 
 from __future__ import annotations
 
 import ctypes
+import getpass
 import hashlib
+import logging
+import os
+import pickle
+import stat
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from graphattn._compiler import CompilerMissing
+from graphattn._files import write_whole
 
 try:
     import numba
     from llvmlite import binding
-    from numba.core.caching import FunctionCache, IndexDataCacheFile
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
+    from numba.core.serialize import dumps
 except ImportError as error:
     raise CompilerMissing(f"compiled loops need numba, which cannot be imported ({error}): pip "
                           f"install numba") from error
@@ -25,36 +33,120 @@ REORDERED_SUMS = frozenset({'reassoc', 'contract', 'nsz', 'arcp'})
 def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Callable:
     """Compiles a function by numba on its first call; it then runs without the interpreter's lock.
 
+    What is compiled is kept on disk: in the folder that ``NUMBA_CACHE_DIR`` names, beside the
+    source, in the user's cache or in a temporary folder of the user, whichever can be written to
+    first. Where none can, every process compiles anew.
+
     Args:
-        inline (bool): Its code becomes part of the functions that call it.
+        inline (bool): Its code becomes part of the compiled functions that call it; Python does
+            not.
         fastmath (frozenset): LLVM's flags of that name.
     """
     def compile_later(function: Callable) -> Callable:
         compiled = numba.njit(nogil=True, error_model='numpy', fastmath=set(fastmath) or False,
-                              forceinline=inline)(function)
-        compiled._cache = _StampedCache(function)
+                              forceinline=inline, no_cfunc_wrapper=True,
+                              no_cpython_wrapper=inline)(function)
+        try:
+            compiled._cache = _Cache(function)
+        except RuntimeError:
+            _tell_once('No folder can be written to that would keep compiled loops, so that every '
+                       'process compiles them anew; set NUMBA_CACHE_DIR to one that can')
         return compiled
     return compile_later
 
 
-class _StampedCache(FunctionCache):
-    """numba's own cache looks at the file of a function alone, not at those that it calls."""
+# Where what is compiled is kept #######################################################
 
-    has_told = False  # that something is compiled, which takes a while
+
+class _TemporaryFolder(InTreeCacheLocator):
+    """One of this user's, which nobody else can write to: what it keeps is run."""
+
+    def __init__(self, function: Callable, source: str):
+        super().__init__(function, source)
+        self._own = os.path.join(tempfile.gettempdir(), f'graphattn-{getpass.getuser()}')
+        self._cache_path = os.path.join(self._own, self.get_suitable_cache_subpath(source))
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self._own, mode=0o700, exist_ok=True)
+        state = os.lstat(self._own)
+        if hasattr(os, 'getuid') and (state.st_uid != os.getuid() or not stat.S_ISDIR(state.st_mode)
+                                      or stat.S_IMODE(state.st_mode) & 0o077):
+            raise PermissionError(f'{self._own} is not a folder of this user alone')
+        super().ensure_cache_path()
+
+
+class _Folders(CompileResultCacheImpl):
+    _locator_classes = [*CompileResultCacheImpl._locator_classes, _TemporaryFolder]
+
+
+class _Files:
+    """A file for each function, types of its arguments and state of the sources.
+
+    numba's own look at the source of a function alone, not at what it calls; and they are numbered
+    in an index, so that of two processes that compile at once one may find the other's code.
+    """
+
+    def __init__(self, folder: str, name: str):
+        self._folder, self._name = Path(folder), name
+
+    def load(self, key: tuple) -> object | None:
+        try:
+            return pickle.loads(self._path(key).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def save(self, key: tuple, data: object) -> None:
+        path = self._path(key)
+        for old in {*self._folder.glob(f'{self._name}.*')} - {*self._folder.glob(self._current)}:
+            old.unlink(missing_ok=True)
+        write_whole(path, lambda temporary: temporary.write_bytes(dumps(data)))
+
+    @property
+    def _current(self) -> str:
+        return f'{self._name}.{SOURCE_DIGEST[:16]}.*'
+
+    def _path(self, key: tuple) -> Path:
+        digest = hashlib.sha256(repr((numba.__version__, key)).encode()).hexdigest()
+        return self._folder / self._current.replace('*', f'{digest[:32]}.nbc')
+
+
+class _Cache(FunctionCache):
+    """Loads and saves what numba has compiled. What cannot be read is compiled again; what cannot
+    be saved is compiled in the next process too."""
+
+    _impl_class = _Folders
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base,
-                                              SOURCE_DIGEST)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base)
 
-    def load_overload(self, *args):
-        found = super().load_overload(*args)
-        if found is None and not _StampedCache.has_told:
-            _StampedCache.has_told = True
-            if sys.stderr.isatty():
-                print('graphattn compiles its loops for this machine, once: some seconds each',
-                      file=sys.stderr)
+    def load_overload(self, signature, target_context):
+        try:
+            found = super().load_overload(signature, target_context)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            found = None
+        if found is None:
+            _tell_once('graphattn compiles its loops for this machine, once: about 5 s each for '
+                       'the first attention, training step, sampling and diffusion. They are kept '
+                       'in %s; NUMBA_CACHE_DIR names another folder, and python -m '
+                       'graphattn.compile compiles all at once', self.cache_path)
         return found
+
+    def save_overload(self, signature, compiled) -> None:
+        try:
+            super().save_overload(signature, compiled)
+        except OSError as error:
+            _tell_once('Compiled loops cannot be kept (%s), so that every process compiles them '
+                       'anew; set NUMBA_CACHE_DIR to a folder that has space', error)
+
+
+def _tell_once(message: str, *values: object) -> None:
+    if message not in _TOLD:
+        _TOLD.add(message)
+        logging.getLogger('graphattn').warning(message, *values)
+
+
+_TOLD: set[str] = set()
 
 
 def _digest_of_sources() -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -15,35 +16,58 @@ def run_calls(calls: list[tuple]) -> None:
 
     These are torch's own threads where torch has OpenMP. They wait for their next work by spinning,
     for some ms: other threads would share the cores with them just after every operation of torch.
+
+    It returns when all calls have returned. What a call raises, or the handler of a signal while
+    calls run, ends the others after the call that they are at, and is raised here. A process that
+    was forked after torch's threads had begun and only then imports this module cannot know of them
+    and hangs, as it would in torch's own operations: import it before, or spawn.
+
+    Raises:
+        RuntimeError: A call was lost, which should not happen.
     """
-    waiting, errors = list(calls), []
-
-    def work(_=None) -> None:
-        while waiting and not errors:  # OpenMP may grant fewer threads than asked for
-            try:
-                function, *arguments = waiting.pop()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                function(*arguments)
-            except BaseException as error:  # an exception cannot pass through OpenMP
-                errors.append(error)
-
-    num_threads = min(len(calls), torch.get_num_threads())
-    if num_threads == 1:
-        work()
-    elif _openmp(os.getpid()) is not None:
-        _openmp(os.getpid()).GOMP_parallel(_REGION(work), None, num_threads, 0)
-    else:
-        wait = [_pool(os.getpid(), num_threads - 1).submit(work) for _ in range(num_threads - 1)]
-        work()
-        for future in wait:
-            future.result()
+    waiting, finished, errors = iter(calls), [], []
+    workers = [_worker(waiting, finished, errors)
+               for _ in range(min(len(calls), torch.get_num_threads()))]
+    for worker in workers:
+        next(worker)
+    if len(workers) > 1:
+        _run_side_by_side(workers)
+    for worker in workers:  # those for which no thread was granted
+        next(worker, None)
     if errors:
-        raise errors[0]
+        raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
+    if len(finished) < len(calls):
+        raise RuntimeError(f"only {len(finished)} of {len(calls)} calls have returned")
 
 
-_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
+    """Runs calls until there are none. An exception cannot pass through OpenMP, and a signal is
+    handled between any two steps of Python, the first of a function too: a generator that has begun
+    is already inside its ``try``."""
+    try:
+        yield
+        for function, *arguments in waiting:
+            if errors:
+                return
+            function(*arguments)
+            finished.append(function)
+    except BaseException as error:
+        errors.append(error)
+
+
+def _run_side_by_side(workers: list[Iterator[None]]) -> None:
+    begin = partial(next, map(next, iter(workers)), None)  # not a step of Python outside a worker
+    openmp = _openmp(os.getpid())
+    if openmp is not None:
+        openmp.GOMP_parallel(_REGION(begin), None, len(workers), 0)
+        return
+    others = [_pool(os.getpid(), len(workers) - 1).submit(begin) for _ in workers[1:]]
+    begin()
+    for other in others:
+        other.result()
+
+
+_REGION = ctypes.CFUNCTYPE(None)
 _FIRST_PROCESS = os.getpid()
 
 

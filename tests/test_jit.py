@@ -6,13 +6,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numba
 import pytest
 
 import graphattn
+from graphattn import _jit
 
 PACKAGE = Path(graphattn.__file__).parent
 WITH_LOOPS = [path for path in PACKAGE.rglob('*.py') if 'jit import' in path.read_text()]
@@ -103,6 +107,132 @@ def test_a_changed_function_is_compiled_again_with_those_that_call_it(package):
     assert run_kernel() == [source, '2.0', '1', '0']  # nothing was compiled
     change(package / SOFTMAX, 'logit[e] *= scale', 'logit[e] -= scale')
     assert run_kernel() == [source, '-1.0', '0', '1']
+
+
+SOURCE = """
+def add(x, y):
+    return x + y
+"""
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    """Gives a function to be compiled, each time as in a new process."""
+    monkeypatch.setattr(_jit, '_TOLD', set())
+    monkeypatch.setattr(numba.config, 'CACHE_DIR', str(tmp_path / 'cache'))
+    (tmp_path / 'source.py').write_text(SOURCE)
+
+    def begin():
+        spec = importlib.util.spec_from_file_location('source', tmp_path / 'source.py')
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return _jit.jit()(module.add)
+    return begin
+
+
+def hits_and_misses(compiled) -> list[int]:
+    return [sum(count.values()) for count in compiled.stats[1:]]
+
+
+def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, caplog):
+    first, second = add(), add()
+    assert [first(1, 2), first(1., 2.), second(1., 2.), second(1, 2)] == [3, 3., 3., 3]
+    assert hits_and_misses(first) == [0, 2] and hits_and_misses(second) == [2, 0]
+    message, = caplog.messages
+    assert str(tmp_path / 'cache') in message and 'NUMBA_CACHE_DIR' in message
+    assert len(list(tmp_path.glob('cache/*/*'))) == 2
+
+
+def test_nothing_is_told_when_nothing_is_compiled(add, caplog, monkeypatch):
+    add()(1, 2)
+    caplog.clear()
+    monkeypatch.setattr(_jit, '_TOLD', set())
+    assert add()(1, 2) == 3 and not caplog.messages
+
+
+@pytest.mark.parametrize('size', [0, 100])
+def test_a_damaged_file_is_compiled_again(add, tmp_path, size):
+    add()(1, 2)
+    path, = tmp_path.glob('cache/*/*')
+    path.write_bytes(path.read_bytes()[:size])
+    for misses in (1, 0):
+        compiled = add()
+        assert compiled(1, 2) == 3 and hits_and_misses(compiled) == [1 - misses, misses]
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='has no limit on the size of files')
+def test_a_full_disk_is_told_and_no_error(add, tmp_path, caplog):
+    import resource
+    compiled, limits = add(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        assert compiled(1, 2) == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert 'NUMBA_CACHE_DIR' in caplog.messages[-1] and 'cannot be kept' in caplog.messages[-1]
+    assert not list(tmp_path.glob('cache/*/*'))
+
+
+@pytest.fixture
+def no_usual_folder(tmp_path, monkeypatch):
+    """A file stands where each of numba's folders would be; gives the temporary folder."""
+    for name in ('cache', '__pycache__'):
+        (tmp_path / name).write_text('')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'temporary'))
+    (tmp_path / 'temporary').mkdir()
+    return tmp_path / 'temporary'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
+def test_where_no_folder_can_be_written_to_a_temporary_one_of_the_user_is_taken(
+        add, no_usual_folder, caplog):
+    assert add()(1, 2) == 3
+    own, = no_usual_folder.iterdir()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert str(own) in caplog.messages[0]
+    again = add()
+    assert again(1, 2) == 3 and hits_and_misses(again) == [1, 0]
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
+def test_a_temporary_folder_of_others_is_not_read(add, no_usual_folder, caplog):
+    add()
+    own, = no_usual_folder.iterdir()
+    own.chmod(0o777)
+    caplog.clear()
+    assert add()(1, 2) == 3 and not list(own.glob('*/*'))
+    assert 'NUMBA_CACHE_DIR' in caplog.messages[0]
+
+
+FIRST_USES = """
+import torch
+from graphattn.functional import edge_attention
+from graphattn.patterns import SlidingWindow
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+for num_tokens in (300, 70_000):
+    graph = SlidingWindow(3).build(num_tokens)
+    tokens = [torch.randn(num_tokens, 2, 24, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(graph.num_edges, 2, requires_grad=True)
+    for options in ({}, {'hops': 3, 'teleport': 0.2}):
+        edge_attention(*tokens, graph, edge_bias=bias, dropout_p=0.1, backend='numba',
+                       **options).sum().backward()
+    model = FactorModel(torch.rand(5, 3), torch.rand(3, 3) / 40, torch.rand(num_tokens, 3))
+    for method in ('compare', 'thin'):
+        sample_bernoulli(model, method=method)
+    sample_fastrg(model)
+"""
+
+
+@pytest.mark.slow
+def test_after_the_command_first_uses_compile_nothing(tmp_path):
+    environment = os.environ | {'NUMBA_CACHE_DIR': str(tmp_path)}
+    subprocess.run([sys.executable, '-m', 'graphattn.compile'], cwd=PACKAGE.parent, check=True,
+                   env=environment)
+    kept = {*tmp_path.rglob('*.nbc')}
+    result = run(FIRST_USES, PACKAGE.parent, NUMBA_CACHE_DIR=str(tmp_path))
+    assert result.returncode == 0 and 'compiles' not in result.stderr, result.stderr
+    assert kept and {*tmp_path.rglob('*.nbc')} == kept
 
 
 # What slower ways are for ############################################################

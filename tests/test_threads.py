@@ -19,7 +19,7 @@ def threads(request, monkeypatch):
     class OneThread:
         @staticmethod
         def GOMP_parallel(region, *_):  # noqa: N802
-            region(None)
+            region()
 
     if request.param == 'openmp' and not torch.backends.openmp.is_available():
         pytest.skip('torch was built without OpenMP')

@@ -17,6 +17,7 @@ from torch import Tensor
 from graphattn.kernels.cpu.chunks import (
     AHEAD,
     aligned,
+    clear,
     first_from,
     gather,
     keys_per_chunk,
@@ -116,8 +117,8 @@ def _attend(spans, progress, query, key, value, terms, out, statistics, edges):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, edges, block)
-        position[:end - begin] = indptr[begin:end]
-        high[:end - begin], total[:end - begin] = -np.inf, 0
+        for r in range(end - begin):
+            position[r], high[r], total[r] = indptr[begin + r], -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
@@ -170,13 +171,14 @@ def _attend_backward(
         block, shared_row = spans[span, 3], spans[span, 4]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, edges, block)
-        position[:end - begin] = indptr[begin:end]
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
             gather(rows, 0, key, low, head, heads)
             gather(rows, to_value, value, low, head, heads)
-            rows[:, to_grad:] = 0
+            clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_out, grad_query):

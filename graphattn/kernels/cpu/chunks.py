@@ -40,6 +40,14 @@ def put(x, rows, shift, low, head, heads):
         copy_row(x, row, 0, rows, j, shift, x.shape[1])
 
 
+@jit_inline
+def clear(rows, shift):
+    """Zeroes the columns from ``shift`` on."""
+    for j in range(rows.shape[0]):
+        for c in range(shift, rows.shape[1]):
+            rows[j, c] = 0
+
+
 @jit
 def keys_per_chunk(channels, edges, block):
     """How many keys of a block are copied at once: as many as the cache holds, of ``channels``

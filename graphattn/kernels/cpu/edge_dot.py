@@ -9,6 +9,7 @@ from torch import Tensor
 from graphattn.kernels.cpu.chunks import (
     AHEAD,
     aligned,
+    clear,
     first_from,
     gather,
     keys_per_chunk,
@@ -69,7 +70,8 @@ def _dot(spans, progress, query, key, heads, dot, edges):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, edges, block)
-        position[:end - begin] = indptr[begin:end]
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
         for low in range(first_key, last_key, chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
@@ -102,12 +104,13 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
         block, shared_row = spans[span, 3], spans[span, 4]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, edges, block)
-        position[:end - begin] = indptr[begin:end]
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
             gather(rows, 0, key, low, head, heads)
-            rows[:, to_grad:] = 0
+            clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_query):

@@ -79,12 +79,19 @@ def cut_into_spans(indptr, row_ptr, heads, num_parts):
                 rest = num_edges * part // num_parts - done
                 cut = begin + np.searchsorted(indptr[begin:end + 1], indptr[begin] + rest)
                 if cut > first:
-                    spans[end_span] = head, first, cut, block, int(first > begin)
+                    _put_span(spans, end_span, head, first, cut, block, first > begin)
                     end_span += 1
                 first, part = cut, part + 1
-            spans[end_span] = head, first, end, block, int(first > begin)
+            _put_span(spans, end_span, head, first, end, block, first > begin)
             end_span, done = end_span + 1, done + size
     return spans[:end_span]
+
+
+@jit_inline
+def _put_span(spans, span, head, first, last, block, is_shared):
+    # One by one: to assign a tuple is compiled to general code, which takes ten times as long.
+    spans[span, 0], spans[span, 1], spans[span, 2] = head, first, last
+    spans[span, 3], spans[span, 4] = block, int(is_shared)
 
 
 # ``progress`` counts how many spans were claimed, and how many are finished, in each phase.

@@ -1,0 +1,100 @@
+"""Compiles all loops ahead of their first use, for images of machines and continuous integration.
+
+    python -m graphattn.compile
+
+They are kept where ``NUMBA_CACHE_DIR`` says, or beside their sources if these can be written to.
+Graphs of 2**31 nodes and more are left out: their loops are compiled on first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from graphattn.functional import attention_diffusion, edge_attention, edge_probability
+from graphattn.graph import BipartiteGraph
+from graphattn.patterns import SlidingWindow
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+
+NUM_NODES = 2**4, 2**16 + 1  # numbered in 16 bits, and in 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog='python -m graphattn.compile', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--float64', action='store_true', help='for float64 too')
+    options = parser.parse_args()
+    dtypes = [torch.float32] + [torch.float64] * options.float64
+    tasks = list(product(OPERATIONS, NUM_NODES, dtypes))
+    spawn = multiprocessing.get_context('spawn')
+    with ProcessPoolExecutor(min(os.cpu_count(), len(tasks)), spawn, _begin) as pool:
+        running = [pool.submit(operation, *rest) for operation, *rest in tasks]
+        for done in tqdm(as_completed(running), total=len(running), desc='compiled'):
+            done.result()
+
+
+def _begin() -> None:
+    logging.getLogger('graphattn').setLevel(logging.ERROR)  # the bar says it
+    torch.set_num_threads(1)
+
+
+# What is compiled: each operation on the smallest graph of its kind ####################
+
+
+def attend(num_nodes: int, dtype: torch.dtype) -> None:
+    """Attention and its training step."""
+    _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
+
+
+def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
+    """Attention of several hops and its training step."""
+    _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
+                          backend='numba'))
+
+
+def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
+    """The weights of edges, their use in one hop and in several, and gradients of all."""
+    graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
+    out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
+    _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,
+                                     backend='numba'))
+
+
+def sample(num_nodes: int, dtype: torch.dtype) -> None:
+    """Graphs drawn from the pairs of one query, and the probabilities of their edges."""
+    query, mixing, key = (torch.full((size, 1), 0.5, dtype=dtype, requires_grad=True)
+                          for size in (1, 1, num_nodes))
+    model = FactorModel(query, mixing, key)
+    for method in 'compare', 'thin':
+        graph = sample_bernoulli(model, method=method)
+    sample_fastrg(model)
+    _train(edge_probability(model, graph))
+
+
+OPERATIONS: list[Callable[[int, torch.dtype], None]] = [attend, attend_and_diffuse, weigh_and_sum,
+                                                        sample]
+
+
+def _graph(num_nodes: int) -> BipartiteGraph:
+    return SlidingWindow(1).build(num_nodes)
+
+
+def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
+    return [torch.ones(num_nodes, 1, 1, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def _train(out: Tensor) -> None:
+    out.sum().backward()
+
+
+if __name__ == '__main__':
+    main()
