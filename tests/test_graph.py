@@ -648,13 +648,13 @@ def half_bipartite() -> nx.DiGraph:
 REFUSED = {
     # edge_index
     'list': (lambda: BipartiteGraph([[0], [0]], 1), TypeError,
-             "'edge_index' must be a Tensor .*got list"),
+             "'edge_index' must be an int64 Tensor .*got list"),
     'int32': (lambda: BipartiteGraph(edges((0, 0)).int(), 1), TypeError,
-              "'edge_index' must be of dtype torch.int64 .*got torch.int32"),
+              "'edge_index' must be an int64 Tensor .*got torch.int32"),
     'float': (lambda: BipartiteGraph.from_edge_index(edges((0, 0)).float(), 1), TypeError,
-              "'edge_index' must be of dtype torch.int64 .*got torch.float32"),
+              "'edge_index' must be an int64 Tensor .*got torch.float32"),
     'bool': (lambda: BipartiteGraph(torch.ones(2, 2, dtype=torch.bool), 2), TypeError,
-             "'edge_index' must be of dtype torch.int64 .*got torch.bool"),
+             "'edge_index' must be an int64 Tensor .*got torch.bool"),
     'pairs': (lambda: BipartiteGraph(edges((0, 0), (0, 1), (0, 2)).t(), 3), ValueError,
               r"'edge_index' must be \[2, num_edges\].*got shape \(3, 2\)"),
     'flat': (lambda: BipartiteGraph.from_edge_index(torch.zeros(2, dtype=torch.long), 1),
