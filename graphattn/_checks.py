@@ -206,13 +206,13 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
         raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
                          f"{ptr.device})")
     if ptr.dim() != 1 or ptr.numel() == 0:
-        raise ValueError(f"'{name}' must be [num_blocks + 1] (got shape {tuple(ptr.shape)})")
+        raise ValueError(f"'{name}' must have one dimension and a first entry (got shape "
+                         f"{tuple(ptr.shape)})")
     if is_traced(ptr):
         return
     size = int(ptr[-1]) if size is None else size
     if int(ptr[0]) != 0 or int(ptr[-1]) != size or not bool((ptr.diff() >= 0).all()):
-        raise ValueError(f"'{name}' must rise from 0 to {size}, one entry more than blocks (got "
-                         f"{ptr.tolist()})")
+        raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()})")
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:

@@ -721,7 +721,7 @@ REFUSED = {
                   "'query_ptr' must be an int64 Tensor .*got torch.int32"),
     'ptr_list': (lambda: with_ptr([0, 2, 3]), TypeError, "'query_ptr' .*got list"),
     'ptr_device': (lambda: with_ptr(torch.tensor([0, 2, 3], device='meta')), ValueError,
-                   "'query_ptr' must be on cpu, where the edges are .*got meta"),
+                   "'query_ptr' must be on cpu, where what it marks is .*got meta"),
     'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])), ValueError,
                    r"'query_ptr' and 'key_ptr' must mark as many blocks \(got 3 and 2\)"),
     # permutation

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_dropout, check_floating, check_kind, check_number, check_ptr
+from graphattn._checks import check_dropout, check_floating, check_number, check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 

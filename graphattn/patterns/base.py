@@ -21,6 +21,7 @@ from graphattn._checks import (
 from graphattn.graph import BipartiteGraph
 from graphattn.pairs import find_pairs, number_pairs, sort_pairs
 from graphattn.patterns.layouts import crop_edges
+
 LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow
 
 

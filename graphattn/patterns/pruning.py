@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_has_numbers, check_kind, check_number, check_sides
+from graphattn._checks import (
+    check_floating,
+    check_has_numbers,
+    check_kind,
+    check_number,
+    check_sides,
+)
 from graphattn.pair_layout import FreeLayout
 from graphattn.patterns.base import Difference, Pattern, as_generator
 from graphattn.patterns.full import Full
