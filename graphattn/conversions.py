@@ -74,7 +74,7 @@ def edges_of_networkx(graph: nx.Graph) -> tuple[Tensor, int, int]:
         raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
     role = dict(graph.nodes(data='bipartite'))
     is_bipartite = any(part is not None for part in role.values())
-    if is_bipartite and not set(role.values()) <= {0, 1}:
+    if is_bipartite and not all(part in (0, 1) for part in role.values()):
         raise ValueError("'graph' must give every node the attribute bipartite, 0 for a key or 1 "
                          "for a query, or none")
     keys = [node for node in graph if not is_bipartite or role[node] == 0]

@@ -354,7 +354,7 @@ class BipartiteGraph:
     @property
     def indptr(self) -> Tensor:
         """Where each query's edges begin, int64 ``[num_queries + 1]``: the CSR row pointer."""
-        return self._indptr
+        return self._indptr.clone()
 
     @property
     def edge_prob(self) -> Tensor | None:
@@ -369,12 +369,12 @@ class BipartiteGraph:
     @property
     def query_ptr(self) -> Tensor:
         """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
-        return self._blocks.query_ptr
+        return self._blocks.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
         """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
-        return self._blocks.key_ptr
+        return self._blocks.key_ptr.clone()
 
     @property
     def num_queries(self) -> int:
@@ -416,7 +416,7 @@ class BipartiteGraph:
     @property
     def nbytes(self) -> int:
         """Bytes that the graph holds, the order by key included once it was used."""
-        held = [self._indptr, self._key, self.query_ptr, self.key_ptr, *(self._csc or ())]
+        held = [self._indptr, self._key, *self._blocks.ptrs, *(self._csc or ())]
         held += [] if self._edge_prob is None else [self._edge_prob]
         return sum(tensor.nbytes for tensor in held)
 
@@ -449,7 +449,7 @@ class BipartiteGraph:
 
     def edges_per_block(self) -> Tensor:
         """How many edges each block has, int64 ``[num_blocks]``."""
-        return self._indptr[self.query_ptr].diff()
+        return self._indptr[self._blocks.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
         """Checks every promise of the constructor in O(num_edges) and returns the graph."""
@@ -586,8 +586,8 @@ class BipartiteGraph:
         edge_prob = None if self._edge_prob is None else self._edge_prob.detach()
         # torch cannot pickle uint16.
         key = self._key.view(torch.int16) if self._key.dtype == torch.uint16 else self._key
-        return dict(zip(_STATE, (self._indptr, key, self._num_keys, self.query_ptr, self.key_ptr,
-                                 edge_prob, self._is_reordered)))
+        return dict(zip(_STATE, (self._indptr, key, self._num_keys, *self._blocks.ptrs, edge_prob,
+                                 self._is_reordered)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # It may come from a file, so that nothing is used before it was checked.
@@ -602,7 +602,8 @@ class BipartiteGraph:
         check_rows(indptr, key, num_keys)
         check_num_pairs(indptr.numel() - 1, num_keys)
         blocks = Blocks.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
-        self._fill(indptr, key, num_keys, blocks, edge_prob, bool(is_reordered))
+        check_bool(is_reordered=is_reordered)
+        self._fill(indptr.contiguous(), key.contiguous(), num_keys, blocks, edge_prob, is_reordered)
         self._validate_values()
 
     def _pairs(self) -> Tensor:
@@ -615,7 +616,7 @@ class BipartiteGraph:
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = (self._indptr, self._key, self.query_ptr, self.key_ptr)
+        parts = (self._indptr, self._key, *self._blocks.ptrs)
         return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
@@ -646,7 +647,7 @@ class BipartiteGraph:
         if self.edge_prob is not None:
             check_edge_prob(self.edge_prob, self.num_edges, self.device)
         if self.num_blocks > 1:
-            check_blocks_of_rows(self._indptr, self.key, self.query_ptr, self.key_ptr)
+            check_blocks_of_rows(self._indptr, self.key, *self._blocks.ptrs)
 
 
 _STATE = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_reordered')
@@ -687,7 +688,7 @@ def _check_can_be_joined(graphs: Iterable[BipartiteGraph]) -> list[BipartiteGrap
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     # Other things than tensors may stand for the parts, so that these are not looked at.
-    return ([*graph.csr, graph.query_ptr, graph.key_ptr, *edge_prob],
+    return ([*graph.csr, *graph.blocks.ptrs, *edge_prob],
             (graph.num_keys, graph.is_reordered, *graph.blocks.known()))
 
 
