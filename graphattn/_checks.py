@@ -199,8 +199,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
                          f"{float(edge_prob.detach()[~inside][0])})")
 
 
-def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
-    """That it rises from 0 to ``size``, or to whatever it says."""
+def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
+    """What can be said without a look at its numbers."""
     check_integers(name, ptr)
     if ptr.device != device:
         raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
@@ -208,6 +208,11 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     if ptr.dim() != 1 or ptr.numel() == 0:
         raise ValueError(f"'{name}' must have one dimension and a first entry (got shape "
                          f"{tuple(ptr.shape)})")
+
+
+def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
+    """That it rises from 0 to ``size``, or to whatever it says."""
+    check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
     size = int(ptr[-1]) if size is None else size

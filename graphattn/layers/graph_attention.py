@@ -15,7 +15,7 @@ from graphattn._checks import (
     check_features,
     check_generator,
     check_kind,
-    check_ptr,
+    check_pointer,
     check_sides,
 )
 from graphattn._tensors import is_traced
@@ -177,7 +177,7 @@ class GraphAttention(nn.Module):
             check_source(source, self.heads)
             graph = source(query, key, ptr, generator=generator)
         elif isinstance(graph, BipartiteGraph):
-            check_ptr('ptr', ptr, x.size(0), x.device)
+            check_pointer('ptr', ptr, x.device)
             _check_sequences(graph, ptr, self.heads, x.size(0))
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
@@ -228,7 +228,7 @@ def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens:
         return  # sizes are compared later
     times = 1 if graph.num_queries == num_tokens else heads
     expected = fold_ptr(ptr, times, num_tokens)
-    if not (graph.is_square and torch.equal(graph.query_ptr, expected)):
+    if not (graph.is_square and torch.equal(graph.blocks.query_ptr, expected)):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
                          f"{times} heads one after the other (got query_ptr "
                          f"{graph.query_ptr.tolist()} and ptr {ptr.tolist()}); pass query_ptr=ptr "
