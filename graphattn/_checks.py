@@ -1,8 +1,10 @@
-"""Checks of what several modules are given: sizes, edges, probabilities and block pointers."""
+"""Checks of what several modules are given: sizes, numbers, tensors, edges and block pointers."""
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from collections.abc import Callable, Collection
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -11,24 +13,109 @@ from graphattn._tensors import is_traced
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
              torch.int64)
+# What torch computes in; the floats of 8 bits and less are for storage.
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INSIDE: dict[str, Callable[[float], bool]] = {
+    'in [0, 1]': lambda number: 0 <= number <= 1,
+    'in [0, 1)': lambda number: 0 <= number < 1,
+    'positive and finite': lambda number: 0 < number < math.inf,
+    'finite and not negative': lambda number: 0 <= number < math.inf,
+    'finite': math.isfinite,
+}
+# No tensor of a model has a side so long, and asking for one may fill all memory before it fails.
+LONGEST_SIDE = 2**31 - 1
+MOST_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"'edge_index' must be a Tensor (got {type(edge_index).__name__})")
-    if edge_index.dtype != torch.long:
-        raise TypeError(f"'edge_index' must be of dtype torch.int64 (got {edge_index.dtype}); "
-                        f"convert with .long()")
+    check_integers('edge_index', edge_index)
+    check_has_numbers('edge_index', edge_index)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(f"'edge_index' must be [2, num_edges], key over query (got shape "
                          f"{tuple(edge_index.shape)})")
 
 
-def check_size(name: str, size: int) -> None:
+def check_integers(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {type(tensor).__name__})")
+    if tensor.dtype != torch.long:
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {tensor.dtype}); convert with "
+                        f".long()")
+    check_strided(name, tensor)
+
+
+def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = None) -> None:
     if not isinstance(size, Integral) or isinstance(size, bool):
         raise TypeError(f"'{name}' must be an int (got {type(size).__name__})")
-    if size < 0:
-        raise ValueError(f"'{name}' must not be negative (got {size})")
+    if size < at_least:
+        bound = 'not be negative' if at_least == 0 else f'be at least {at_least}'
+        raise ValueError(f"'{name}' must {bound} (got {size})")
+    if at_most is not None and size > at_most:
+        raise ValueError(f"'{name}' must be at most {at_most} (got {size})")
+
+
+def check_sides(**sizes: int) -> None:
+    """That tensors can have sides of these sizes."""
+    for name, size in sizes.items():
+        check_size(name, size, 1, LONGEST_SIDE)
+
+
+def check_number(name: str, number: float, where: str) -> None:
+    """That it is a number ``where`` says, which is one of the phrases of ``_INSIDE``."""
+    if not isinstance(number, Real) or isinstance(number, bool):
+        raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
+    if not _INSIDE[where](number):
+        raise ValueError(f"'{name}' must be {where} (got {number})")
+
+
+def check_dropout(**probabilities: float) -> None:
+    for name, probability in probabilities.items():
+        check_number(name, probability, 'in [0, 1)')
+
+
+def check_bool(**values: bool) -> None:
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"'{name}' must be a bool (got {type(value).__name__})")
+
+
+def check_choice(name: str, choice: str, choices: Collection[str]) -> None:
+    if not isinstance(choice, str):
+        raise TypeError(f"'{name}' must be a str (got {type(choice).__name__})")
+    if choice not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})")
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"'{name}' must be a {kind.__name__} (got {type(value).__name__})")
+
+
+def check_generator(generator: torch.Generator | None) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"'generator' must be a torch.Generator or None (got "
+                        f"{type(generator).__name__}); a seed becomes one by "
+                        f"torch.Generator(device).manual_seed(seed)")
+
+
+def check_seed(seed: int) -> None:
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise TypeError(f"'seed' must be an int, a torch.Generator or None (got "
+                        f"{type(seed).__name__})")
+    if not -2**63 <= seed < 2**64:
+        raise ValueError(f"'seed' must fit in 64 bits (got {seed})")
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """The device of that name."""
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"'device' must be a torch.device or the name of one (got {device!r}): "
+                         f"{error}") from None
 
 
 def check_num_pairs(num_queries: int, num_keys: int) -> None:
@@ -38,9 +125,52 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+    if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"'{name}' must be a floating point Tensor (got {kind})")
+        raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
+    check_strided(name, tensor)
+
+
+def check_strided(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"'{name}' must be a Tensor (got {type(tensor).__name__})")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout})")
+
+
+def check_has_numbers(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise ValueError(f"'{name}' must hold numbers, for they are looked at (got a Tensor on "
+                         f"meta)")
+
+
+def check_features(x: Tensor, channels: int, weight: Tensor) -> None:
+    """That ``x`` holds tokens that a layer with this weight can take."""
+    check_floating('x', x)
+    if x.dim() != 2 or x.size(1) != channels:
+        raise ValueError(f"'x' must be [num_tokens, {channels}] (got shape {tuple(x.shape)})")
+    if x.device != weight.device:
+        raise ValueError(f"'x' must be on {weight.device}, where the layer is (got {x.device})")
+    check_layer_dtype('x', x, weight)
+
+
+def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
+    """That ``x`` can be multiplied by ``weight``; autocast casts both, but no float64."""
+    is_cast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+    if x.dtype != weight.dtype and not is_cast:
+        raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
+
+
+def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
+    """That ``values`` are real numbers, one for each edge."""
+    if not isinstance(values, Tensor) or values.is_complex():
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
+    check_strided(name, values)
+    check_has_numbers(name, values)
+    if values.shape != (num_edges,):
+        raise ValueError(f"'{name}' must hold one value for each of the {num_edges} edges (got "
+                         f"shape {tuple(values.shape)})")
 
 
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
@@ -69,28 +199,37 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
                          f"{float(edge_prob.detach()[~inside][0])})")
 
 
-def check_ptr(name: str, ptr: Tensor, size: int, device: torch.device) -> None:
-    if not isinstance(ptr, Tensor) or ptr.dtype != torch.long:
-        kind = ptr.dtype if isinstance(ptr, Tensor) else type(ptr).__name__
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {kind})")
+def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
+    """What can be said without a look at its numbers."""
+    check_integers(name, ptr)
     if ptr.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where the edges are (got {ptr.device})")
+        raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
+                         f"{ptr.device})")
+    if ptr.dim() != 1 or ptr.numel() == 0:
+        raise ValueError(f"'{name}' must have one dimension and a first entry (got shape "
+                         f"{tuple(ptr.shape)})")
+
+
+def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
+    """That it rises from 0 to ``size``, or to whatever it says."""
+    check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
-    is_ptr = ptr.dim() == 1 and ptr.numel() >= 1 and bool((ptr.diff() >= 0).all())
-    if not is_ptr or int(ptr[0]) != 0 or int(ptr[-1]) != size:
-        raise ValueError(f"'{name}' must rise from 0 to {size}, one entry more than blocks (got "
-                         f"{ptr.tolist()})")
+    size = int(ptr[-1]) if size is None else size
+    if int(ptr[0]) != 0 or int(ptr[-1]) != size or not bool((ptr.diff() >= 0).all()):
+        raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()})")
 
 
-def check_rows(indptr: Tensor, key: Tensor, num_keys: int) -> None:
-    """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row."""
-    if not isinstance(key, Tensor):
-        raise TypeError(f"'key' must be a Tensor (got {type(key).__name__})")
+def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
+    """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row; of as many keys
+    as queries if ``num_keys`` is omitted."""
+    check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
                         f"{tuple(key.shape)})")
     check_ptr('indptr', indptr, key.numel(), key.device)
+    num_keys = indptr.numel() - 1 if num_keys is None else num_keys
+    check_size('num_keys', num_keys)
     if key.numel() == 0 or is_traced(key):
         return
     key = key.long()

@@ -44,7 +44,7 @@ class Blocks:
             sizes (tuple): Number of queries and of keys.
             device (torch.device): Where both must be.
             heads (int): Heads that are folded into the nodes.
-            validate (bool): Whether to check what is given.
+            validate (bool): Whether to check what is given, and copy it.
 
         Raises:
             TypeError: A pointer is not an int64 Tensor.
@@ -52,10 +52,11 @@ class Blocks:
                 device, or they mark different numbers of blocks.
         """
         num_queries, num_keys = sizes
-        for name, ptr, size in (('query_ptr', query_ptr, num_queries),
-                                ('key_ptr', key_ptr, num_keys)):
-            if validate and ptr is not None:
-                check_ptr(name, ptr, size, device)
+        if validate:
+            is_shared = key_ptr is query_ptr
+            query_ptr = _checked('query_ptr', query_ptr, num_queries, device)
+            key_ptr = query_ptr if is_shared and num_keys == num_queries else _checked(
+                'key_ptr', key_ptr, num_keys, device)
         if query_ptr is None:
             query_ptr = _one_block_per_head(heads, num_queries, device)
         if key_ptr is None:
@@ -97,6 +98,11 @@ class Blocks:
             self._is_square = is_square
         return is_square
 
+    @property
+    def ptrs(self) -> tuple[Tensor, Tensor]:
+        """``query_ptr`` and ``key_ptr``, which are the blocks' own: do not change them."""
+        return self.query_ptr, self.key_ptr
+
     def known(self) -> tuple[int | None, bool | None]:
         """What has been computed of :attr:`num_pairs` and :attr:`is_square`."""
         return self._num_pairs, self._is_square
@@ -125,6 +131,14 @@ class Blocks:
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
+
+
+def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device) -> Tensor | None:
+    """A copy, for numpy writes into tensors without a trace, and compiled loops trust these."""
+    if ptr is None:
+        return None
+    check_ptr(name, ptr, size, device)
+    return ptr.clone()
 
 
 def _one_block_per_head(heads: int, num_nodes: int, device: torch.device) -> Tensor:

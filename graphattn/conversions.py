@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -9,6 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+
+from graphattn._checks import check_has_numbers, check_strided
 
 if TYPE_CHECKING:
     from torch_sparse import SparseTensor
@@ -20,6 +23,8 @@ def edges_of_mask(mask: Tensor) -> Tensor:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"'mask' must be a boolean Tensor, True = attend (got {kind}); an "
                         f"additive mask converts by mask == 0")
+    check_strided('mask', mask)
+    check_has_numbers('mask', mask)
     if mask.dim() != 2:
         raise ValueError(f"'mask' must be [query, key] (got shape {tuple(mask.shape)}); join "
                          f"several with BipartiteGraph.batch")
@@ -33,10 +38,24 @@ def edges_of_scipy(matrix: sp.sparray | sp.spmatrix) -> Tensor:
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
         raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
+    _check_format(matrix)
     coo = matrix.tocoo()
     attends = coo.data != 0
     edges = np.stack([coo.col[attends], coo.row[attends]]).astype(np.int64)
     return torch.from_numpy(edges)
+
+
+def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
+    """That a matrix holds what it says: scipy's compiled loops read and write elsewhere if not."""
+    if matrix.format not in ('csr', 'csc', 'bsr'):
+        return
+    try:
+        copy.copy(matrix).check_format(full_check=True)  # which drops what is beyond the last row
+        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # not looked at where the last is 0
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"'matrix' is no whole {matrix.format} array: {error}") from error
+    if not ascends:
+        raise ValueError(f"'matrix' is no whole {matrix.format} array: its indptr decreases")
 
 
 def scipy_of_rows(indptr: Tensor, key: Tensor, num_keys: int,
@@ -55,7 +74,7 @@ def edges_of_networkx(graph: nx.Graph) -> tuple[Tensor, int, int]:
         raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
     role = dict(graph.nodes(data='bipartite'))
     is_bipartite = any(part is not None for part in role.values())
-    if is_bipartite and not set(role.values()) <= {0, 1}:
+    if is_bipartite and not all(part in (0, 1) for part in role.values()):
         raise ValueError("'graph' must give every node the attribute bipartite, 0 for a key or 1 "
                          "for a query, or none")
     keys = [node for node in graph if not is_bipartite or role[node] == 0]

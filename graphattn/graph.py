@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -16,9 +16,13 @@ from torch_geometric.utils.sparse import index2ptr
 from graphattn import conversions
 from graphattn._checks import (
     check_blocks_of_rows,
+    check_bool,
+    check_device,
     check_edge_index,
     check_edge_prob,
+    check_kind,
     check_num_pairs,
+    check_on_edges,
     check_range,
     check_rows,
     check_size,
@@ -101,6 +105,7 @@ class BipartiteGraph:
         validate: bool = True,
     ):
         num_keys = num_queries if num_keys is None else num_keys
+        check_bool(validate=validate)
         if validate:
             check_edge_index(edge_index)
             check_size('num_queries', num_queries)
@@ -183,6 +188,7 @@ class BipartiteGraph:
         check_size('num_keys', num_keys)
         check_num_pairs(num_queries, num_keys)
         check_range(edge_index, num_queries, num_keys)
+        check_bool(return_perm=return_perm)
         if edge_prob is not None:
             check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
@@ -226,12 +232,12 @@ class BipartiteGraph:
             validate (bool): Check all of it in O(num_edges). Pass ``False`` only for rows that
                 the caller has just built, of tensors that nobody else will change.
         """
-        num_keys = indptr.numel() - 1 if num_keys is None else num_keys
+        check_bool(validate=validate)
         if validate:
-            check_size('num_keys', num_keys)
             check_rows(indptr, key, num_keys)
             indptr, key = indptr.clone(), key.clone()
         num_queries = indptr.numel() - 1
+        num_keys = num_queries if num_keys is None else num_keys
         check_num_pairs(num_queries, num_keys)
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
                            validate=validate)
@@ -287,8 +293,7 @@ class BipartiteGraph:
             ValueError: No graph is given, some carry ``edge_prob`` and others do not, or they
                 are on different devices.
         """
-        graphs = list(graphs)
-        _check_can_be_joined(graphs)
+        graphs = _check_can_be_joined(graphs)
         if len(graphs) == 1:
             return graphs[0]  # which is a value, and need not be held twice
         num_keys = sum(graph.num_keys for graph in graphs)
@@ -349,7 +354,7 @@ class BipartiteGraph:
     @property
     def indptr(self) -> Tensor:
         """Where each query's edges begin, int64 ``[num_queries + 1]``: the CSR row pointer."""
-        return self._indptr
+        return self._indptr.clone()
 
     @property
     def edge_prob(self) -> Tensor | None:
@@ -364,12 +369,12 @@ class BipartiteGraph:
     @property
     def query_ptr(self) -> Tensor:
         """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
-        return self._blocks.query_ptr
+        return self._blocks.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
         """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
-        return self._blocks.key_ptr
+        return self._blocks.key_ptr.clone()
 
     @property
     def num_queries(self) -> int:
@@ -411,7 +416,7 @@ class BipartiteGraph:
     @property
     def nbytes(self) -> int:
         """Bytes that the graph holds, the order by key included once it was used."""
-        held = [self._indptr, self._key, self.query_ptr, self.key_ptr, *(self._csc or ())]
+        held = [self._indptr, self._key, *self._blocks.ptrs, *(self._csc or ())]
         held += [] if self._edge_prob is None else [self._edge_prob]
         return sum(tensor.nbytes for tensor in held)
 
@@ -437,13 +442,14 @@ class BipartiteGraph:
         Returns:
             float, or float64 Tensor ``[num_blocks]``. A block without pairs has density 0.
         """
+        check_bool(per_block=per_block)
         if not per_block:
             return self.num_edges / max(self.num_pairs, 1)
         return self.edges_per_block().double() / self._blocks.pairs_per_block().clamp(min=1)
 
     def edges_per_block(self) -> Tensor:
         """How many edges each block has, int64 ``[num_blocks]``."""
-        return self._indptr[self.query_ptr].diff()
+        return self._indptr[self._blocks.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
         """Checks every promise of the constructor in O(num_edges) and returns the graph."""
@@ -478,6 +484,7 @@ class BipartiteGraph:
 
     def isin(self, other: BipartiteGraph) -> Tensor:
         """Which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
+        check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
         return find_pairs(self._pairs(), other._pairs())
 
@@ -516,7 +523,8 @@ class BipartiteGraph:
 
     def to(self, device: torch.device | str) -> BipartiteGraph:
         """The graph on ``device``."""
-        if torch.device(device) == self.device:
+        device = check_device(device)
+        if device == self.device:
             return self
         edge_prob = None if self.edge_prob is None else self.edge_prob.to(device)
         return self._of(self._indptr.to(device), self._key.to(device), self.num_keys,
@@ -539,6 +547,7 @@ class BipartiteGraph:
 
     def to_scipy(self, edge_weight: Tensor | None = None) -> sp.csr_array:
         """A float64 CSR array ``[query, key]`` of ones, or of ``edge_weight`` ``[num_edges]``."""
+        self._check_weight(edge_weight)
         return conversions.scipy_of_rows(self._indptr, self.key, self.num_keys, edge_weight)
 
     def to_networkx(self, bipartite: bool = False) -> nx.DiGraph:
@@ -549,6 +558,7 @@ class BipartiteGraph:
                 ``bipartite`` attribute (0 and 1). Otherwise key and query i are the one node
                 ``i``, which needs as many keys as queries.
         """
+        check_bool(bipartite=bipartite)
         edge_index = torch.stack([self.key, self.query])
         if bipartite:
             return conversions.networkx_of_parts(edge_index, self.num_queries, self.num_keys)
@@ -561,6 +571,7 @@ class BipartiteGraph:
         Raises:
             ImportError: torch-sparse is not installed.
         """
+        self._check_weight(edge_weight)
         return conversions.sparse_tensor_of_rows(self._indptr, self.query, self.key, self.num_keys,
                                                  edge_weight)
 
@@ -575,8 +586,8 @@ class BipartiteGraph:
         edge_prob = None if self._edge_prob is None else self._edge_prob.detach()
         # torch cannot pickle uint16.
         key = self._key.view(torch.int16) if self._key.dtype == torch.uint16 else self._key
-        return dict(zip(_STATE, (self._indptr, key, self._num_keys, self.query_ptr, self.key_ptr,
-                                 edge_prob, self._is_reordered)))
+        return dict(zip(_STATE, (self._indptr, key, self._num_keys, *self._blocks.ptrs, edge_prob,
+                                 self._is_reordered)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # It may come from a file, so that nothing is used before it was checked.
@@ -591,7 +602,8 @@ class BipartiteGraph:
         check_rows(indptr, key, num_keys)
         check_num_pairs(indptr.numel() - 1, num_keys)
         blocks = Blocks.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
-        self._fill(indptr, key, num_keys, blocks, edge_prob, bool(is_reordered))
+        check_bool(is_reordered=is_reordered)
+        self._fill(indptr.contiguous(), key.contiguous(), num_keys, blocks, edge_prob, is_reordered)
         self._validate_values()
 
     def _pairs(self) -> Tensor:
@@ -604,7 +616,7 @@ class BipartiteGraph:
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = (self._indptr, self._key, self.query_ptr, self.key_ptr)
+        parts = (self._indptr, self._key, *self._blocks.ptrs)
         return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
@@ -622,6 +634,10 @@ class BipartiteGraph:
             raise ValueError(f"'{operation}' needs graphs of equal sizes and blocks (got {self} "
                              f"and {other})")
 
+    def _check_weight(self, edge_weight: Tensor | None) -> None:
+        if edge_weight is not None:
+            check_on_edges('edge_weight', edge_weight, self.num_edges)
+
     def _check_square(self, method: str, hint: str = '') -> None:
         if not self.is_square:
             raise ValueError(f"'{method}' needs as many keys as queries in each block (got "
@@ -631,7 +647,7 @@ class BipartiteGraph:
         if self.edge_prob is not None:
             check_edge_prob(self.edge_prob, self.num_edges, self.device)
         if self.num_blocks > 1:
-            check_blocks_of_rows(self._indptr, self.key, self.query_ptr, self.key_ptr)
+            check_blocks_of_rows(self._indptr, self.key, *self._blocks.ptrs)
 
 
 _STATE = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_reordered')
@@ -647,7 +663,10 @@ def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
     return edge_prob[is_first]
 
 
-def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
+def _check_can_be_joined(graphs: Iterable[BipartiteGraph]) -> list[BipartiteGraph]:
+    if not isinstance(graphs, Iterable):
+        raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graphs).__name__})")
+    graphs = list(graphs)
     if not graphs:
         raise ValueError("'graphs' is empty; give at least one BipartiteGraph")
     for graph in graphs:
@@ -660,6 +679,7 @@ def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
     if with_prob not in (0, len(graphs)):
         raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
                          f"{len(graphs)})")
+    return graphs
 
 
 # Compiled and exported code takes a graph as the tensors that it is made of.
@@ -668,7 +688,7 @@ def _check_can_be_joined(graphs: list[BipartiteGraph]) -> None:
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     # Other things than tensors may stand for the parts, so that these are not looked at.
-    return ([*graph.csr, graph.query_ptr, graph.key_ptr, *edge_prob],
+    return ([*graph.csr, *graph.blocks.ptrs, *edge_prob],
             (graph.num_keys, graph.is_reordered, *graph.blocks.known()))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_size
+from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ class PairLayout(ABC):
     border: bool = False
 
     def __post_init__(self):
-        check_size('size', self.size)
-        if not isinstance(self.border, bool):
-            raise TypeError(f"'border' must be a bool (got {type(self.border).__name__})")
+        check_size('size', self.size, at_most=LONGEST_SIDE)
+        check_bool(border=self.border)
         fewest = 3 if self.border else 1
         if self.size < fewest:
             inside = ' with a border, which leaves nothing inside' if self.border else ''
@@ -94,17 +93,20 @@ class PairLayout(ABC):
 
     def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
         """:meth:`value_of` all pairs, int64 ``[length, length]``."""
-        token = torch.arange(length, device=device)
+        self.check_length(length)
+        token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
         """How many of the n x n pairs have each value, and each constant,
         int64 ``[num_values + 2]``. Known without a look at the pairs."""
-        constants = torch.tensor([self.size**2 - self._inner_size**2, 0], device=device)
+        constants = torch.tensor([self.size**2 - self._inner_size**2, 0],
+                                 device=check_device(device))
         return torch.cat([self._inner_multiplicity(constants.device), constants])
 
     def check_length(self, length: int) -> None:
         """Raises a ValueError for lengths that the mask does not know."""
+        check_size('length', length)
         if self.max_length is not None and length > self.max_length:
             raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
                              f"(got {length})")

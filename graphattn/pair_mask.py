@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_ptr
+from graphattn._checks import (
+    check_bool,
+    check_floating,
+    check_kind,
+    check_number,
+    check_ptr,
+)
 from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import PairLayout
@@ -64,16 +68,16 @@ class PairMask:
 
     def __init__(self, values: Tensor, layout: PairLayout, *, logit_drop: float = 10.,
                  is_hard: bool):
-        if not isinstance(layout, PairLayout):
-            raise TypeError(f"'layout' must be a PairLayout (got {type(layout).__name__})")
+        check_kind('layout', layout, PairLayout)
         check_floating('values', values)
         if values.dim() != 2 or values.size(1) != layout.num_values:
             raise ValueError(f"'values' must be [heads, {layout.num_values}] for {layout} (got "
                              f"shape {tuple(values.shape)})")
-        check_logit_drop(logit_drop)
+        check_number('logit_drop', logit_drop, 'positive and finite')
+        check_bool(is_hard=is_hard)
         _check_range(values.detach(), is_hard)
         self.values, self.layout = values, layout
-        self.logit_drop, self.is_hard = float(logit_drop), bool(is_hard)
+        self.logit_drop, self.is_hard = float(logit_drop), is_hard
         self._index_of: dict[int, Tensor] = {}
 
     @property
@@ -134,7 +138,7 @@ class PairMask:
             (:func:`graphattn.layers.fold_heads`). Edges of a soft mask carry its values as their
             ``edge_prob``.
         """
-        check_ptr('ptr', ptr, int(ptr[-1]), self.device)
+        check_ptr('ptr', ptr, None, self.device)
         lengths = ptr.diff().tolist()
         graphs = {length: self._graphs(length) for length in set(lengths)}
         blocks = [graphs[length][head] for head in range(self.heads) for length in lengths]
@@ -182,10 +186,3 @@ def _check_range(values: Tensor, is_hard: bool) -> None:
     if not bool(is_valid.all()):
         raise ValueError(f"'values' must be {'0 or 1' if is_hard else 'in [0, 1]'} (got "
                          f"{float(values[~is_valid][0])})")
-
-
-def check_logit_drop(logit_drop: float) -> None:
-    if not isinstance(logit_drop, Real) or isinstance(logit_drop, bool):
-        raise TypeError(f"'logit_drop' must be a number (got {type(logit_drop).__name__})")
-    if not 0 < logit_drop < math.inf:
-        raise ValueError(f"'logit_drop' must be positive and finite (got {logit_drop})")

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     '_checks': {'_tensors'},
     'pairs': set(),
     'csc': {'_tensors'},
-    'conversions': set(),
+    'conversions': {'_checks'},
     'blocks': {'_checks', '_tensors'},
     'graph': GRAPH,
     'pair_layout': GRAPH,

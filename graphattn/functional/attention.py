@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphattn._checks import check_bool
 from graphattn.functional.checks import check_arguments, check_numbers, check_square
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import attention_diffusion
-from graphattn.functional.recursion import is_one_hop, spread_teleport
+from graphattn.functional.recursion import check_hops, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import Backend, LogitTerms
 
@@ -98,6 +99,8 @@ def edge_attention(
         torch.Size([1000, 4, 32])
     """
     edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
+    check_bool(return_attention_weights=return_attention_weights)
+    check_hops(hops)
     terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
     if is_one_hop(hops, teleport):
         out, weight = _one_hop(query, key, value, graph, terms, backend, return_attention_weights)

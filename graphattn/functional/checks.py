@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_ptr
+from graphattn._checks import check_dropout, check_floating, check_number, check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 
@@ -83,13 +82,8 @@ def check_square(graph: BipartiteGraph) -> None:
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
     """Checks what every kind of attention is given besides tensors; returns the scale."""
     scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
-    for name, number in (('dropout_p', dropout_p), ('scale', scale)):
-        if not isinstance(number, Real):
-            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
-    if not 0. <= dropout_p < 1.:
-        raise ValueError(f"'dropout_p' must be in [0, 1) (got {dropout_p})")
-    if not math.isfinite(scale):
-        raise ValueError(f"'scale' must be finite (got {scale})")
+    check_dropout(dropout_p=dropout_p)
+    check_number('scale', scale, 'finite')
     return scale
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphattn.functional.checks import check_numbers, check_pair_arguments
 from graphattn.functional.choose import accumulated
-from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
+from graphattn.functional.recursion import check_hops, diffuse, is_one_hop, spread_teleport
 from graphattn.pair_mask import PairMask
 
 
@@ -70,6 +70,7 @@ def pair_attention(
     """
     check_pair_arguments(query, key, value, ptr, mask)
     scale = check_numbers(scale, dropout_p, query)
+    check_hops(hops)
     lengths, spread = ptr.diff().tolist(), spread_teleport(teleport, hops, value)
     parts = [x.split(lengths) for x in (query, key, value, spread.permute(1, 2, 0))]
     out = list(parts[2])

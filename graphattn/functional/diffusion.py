@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_size
+from graphattn._checks import MOST_HOPS, check_number, check_size
 from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
 from graphattn.functional.recursion import diffuse, spread_teleport
@@ -123,9 +122,8 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
         >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
         [0.4, 0.667]
     """
-    check_size('hops', hops)
-    if not isinstance(time, Real) or not 0 < time < math.inf:
-        raise ValueError(f"'time' must be a positive number (got {time})")
+    check_size('hops', hops, at_most=MOST_HOPS)
+    check_number('time', time, 'positive and finite')
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())
     to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short

@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_size
+from graphattn._checks import MOST_HOPS, check_bool, check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
 from graphattn.functional.settling import settle
@@ -125,10 +125,11 @@ def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) ->
 
 def check_hops(hops: int | float) -> None:
     if hops != math.inf or isinstance(hops, Tensor):
-        check_size('hops', hops)
+        check_size('hops', hops, at_most=MOST_HOPS)
 
 
 def check_recompute(recompute: bool, hops: int | float) -> None:
+    check_bool(recompute=recompute)
     if recompute and hops == math.inf:
         raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop is "
                          "kept of them, and each step of their gradient would compute all again")
@@ -141,7 +142,8 @@ def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float
         shown = f'{float(teleport.min())} to {float(teleport.max())}' if not inside else ''
     else:
         each = teleport if isinstance(teleport, Sequence) else [teleport]
-        if isinstance(teleport, str) or not all(isinstance(t, Real) for t in each):
+        if isinstance(teleport, str) or not all(
+                isinstance(t, Real) and not isinstance(t, bool) for t in each):
             raise TypeError(f"'teleport' must be a number, one for each hop, or a Tensor (got "
                             f"{teleport!r})")
         if each is teleport and len(each) != hops:

@@ -80,12 +80,12 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _sampled_dot(at_query: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
-    pattern = _csr(graph.indptr, graph.key, at_key.new_zeros(graph.num_edges), graph.num_keys)
+    pattern = _csr(graph.csr[0], graph.key, at_key.new_zeros(graph.num_edges), graph.num_keys)
     return torch.sparse.sampled_addmm(pattern, at_query, at_key.t()).values()
 
 
 def _to_queries(edge_weight: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
-    return _csr(graph.indptr, graph.key, edge_weight, graph.num_keys) @ at_key
+    return _csr(graph.csr[0], graph.key, edge_weight, graph.num_keys) @ at_key
 
 
 def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Tensor:

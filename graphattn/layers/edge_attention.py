@@ -13,6 +13,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 
 from graphattn import functional, kernels
+from graphattn._checks import check_bool, check_dropout, check_floating, check_number
 from graphattn.functional.checks import check_arguments, check_edge_values, check_square
 from graphattn.functional.recursion import (
     check_hops,
@@ -89,8 +90,9 @@ class EdgeAttention(MessagePassing):
                  recompute: bool = False, **kwargs):
         _check_message_passing(kwargs)
         super().__init__(node_dim=0, **{'aggr': 'add', **kwargs})
-        if not 0. <= dropout < 1.:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        check_dropout(dropout=dropout)
+        if scale is not None:
+            check_number('scale', scale, 'finite')
         if backend != 'auto':
             kernels.load(backend)
         check_hops(hops)
@@ -138,6 +140,12 @@ class EdgeAttention(MessagePassing):
                 :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` holds an edge
                 twice.
         """
+        for name, tensor in (('query', query), ('key', key)):
+            check_floating(name, tensor)
+        if not isinstance(graph, BipartiteGraph | Tensor):
+            raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
+                            f"{type(graph).__name__})")
+        check_bool(return_attention_weights=return_attention_weights)
         terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate,
                  'teleport': self.teleport if teleport is None else teleport}
         if self._wants_messages(return_attention_weights):

@@ -7,6 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from graphattn._checks import (
+    check_bool,
+    check_dropout,
+    check_features,
+    check_number,
+    check_sides,
+)
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.pair_mask import PairMask
@@ -44,7 +51,12 @@ class EncoderLayer(nn.Module):
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
                  backend: str = 'auto', recompute: bool = False):
         super().__init__()
+        check_sides(channels=channels)
+        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
+        check_bool(norm_first=norm_first)
+        check_number('norm_eps', norm_eps, 'finite and not negative')
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
+        check_sides(hidden_channels=hidden_channels)
         self.norm_first = norm_first
         self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
                                         dropout=attention_dropout, hops=hops,
@@ -69,6 +81,8 @@ class EncoderLayer(nn.Module):
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Arguments and results are those of :meth:`GraphAttention.forward`."""
+        check_features(x, self.attention.channels, self.attention_norm.weight)
+        check_bool(return_graph=return_graph)
         attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
                                          source=source, graph=graph, generator=generator,
                                          return_graph=True)

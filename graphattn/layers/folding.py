@@ -2,16 +2,40 @@
 
 from torch import Tensor
 
+from graphattn._checks import check_sides, check_strided
+
 
 def fold_heads(x: Tensor) -> Tensor:
     """``[nodes, heads, channels]`` to ``[heads * nodes, 1, channels]``, the first head first.
 
     The graph of folded nodes holds the blocks in the same order: every sequence of head 0, then
     every sequence of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
+
+    Raises:
+        TypeError: ``x`` is not a Tensor.
+        ValueError: It has another number of dimensions.
     """
-    return x.transpose(0, 1).reshape(-1, 1, x.size(2))
+    _check_dimensions(x)
+    return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
 def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """``[heads * nodes, 1, channels]`` back to ``[nodes, heads, channels]``."""
-    return x.reshape(heads, -1, x.size(2)).transpose(0, 1)
+    """``[heads * nodes, 1, channels]`` back to ``[nodes, heads, channels]``.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``x`` is of another shape, or does not hold as many nodes for each of the heads.
+    """
+    _check_dimensions(x)
+    check_sides(heads=heads)
+    if x.size(1) != 1 or x.size(0) % heads:
+        raise ValueError(f"'x' must be [heads * nodes, 1, channels] of {heads} heads (got shape "
+                         f"{tuple(x.shape)})")
+    return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
+
+
+def _check_dimensions(x: Tensor) -> None:
+    check_strided('x', x)
+    if x.dim() != 3:
+        raise ValueError(f"'x' must be of three dimensions, nodes, heads and channels (got shape "
+                         f"{tuple(x.shape)})")

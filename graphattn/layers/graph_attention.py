@@ -10,8 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from graphattn import functional
+from graphattn._checks import (
+    check_bool,
+    check_features,
+    check_generator,
+    check_kind,
+    check_pointer,
+    check_sides,
+)
 from graphattn._tensors import is_traced
-from graphattn.functional.recursion import check_recompute
+from graphattn.functional.recursion import check_recompute, check_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
@@ -70,6 +78,9 @@ class GraphAttention(nn.Module):
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
         super().__init__()
+        check_sides(channels=channels, heads=heads)
+        check_bool(bias=bias, learn_teleport=learn_teleport)
+        check_teleport(teleport, hops)
         if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
             raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
                              f"(got {teleport})")
@@ -77,10 +88,11 @@ class GraphAttention(nn.Module):
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
         if source is not None:
-            check_heads(source, heads)
+            check_source(source, heads)
         self.channels = channels
         self.heads = heads
         self.head_channels = channels // heads if head_channels is None else head_channels
+        check_sides(head_channels=self.head_channels)
         inner_channels = self.heads * self.head_channels
         self.lin_query = nn.Linear(channels, inner_channels, bias=bias)
         self.lin_key = nn.Linear(channels, inner_channels, bias=bias)
@@ -144,6 +156,9 @@ class GraphAttention(nn.Module):
             ValueError: There is neither a source nor a graph, or one of them does not fit the
                 heads, the tokens or the sequences.
         """
+        check_features(x, self.channels, self.lin_query.weight)
+        check_generator(generator)
+        check_bool(return_graph=return_graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
         out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
                             generator=generator)
@@ -159,10 +174,14 @@ class GraphAttention(nn.Module):
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
-            check_heads(source, self.heads)
+            check_source(source, self.heads)
             graph = source(query, key, ptr, generator=generator)
         elif isinstance(graph, BipartiteGraph):
+            check_pointer('ptr', ptr, x.device)
             _check_sequences(graph, ptr, self.heads, x.size(0))
+        elif not isinstance(graph, PairMask):
+            raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
+                            f"{type(graph).__name__})")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
@@ -196,7 +215,8 @@ class GraphAttention(nn.Module):
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
 
 
-def check_heads(source: GraphSource, heads: int) -> None:
+def check_source(source: GraphSource, heads: int) -> None:
+    check_kind('source', source, GraphSource)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
 
@@ -208,7 +228,7 @@ def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens:
         return  # sizes are compared later
     times = 1 if graph.num_queries == num_tokens else heads
     expected = fold_ptr(ptr, times, num_tokens)
-    if not (graph.is_square and torch.equal(graph.query_ptr, expected)):
+    if not (graph.is_square and torch.equal(graph.blocks.query_ptr, expected)):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
                          f"{times} heads one after the other (got query_ptr "
                          f"{graph.query_ptr.tolist()} and ptr {ptr.tolist()}); pass query_ptr=ptr "

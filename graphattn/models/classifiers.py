@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MeanAggregation
 
+from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
 from graphattn.graph import BipartiteGraph
-from graphattn.models.encoder import Encoder
+from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty
 from graphattn.pair_mask import PairMask
 
@@ -36,8 +37,9 @@ class SequenceClassifier(nn.Module):
                  hidden_channels: int | None = None, dropout: float = 0.,
                  pooler_dropout: float = 0.):
         super().__init__()
-        if pooling not in ('mean', 'first', 'pooler'):
-            raise ValueError(f"'pooling' must be 'mean', 'first' or 'pooler' (got {pooling!r})")
+        check_encoder(encoder)
+        check_choice('pooling', pooling, ('mean', 'first', 'pooler'))
+        check_dropout(pooler_dropout=pooler_dropout)
         if pooler_dropout and pooling != 'pooler':
             raise ValueError(f"'pooler_dropout' needs pooling='pooler' (got {pooler_dropout} with "
                              f"{pooling!r})")
@@ -63,9 +65,10 @@ class SequenceClassifier(nn.Module):
         Raises:
             ValueError: As :meth:`Encoder.forward`, or a sequence is empty.
         """
-        check_not_empty(ptr)
+        check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
+        check_not_empty(ptr)
         logits = self.head(self._pool(x, ptr))
         return (logits, graphs) if return_graphs else logits
 
@@ -88,6 +91,7 @@ class TokenClassifier(nn.Module):
     def __init__(self, encoder: Encoder, num_classes: int, *,
                  hidden_channels: int | None = None, dropout: float = 0.):
         super().__init__()
+        check_encoder(encoder)
         self.encoder = encoder
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
@@ -101,6 +105,7 @@ class TokenClassifier(nn.Module):
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Logits ``[num_tokens, num_classes]``; arguments as :meth:`Encoder.forward`."""
+        check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         logits = self.head(x)
@@ -109,6 +114,10 @@ class TokenClassifier(nn.Module):
 
 def _head(channels: int, num_classes: int, hidden_channels: int | None,
           dropout: float) -> nn.Sequential:
+    check_sides(num_classes=num_classes)
+    if hidden_channels is not None:
+        check_sides(hidden_channels=hidden_channels)
+    check_dropout(dropout=dropout)
     hidden = [] if hidden_channels is None else [nn.Linear(channels, hidden_channels), nn.ReLU()]
     return nn.Sequential(nn.Dropout(dropout), *hidden,
                          nn.Linear(hidden_channels or channels, num_classes))

@@ -8,11 +8,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from graphattn._checks import (
+    LONGEST_SIDE,
+    check_bool,
+    check_dropout,
+    check_integers,
+    check_ptr,
+    check_sides,
+    check_size,
+)
 from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
-from graphattn.layers.graph_attention import check_heads
+from graphattn.layers.graph_attention import check_source
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
@@ -91,7 +100,12 @@ num_blocks=2, density=32.4%))
         checkpoint_layers: bool = False,
     ):
         super().__init__()
-        check_heads(source, heads)
+        check_sides(num_tokens=num_tokens, max_length=max_length, channels=channels,
+                    num_layers=num_layers)
+        check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
+        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
+        check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
+        check_source(source, heads)
         if source.max_length is not None and source.max_length < max_length:
             raise ValueError(f"'max_length' must be at most {source.max_length}, the longest "
                              f"sequence that 'source' is for (got {max_length})")
@@ -146,6 +160,7 @@ num_blocks=2, density=32.4%))
             ValueError: An id is outside the vocabulary or the segments, a sequence is longer than
                 ``max_length``, or ``ptr`` does not mark the sequences of ``tokens``.
         """
+        check_bool(return_graphs=return_graphs)
         x = self._embed(tokens, ptr, segments)
         graphs, shared = [], None
         for layer in self.layers:
@@ -158,12 +173,13 @@ num_blocks=2, density=32.4%))
         return (x, graphs) if return_graphs else x
 
     def _embed(self, tokens: Tensor, ptr: Tensor, segments: Tensor | None) -> Tensor:
-        check_ids('tokens', tokens, self.token_embedding.num_embeddings)
+        device = self.token_embedding.weight.device
+        check_ids('tokens', tokens, self.token_embedding.num_embeddings, device)
         x = (self.token_embedding(tokens)
              + self.position_embedding(self._positions(tokens, ptr)))
         if self.segment_embedding is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
-            check_ids('segments', segments, self.segment_embedding.num_embeddings)
+            check_ids('segments', segments, self.segment_embedding.num_embeddings, device)
             if segments.shape != tokens.shape:
                 raise ValueError(f"'segments' must have an entry for each of the "
                                  f"{tokens.numel()} tokens (got {segments.numel()})")
@@ -174,19 +190,14 @@ num_blocks=2, density=32.4%))
         return self.dropout(x if self.norm_first else self.norm(x))
 
     def _positions(self, tokens: Tensor, ptr: Tensor) -> Tensor:
-        if ptr.dtype != torch.long or ptr.dim() != 1 or ptr.numel() == 0:
-            raise ValueError(f"'ptr' must be int64 [num_sequences + 1] (got {ptr.dtype} of shape "
-                             f"{tuple(ptr.shape)})")
+        check_ptr('ptr', ptr, tokens.numel(), tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
-            self._check_lengths(tokens, ptr, length)
+            self._check_lengths(length)
         start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
         return torch.arange(tokens.numel(), device=tokens.device) - start
 
-    def _check_lengths(self, tokens: Tensor, ptr: Tensor, length: Tensor) -> None:
-        if int(ptr[0]) != 0 or int(ptr[-1]) != tokens.numel() or bool((length < 0).any()):
-            raise ValueError(f"'ptr' must rise from 0 to the {tokens.numel()} tokens (got "
-                             f"{ptr.tolist()})")
+    def _check_lengths(self, length: Tensor) -> None:
         max_length = self.position_embedding.num_embeddings
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
@@ -194,10 +205,19 @@ num_blocks=2, density=32.4%))
                              f"a model with more")
 
 
-def check_ids(name: str, ids: Tensor, num_ids: int) -> None:
-    if ids.dtype != torch.long or ids.dim() != 1:
-        raise ValueError(f"'{name}' must be int64 of one dimension, all sequences one after the "
-                         f"other (got {ids.dtype} of shape {tuple(ids.shape)})")
+def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
+    check_integers(name, ids)
+    if ids.dim() != 1:
+        raise ValueError(f"'{name}' must be of one dimension, all sequences one after the other "
+                         f"(got shape {tuple(ids.shape)})")
+    if ids.device != device:
+        raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
     if ids.numel() and not is_traced(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
         raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
                          f"{int(ids.max())})")
+
+
+def check_encoder(encoder: nn.Module) -> None:
+    # What stands for an encoder will do, as torch.compile's modules.
+    if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
+        raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")

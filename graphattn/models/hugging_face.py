@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_bool
 from graphattn.models.classifiers import SequenceClassifier
 from graphattn.models.masked_language_model import MaskedLanguageModel
 
@@ -187,16 +188,15 @@ def load_roberta(
         >>> load_roberta(model, roberta.state_dict(), roberta.config, tile_positions=True)
         []
     """
-    if not isinstance(tile_positions, bool):
-        raise TypeError(f"'tile_positions' must be a bool (got {type(tile_positions).__name__})")
+    check_bool(tile_positions=tile_positions)
     return _load(ROBERTA, model, state_dict, config, tile_positions)
 
 
 def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
           state_dict: Mapping[str, Tensor], config: Mapping[str, object] | PretrainedConfig,
           tile_positions: bool = False) -> list[str]:
-    _check_arguments(family, model, state_dict)
     config = _as_mapping(config)
+    _check_arguments(family, model, state_dict)
     _check_config(family, model, config)
     given = {_current_name(family, name): tensor for name, tensor in state_dict.items()}
     name_of = _their_names(family, model)
@@ -236,6 +236,10 @@ def _check_arguments(family: _Family, model: object, state_dict: object) -> None
         raise TypeError(f"'state_dict' must map names to tensors (got "
                         f"{type(state_dict).__name__}); read a file by "
                         f"safetensors.torch.load_file")
+    for name, tensor in state_dict.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError(f"'state_dict' must map names to tensors (got {name!r} and "
+                            f"{type(tensor).__name__})")
     if model.encoder.norm_first:
         raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
                          f"norm_first=False")

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphattn._checks import check_bool
 from graphattn.graph import BipartiteGraph
-from graphattn.models.encoder import Encoder, check_ids
+from graphattn.models.encoder import Encoder, check_encoder, check_ids
 from graphattn.models.pooler import Pooler
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
@@ -47,6 +48,8 @@ class MaskedLanguageModel(nn.Module):
 
     def __init__(self, encoder: Encoder, next_sentence: bool = True):
         super().__init__()
+        check_encoder(encoder)
+        check_bool(next_sentence=next_sentence)
         self.encoder = encoder
         channels = encoder.channels
         self.transform = nn.Sequential(nn.Linear(channels, channels), nn.GELU(),
@@ -87,10 +90,11 @@ class MaskedLanguageModel(nn.Module):
             ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or a
                 sequence is empty although there are sequence logits.
         """
-        if selected is not None:
-            check_ids('selected', selected, tokens.numel())
+        check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
+        if selected is not None:
+            check_ids('selected', selected, x.size(0), x.device)
         token_logits = F.linear(self.transform(x if selected is None else x[selected]),
                                 self.encoder.token_embedding.weight, self.token_bias)
         sequence_logits = None if self.pooler is None else self.next_sentence(self.pooler(x, ptr))

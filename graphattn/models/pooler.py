@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from graphattn._checks import check_dropout, check_features, check_ptr, check_sides
 from graphattn._tensors import is_traced
 
 
@@ -19,6 +20,8 @@ class Pooler(nn.Module):
 
     def __init__(self, channels: int, dropout: float = 0.):
         super().__init__()
+        check_sides(channels=channels)
+        check_dropout(dropout=dropout)
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, channels)
 
@@ -35,6 +38,8 @@ class Pooler(nn.Module):
         Raises:
             ValueError: A sequence is empty.
         """
+        check_features(x, self.linear.in_features, self.linear.weight)
+        check_ptr('ptr', ptr, x.size(0), x.device)
         check_not_empty(ptr)
         return self.linear(self.dropout(x[ptr[:-1]])).tanh()
 

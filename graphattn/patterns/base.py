@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_edge_index, check_range, check_size
+from graphattn._checks import (
+    check_bool,
+    check_edge_index,
+    check_kind,
+    check_num_pairs,
+    check_range,
+    check_seed,
+    check_size,
+)
 from graphattn.graph import BipartiteGraph
 from graphattn.pairs import find_pairs, number_pairs, sort_pairs
 from graphattn.patterns.layouts import crop_edges
+
+LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow
 
 
 class Pattern(ABC):
@@ -94,9 +103,9 @@ class Pattern(ABC):
         num_keys = num_queries if num_keys is None else num_keys
         check_size('num_queries', num_queries)
         check_size('num_keys', num_keys)
-        if not isinstance(crop, bool):
-            raise TypeError(f"'crop' must be a bool (got {type(crop).__name__})")
-        generator = _as_generator(seed)
+        check_num_pairs(num_queries, num_keys)
+        check_bool(crop=crop)
+        generator = as_generator(seed)
         if num_queries == 0 or num_keys == 0:
             return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
         edges = self._fitting_edges(num_queries, num_keys, generator, crop)
@@ -149,17 +158,11 @@ class Pattern(ABC):
     def _require_int(self, name: str, at_least: int) -> None:
         """Checks an integer field and makes a plain int of numpy's."""
         value = getattr(self, name)
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            raise TypeError(f"'{name}' must be an int (got {type(value).__name__})")
-        if value < at_least:
-            bound = 'not be negative' if at_least == 0 else f'be at least {at_least}'
-            raise ValueError(f"'{name}' must {bound} (got {value})")
+        check_size(name, value, at_least, LARGEST)
         object.__setattr__(self, name, int(value))
 
     def _require_bool(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, bool):
-            raise TypeError(f"'{name}' must be a bool (got {type(value).__name__})")
+        check_bool(**{name: getattr(self, name)})
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,9 +175,7 @@ class _SetOperation(Pattern):
 
     def __post_init__(self):
         for name in ('left', 'right'):
-            part = getattr(self, name)
-            if not isinstance(part, Pattern):
-                raise TypeError(f"'{name}' must be a Pattern (got {type(part).__name__})")
+            check_kind(name, getattr(self, name), Pattern)
 
     @property
     def is_random(self) -> bool:
@@ -282,14 +283,11 @@ class Difference(_SetOperation):
         return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
 
 
-def _as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
+def as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
+    """A generator on the CPU that begins with this seed; ``None`` for torch's default one."""
     if isinstance(seed, torch.Generator) and seed.device.type != 'cpu':
         seed = int(torch.randint(2**63 - 1, (1,), generator=seed, device=seed.device))
     if seed is None or isinstance(seed, torch.Generator):
         return seed
-    if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise TypeError(f"'seed' must be an int, a torch.Generator or None (got "
-                        f"{type(seed).__name__})")
-    if not -2**63 <= seed < 2**64:
-        raise ValueError(f"'seed' must fit in 64 bits (got {seed})")
+    check_seed(seed)
     return torch.Generator().manual_seed(int(seed))

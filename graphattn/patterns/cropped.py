@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_kind
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.layouts import crop_edges
 
@@ -39,8 +40,7 @@ class Cropped(Pattern):
     size: int
 
     def __post_init__(self):
-        if not isinstance(self.pattern, Pattern):
-            raise TypeError(f"'pattern' must be a Pattern (got {type(self.pattern).__name__})")
+        check_kind('pattern', self.pattern, Pattern)
         self._require_int('size', at_least=1)
 
     @property

@@ -12,6 +12,7 @@ from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
 
 _OPERATORS = {ast.BitOr: operator.or_, ast.BitAnd: operator.and_, ast.Sub: operator.sub}
+_MOST_LEVELS = 100  # patterns print, compare and build by recursion
 
 
 def parse(expression: str) -> Pattern:
@@ -42,9 +43,21 @@ def parse(expression: str) -> Pattern:
     try:
         tree = ast.parse(expression.strip(), mode='eval').body
     except SyntaxError as error:
-        raise ValueError(f"'expression' is not an expression (got {expression!r}: "
+        raise ValueError(f"'expression' is not an expression (got {_shown(expression)}: "
                          f"{error.msg})") from error
+    except (RecursionError, MemoryError):  # what Python's parser says of what is too deep for it
+        tree = None
+    if tree is None or _is_deep(tree):
+        raise ValueError(f"'expression' must be nested at most {_MOST_LEVELS} deep, each operator "
+                         f"being one level (got {_shown(expression)})")
     return _read(tree)
+
+
+def _is_deep(tree: ast.expr) -> bool:
+    level = [tree]
+    for _ in range(_MOST_LEVELS):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 def _read(node: ast.expr) -> Pattern:
@@ -55,12 +68,18 @@ def _read(node: ast.expr) -> Pattern:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _make(node.func.id, *_arguments(node))
     raise ValueError(f"'expression' may hold patterns, presets, '|', '&', '-' and parentheses (got "
-                     f"{ast.unparse(node)!r})")
+                     f"{_shown(ast.unparse(node))})")
 
 
 def _arguments(node: ast.Call) -> tuple[list, dict]:
     positional = [_argument(argument) for argument in node.args]
-    return positional, {keyword.arg: _argument(keyword.value) for keyword in node.keywords}
+    named = {}
+    for keyword in node.keywords:
+        if keyword.arg is None or keyword.arg in named:
+            raise ValueError(f"'expression' must name each parameter once (got "
+                             f"{_shown(ast.unparse(node))})")
+        named[keyword.arg] = _argument(keyword.value)
+    return positional, named
 
 
 def _argument(node: ast.expr) -> PairLayout | Pattern | object:
@@ -72,9 +91,9 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
         return _read(node)
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         raise ValueError(f"'expression' may hold literal arguments only (got "
-                         f"{ast.unparse(node)!r})") from None
+                         f"{_shown(ast.unparse(node))})") from None
 
 
 def _make(name: str, positional: list, named: dict) -> Pattern:
@@ -89,6 +108,10 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
                          f"{' or '.join(map(repr, near))}?")
     return kinds[name](*positional, **named)
+
+
+def _shown(expression: str) -> str:
+    return repr(expression if len(expression) <= 200 else f'{expression[:200]}...')
 
 
 def _is_operation(node: ast.expr) -> bool:

@@ -8,7 +8,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import LARGEST, Pattern
 from graphattn.patterns.layouts import grid
 
 
@@ -71,8 +71,9 @@ class GlobalTokens(Pattern):
         for token in self.tokens:
             if not isinstance(token, Integral) or isinstance(token, bool):
                 raise TypeError(f"'tokens' must hold ints (got {type(token).__name__})")
-            if token < 0:
-                raise ValueError(f"'tokens' must not hold negative positions (got {token})")
+            if not 0 <= token <= LARGEST:
+                raise ValueError(f"'tokens' must not hold negative positions, or any above "
+                                 f"{LARGEST} (got {token})")
         if self.random:
             raise ValueError(f"'random' needs a number of tokens, not positions (got "
                              f"{self.tokens}); pass tokens={len(self.tokens)}")

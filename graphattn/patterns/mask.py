@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn._files import write_whole
+from graphattn._checks import check_kind
+from graphattn._files import read_arrays, write_whole
 from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.layouts import diagonals, grid
@@ -53,8 +53,7 @@ class Mask(Pattern):
     values: str
 
     def __post_init__(self):
-        if not isinstance(self.layout, PairLayout):
-            raise TypeError(f"'layout' must be a PairLayout (got {type(self.layout).__name__})")
+        check_kind('layout', self.layout, PairLayout)
         is_vector = isinstance(self.values, Tensor) and self.values.dim() == 1
         if is_vector and self.values.dtype == torch.bool:
             digits = self.values.cpu().numpy().astype(np.uint8) + ord('0')
@@ -115,7 +114,8 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
         TypeError: Something in ``masks`` is not a Mask.
         ValueError: There are no masks, their layouts differ, or ``path`` ends otherwise.
     """
-    path, masks = Path(path), tuple(masks)
+    path = _as_path(path)
+    check_kind('masks', masks, Sequence)
     if path.suffix != '.npz':
         raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
     for mask in masks:
@@ -144,21 +144,24 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
         FileNotFoundError: There is no such file.
         ValueError: It is not a file of masks, or not a whole one.
     """
-    path = Path(path)
+    path = _as_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"'path' must be a file of masks (got {str(path)!r}, which is not "
                                 f"there)")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            name, size, border = (file[key].item() for key in ('layout', 'size', 'border'))
-            values = torch.from_numpy(file['values'])
-        layout = LAYOUTS[name](size, border)
+        *header, values = read_arrays(path, ('layout', 'size', 'border', 'values'))
+        name, size, border = (array.item() for array in header)
+        layout, values = LAYOUTS[name](size, border), torch.from_numpy(values)
         if values.dim() != 2 or values.size(0) == 0:
             raise ValueError(f"'values' must be [heads, {layout.num_values}] (got shape "
                              f"{tuple(values.shape)})")
         return tuple(Mask(layout, head) for head in values)
-    # What reading and building raise when the file is something else, or half of one.
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError,
-            zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever it is that the file holds
         raise ValueError(f"'path' must be a file that save_masks wrote (got {str(path)!r}: "
                          f"{error})") from error
+
+
+def _as_path(path: str | PathLike) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"'path' must be a str or a PathLike (got {type(path).__name__})")
+    return Path(path)

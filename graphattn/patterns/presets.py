@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import Parameter, signature
 
-from graphattn._checks import check_size
+from graphattn._checks import check_bool, check_size
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.cropped import Cropped
 from graphattn.patterns.fixed import Fixed
@@ -172,6 +172,5 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
             raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
         if kind.annotation == 'int' and parameter in parameters:
             check_size(parameter, parameters[parameter])  # the parts have other names for it
-        if kind.annotation == 'bool' and not isinstance(parameters.get(parameter, True), bool):
-            raise TypeError(f"'{parameter}' must be a bool (got "
-                            f"{type(parameters[parameter]).__name__})")
+        if kind.annotation == 'bool' and parameter in parameters:
+            check_bool(**{parameter: parameters[parameter]})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_size
+from graphattn._checks import (
+    check_floating,
+    check_has_numbers,
+    check_kind,
+    check_number,
+    check_sides,
+)
 from graphattn.pair_layout import FreeLayout
-from graphattn.patterns.base import Difference, Pattern
+from graphattn.patterns.base import Difference, Pattern, as_generator
 from graphattn.patterns.full import Full
 from graphattn.patterns.mask import Mask
 from graphattn.patterns.random_pairs import RandomPairs
@@ -18,6 +22,7 @@ from graphattn.patterns.sliding_window import SlidingWindow
 
 def without_diagonal(pattern: Pattern) -> Difference:
     """``pattern`` without the self-loops: "no diag-attention" (SparseBERT, Sec. 3.3.3)."""
+    check_kind('pattern', pattern, Pattern)
     return pattern - SlidingWindow(0)
 
 
@@ -56,12 +61,13 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
                 [0, 1]], dtype=torch.int32)
     """
     check_floating('probability', probability)
+    check_has_numbers('probability', probability)
     if probability.dim() != 3 or probability.size(1) != probability.size(2):
         raise ValueError(f"'probability' must be [heads, n, n] (got shape "
                          f"{tuple(probability.shape)})")
     if bool(probability.isnan().any()):
         raise ValueError("'probability' must be numbers (got nan)")
-    check_sparsity(sparsity)
+    check_number('sparsity', sparsity, 'in [0, 1]')
     layout = FreeLayout(probability.size(1))
     num_kept = layout.num_values - round(sparsity * layout.num_values)
     entry = probability.detach().cpu().flatten(1)
@@ -70,14 +76,16 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
     return tuple(Mask(layout, head) for head in is_kept)
 
 
-def prune_at_random(heads: int, size: int, sparsity: float, seed: int) -> tuple[Mask, ...]:
+def prune_at_random(heads: int, size: int, sparsity: float,
+                    seed: int | torch.Generator | None) -> tuple[Mask, ...]:
     r"""Removes :math:`\mathrm{round}(\rho \, n^2)` random entries of each head.
 
     Args:
         heads (int): Number of heads, which draw apart.
         size (int): Tokens n of the masks.
         sparsity (float): :math:`\rho` in [0, 1].
-        seed (int): The same seed gives the same masks.
+        seed (int or torch.Generator): The same seed gives the same masks; as in
+            :meth:`Pattern.build`.
 
     Returns:
         tuple of Mask, one for each head.
@@ -88,15 +96,8 @@ def prune_at_random(heads: int, size: int, sparsity: float, seed: int) -> tuple[
 
     Source: SparseBERT, Sec. 3.4, "a random baseline that randomly removes the same number".
     """
-    check_size('heads', heads)
-    check_size('size', size)
-    generator = torch.Generator().manual_seed(seed)
+    check_sides(heads=heads, size=size)
+    check_number('sparsity', sparsity, 'in [0, 1]')
+    generator = as_generator(seed)
     importance = torch.rand(heads, size, size, dtype=torch.double, generator=generator)
     return prune(importance, sparsity)
-
-
-def check_sparsity(sparsity: float) -> None:
-    if not isinstance(sparsity, Real) or isinstance(sparsity, bool):
-        raise TypeError(f"'sparsity' must be a number (got {type(sparsity).__name__})")
-    if not 0 <= sparsity <= 1:
-        raise ValueError(f"'sparsity' must be in [0, 1] (got {sparsity})")

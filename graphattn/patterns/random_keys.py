@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_choice
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.draw_distinct import draw_distinct
 from graphattn.patterns.layouts import key_table
@@ -56,10 +57,7 @@ class RandomKeys(Pattern):
 
     def __post_init__(self):
         self._require_int('count', at_least=0)
-        if not isinstance(self.spacing, str):
-            raise TypeError(f"'spacing' must be a str (got {type(self.spacing).__name__})")
-        if self.spacing not in _SPACINGS:
-            raise ValueError(f"'spacing' must be 'random' or 'uniform' (got {self.spacing!r})")
+        check_choice('spacing', self.spacing, _SPACINGS)
 
     @property
     def is_random(self) -> bool:

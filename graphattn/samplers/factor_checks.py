@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -81,10 +80,3 @@ def check_blocks_of_heads(blocks: Blocks, num_heads: int, sizes: tuple[int, int]
         if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
             raise ValueError(f"'{name}' must give each head of 'mixing' {size} / {num_heads} "
                              f"nodes, head after head (got heads that begin at {head_start})")
-
-
-def check_exploration(exploration: float) -> None:
-    if not isinstance(exploration, Real) or isinstance(exploration, bool):
-        raise TypeError(f"'exploration' must be a float (got {type(exploration).__name__})")
-    if not 0 <= exploration < math.inf:
-        raise ValueError(f"'exploration' must be finite and not negative (got {exploration})")

@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_number
 from graphattn._tensors import numbers_of
 from graphattn.blocks import Blocks, sum_blocks
-from graphattn.samplers.factor_checks import (
-    check_blocks_of_heads,
-    check_exploration,
-    check_factors,
-)
+from graphattn.samplers.factor_checks import check_blocks_of_heads, check_factors
 from graphattn.samplers.kept_product import KeptProduct
 
 
@@ -84,7 +81,7 @@ class FactorModel:
     ):
         check_factors({'query_factor': query_factor, 'mixing': mixing, 'key_factor': key_factor},
                       query_ptr, key_ptr)
-        check_exploration(exploration)
+        check_number('exploration', exploration, 'finite and not negative')
         self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
         self.exploration = float(exploration)
         sizes = self.num_queries, self.num_keys

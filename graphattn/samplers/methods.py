@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 
+from graphattn._checks import check_generator, check_kind
 from graphattn._compiler import CompilerMissing
 from graphattn.samplers.factor_model import FactorModel
 
@@ -15,19 +16,13 @@ from graphattn.samplers.factor_model import FactorModel
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
     """Checks the arguments of a sampler that has ``methods``."""
-    if not isinstance(model, FactorModel):
-        raise TypeError(f"'model' must be a FactorModel (got {type(model).__name__})")
+    check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ''
         raise ValueError(f"'method' must be one of {methods} (got {method!r}{hint})")
-    if generator is None:
-        return
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"'generator' must be a torch.Generator or None (got "
-                        f"{type(generator).__name__}); a seed becomes one by "
-                        f"torch.Generator(device).manual_seed(seed)")
-    if generator.device.type != model.device.type:
+    check_generator(generator)
+    if generator is not None and generator.device.type != model.device.type:
         raise ValueError(f"'generator' must be on {model.device}, where the model is (got "
                          f"{generator.device})")
 

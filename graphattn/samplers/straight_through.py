@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating
+from graphattn._checks import check_floating, check_kind
 from graphattn.graph import BipartiteGraph
 
 _ESTIMATORS = ('paper', 'repo')
@@ -55,6 +55,8 @@ def straight_through(edge_prob: Tensor, estimator: str = 'paper') -> dict[str, T
         (tensor([ 3., -4.]),)
     """
     check_floating('edge_prob', edge_prob)
+    if edge_prob.dim() != 1:
+        raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
     if estimator not in _ESTIMATORS:
         close = get_close_matches(str(estimator), _ESTIMATORS) or _ESTIMATORS
         raise ValueError(f"'estimator' must be 'paper' or 'repo' (got {estimator!r}; did you mean "
@@ -101,8 +103,7 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         >>> penalty.item(), torch.autograd.grad(penalty, edge_prob)
         (0.5, (tensor([0.2500, 0.2500]),))
     """
-    if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__})")
+    check_kind('graph', graph, BipartiteGraph)
     if graph.edge_prob is None:
         raise ValueError("'graph' must carry edge_prob, through which the penalty is felt; add it "
                          "with graph.with_edge_prob")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_ptr
+from graphattn._checks import check_floating, check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 
@@ -67,9 +67,14 @@ class GraphSource(nn.Module, ABC):
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
         """Raises unless :meth:`forward` is given what it is for; arguments as there."""
+        check_floating('query', query)
+        check_floating('key', key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
             raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with the "
                              f"{self.heads} heads of the source (got shape {tuple(query.shape)})")
+        if key.device != query.device:
+            raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
+                             f"{key.device})")
         if key.size(0) != query.size(0):
             raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
                              f"{query.size(0)} (got {key.size(0)})")

@@ -8,6 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from graphattn._checks import (
+    check_choice,
+    check_generator,
+    check_layer_dtype,
+    check_number,
+    check_sides,
+)
 from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
@@ -15,6 +22,7 @@ from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, str
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 
+ESTIMATORS = ('paper', 'repo')
 SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
 
 
@@ -80,17 +88,14 @@ class BlockModelSource(GraphSource):
         fixed: Pattern | str | None = None,
     ):
         super().__init__()
-        for name, size in (('heads', heads), ('head_channels', head_channels),
-                           ('clusters', clusters)):
-            if size < 1:
-                raise ValueError(f"'{name}' must be positive (got {size})")
-        if not 0. <= exploration <= 1.:
-            raise ValueError(f"'exploration' must be in [0, 1] (got {exploration})")
-        for name, choice, choices in (('preset', preset, ('paper', 'repo')),
-                                      ('law', law, tuple(SAMPLERS)),
-                                      ('estimator', estimator, ('paper', 'repo', None))):
-            if choice not in choices:
-                raise ValueError(f"'{name}' must be one of {choices} (got {choice!r})")
+        check_sides(heads=heads, head_channels=head_channels, clusters=clusters)
+        check_number('exploration', exploration, 'in [0, 1]')
+        check_choice('preset', preset, ESTIMATORS)
+        check_choice('law', law, SAMPLERS)
+        if estimator is not None:
+            check_choice('estimator', estimator, ESTIMATORS)
+        if fixed is not None and not isinstance(fixed, Pattern | str):
+            raise TypeError(f"'fixed' must be a Pattern or a str (got {type(fixed).__name__})")
         self.heads, self.head_channels, self.clusters = heads, head_channels, clusters
         self.preset, self.law, self.exploration = preset, law, exploration
         self.estimator = preset if estimator is None else estimator
@@ -120,6 +125,7 @@ class BlockModelSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr)
+        check_generator(generator)
         return self._sample(self._factors(query, key), ptr, generator)
 
     @torch.compiler.disable(reason='which edges are drawn depends on the numbers of the tokens')
@@ -148,6 +154,7 @@ class BlockModelSource(GraphSource):
             if x.shape[1:] != (self.heads, self.head_channels):
                 raise ValueError(f"'{name}' must have the source's {self.heads} heads of "
                                  f"{self.head_channels} channels (got shape {tuple(x.shape)})")
+            check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Memberships of queries, mixing, memberships of keys; those of folded nodes."""

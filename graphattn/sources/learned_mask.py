@@ -8,12 +8,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from graphattn._checks import (
+    LONGEST_SIDE,
+    check_bool,
+    check_choice,
+    check_generator,
+    check_number,
+    check_sides,
+)
 from graphattn._tensors import numbers_of, undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
-from graphattn.pair_mask import PairMask, check_logit_drop
+from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
-from graphattn.patterns.pruning import check_sparsity
 from graphattn.sources.base import GraphSource
 from graphattn.sources.pattern_source import pattern_graph
 
@@ -110,18 +117,18 @@ class LearnedMaskSource(GraphSource):
         init_std: float = 1e-3,
     ):
         super().__init__()
-        if heads < 1:
-            raise ValueError(f"'heads' must be positive (got {heads})")
-        if mode not in _MODES:
-            raise ValueError(f"'mode' must be one of {_MODES} (got {mode!r})")
-        if not 0. < temperature < math.inf:
-            raise ValueError(f"'temperature' must be positive and finite (got {temperature})")
-        if not 0. <= init_std < math.inf:
-            raise ValueError(f"'init_std' must not be negative (got {init_std})")
-        check_logit_drop(logit_drop)
+        check_sides(heads=heads)
+        check_choice('mode', mode, _MODES)
+        check_bool(symmetric=symmetric, hard=hard)
+        for name, number in (('temperature', temperature), ('logit_drop', logit_drop)):
+            check_number(name, number, 'positive and finite')
+        check_number('init_std', init_std, 'finite and not negative')
         self.heads, self.mode, self.temperature = heads, mode, temperature
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
+        if self.layout.num_values > LONGEST_SIDE:
+            raise ValueError(f"'size' gives {self.layout.num_values} values to learn in mode "
+                             f"{mode!r}, more than memory holds (got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
         self._settled: tuple[Tensor, tuple[Mask, ...]] | None = None
@@ -140,6 +147,7 @@ class LearnedMaskSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         self.check_tokens(query, key, ptr)
+        check_generator(generator)
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop,
                             is_hard=False)
@@ -195,8 +203,8 @@ class LearnedMaskSource(GraphSource):
             ValueError: ``how`` is unknown, ``sparsity`` comes without ``'top-k'`` or the other way
                 round, or it is out of reach because of the border.
         """
-        if how not in ('threshold', 'sample', 'top-k'):
-            raise ValueError(f"'how' must be 'threshold', 'sample' or 'top-k' (got {how!r})")
+        check_choice('how', how, ('threshold', 'sample', 'top-k'))
+        check_generator(generator)
         if (sparsity is not None) != (how == 'top-k'):
             raise ValueError(f"'sparsity' belongs to how='top-k', which needs it (got {sparsity} "
                              f"with how={how!r})")
@@ -219,7 +227,7 @@ class LearnedMaskSource(GraphSource):
         return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach())  # exactly 0 or 1
 
     def _most_probable(self, sparsity: float) -> Tensor:
-        check_sparsity(sparsity)
+        check_number('sparsity', sparsity, 'in [0, 1]')
         multiplicity = self.layout.multiplicity(self.logit.device)
         num_pairs, num_always_on = self.layout.size**2, int(multiplicity[self.layout.always_on])
         num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on

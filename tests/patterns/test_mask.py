@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zipfile import ZIP_DEFLATED, ZipFile
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,33 @@ def test_files_that_hold_something_else(tmp_path, content):
     np.savez(tmp_path / 'masks.npz', **content)
     with pytest.raises(ValueError, match="'path' must be a file that save_masks wrote"):
         load_masks(tmp_path / 'masks.npz')
+
+
+def write_archive(path, arrays):
+    """Headers of arrays, and as many zeros as are given, whatever the headers say."""
+    with ZipFile(path, 'w', ZIP_DEFLATED) as archive:
+        for name, (header, num_bytes) in arrays.items():
+            with archive.open(f'{name}.npy', 'w') as file:
+                np.lib.format.write_array_header_1_0(file, {'fortran_order': False, **header})
+                for _ in range(num_bytes >> 20):
+                    file.write(bytes(2**20))
+                file.write(bytes(num_bytes % 2**20))
+
+
+@pytest.mark.parametrize('descr, shape, num_bytes, match', [
+    ('|b1', (24, 4), 96 * 2**20, 'its arrays say that they take 1006.* bytes, of at most'),
+    ('|b1', (2**50, 4), 0, "'path' must be a file that save_masks wrote"),
+    ('|b1', (2**80, 4), 0, "'path' must be a file that save_masks wrote"),
+    ('|O', (2, 4), 2**20, 'Object arrays cannot be loaded'),
+])
+def test_files_that_hold_much_less_than_they_say_or_much_more(tmp_path, descr, shape, num_bytes,
+                                                              match):
+    path = tmp_path / 'masks.npz'
+    arrays = {name: ({'descr': '|b1', 'shape': ()}, 1) for name in ('layout', 'size', 'border')}
+    write_archive(path, arrays | {'values': ({'descr': descr, 'shape': shape}, num_bytes)})
+    with pytest.raises(ValueError, match=match) as error:
+        load_masks(path)
+    assert str(path) in str(error.value)
 
 
 def test_files_that_are_no_archives(tmp_path):

@@ -155,17 +155,3 @@ def test_compiled_code_breaks_once_to_draw():
     explanation = torch._dynamo.explain(lambda query, key: source(query, key, PTR))(query, key)
     reason, = explanation.break_reasons
     assert 'which edges are drawn' in str(reason)
-
-
-@pytest.mark.parametrize('options, match', [
-    (dict(heads=0), "'heads' must be positive"),
-    (dict(clusters=-1), "'clusters' must be positive"),
-    (dict(exploration=-0.1), "'exploration' must be in"),
-    (dict(exploration=float('nan')), "'exploration' must be in"),
-    (dict(preset='papre'), "'preset' must be one of"),
-    (dict(law='gauss'), "'law' must be one of"),
-    (dict(estimator='x'), "'estimator' must be one of"),
-])
-def test_bad_options(options, match):
-    with pytest.raises(ValueError, match=match):
-        BlockModelSource(**{'heads': 2, 'head_channels': 4, **options})

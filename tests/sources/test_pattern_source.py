@@ -90,22 +90,6 @@ def test_masks_may_come_from_a_file(tmp_path):
         source(TOKENS, TOKENS, PTR)
 
 
-@pytest.mark.parametrize('ptr, error, match', [
-    ([0, 6, 12, 15], TypeError, r"'ptr' must be an int64 Tensor \(got list\)"),
-    (None, TypeError, r"'ptr' must be an int64 Tensor \(got NoneType\)"),
-    (PTR.int(), TypeError, r"'ptr' must be an int64 Tensor \(got torch.int32\)"),
-    (PTR[None], ValueError, "'ptr' must rise from 0 to 15"),
-    (PTR[:3], ValueError, r"'ptr' must rise from 0 to 15.*\(got \[0, 6, 12\]\)"),
-    (PTR[1:], ValueError, "'ptr' must rise from 0 to 15"),
-    (torch.tensor([0, 12, 6, 15]), ValueError, "'ptr' must rise from 0 to 15"),
-    (torch.tensor([]).long(), ValueError, "'ptr' must rise from 0 to 15"),
-    (torch.zeros(15).long(), ValueError, "'ptr' must rise from 0 to 15"),
-])
-def test_a_ptr_that_marks_no_sequences_is_refused(ptr, error, match):
-    with pytest.raises(error, match=match):
-        PatternSource(SlidingWindow(1))(TOKENS, TOKENS, ptr)
-
-
 def test_keys_must_be_of_the_same_tokens():
     with pytest.raises(ValueError, match=r"'key' must hold the tokens of 'query'.*15 \(got 11\)"):
         PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)

@@ -19,13 +19,13 @@ def is_available(device: torch.device) -> bool:
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
     out, _ = operators.edge_attention(
-        query, key, value, terms.bias, terms.gate, *graph.csr, graph.query_ptr, graph.key_ptr,
+        query, key, value, terms.bias, terms.gate, *graph.csr, *graph.blocks.ptrs,
         dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p)
     return out
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    return operators.edge_dot(query, key, *graph.csr, graph.query_ptr, graph.key_ptr)
+    return operators.edge_dot(query, key, *graph.csr, *graph.blocks.ptrs)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
@@ -38,7 +38,7 @@ def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     csc = _csc_for_gradients(graph, weight, value)
     return operators.weighted_sum(weight.t().contiguous(), value, *graph.csr, *csc,
-                                  graph.query_ptr, graph.key_ptr)
+                                  *graph.blocks.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _csc_for_gradients(graph: BipartiteGraph,
     """The edges sorted by key; three empty tensors if no gradient is taken: sorting takes time."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return graph.csc
-    return (graph.indptr[:0],) * 3
+    return (graph.csr[0][:0],) * 3
 
 
 __all__ = ['BACKEND']

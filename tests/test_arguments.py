@@ -1,0 +1,260 @@
+"""What everything public says of arguments that it cannot mean: a TypeError or a ValueError that
+names the parameter. Parameters are read from signatures, so that what is exported is covered."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import re
+from types import SimpleNamespace
+
+import networkx as nx
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+import graphattn
+from graphattn import BipartiteGraph
+from graphattn.models import Encoder, MaskedLanguageModel
+from graphattn.pair_layout import FreeLayout
+from graphattn.pair_mask import PairMask
+from graphattn.patterns import Full, Mask, save_masks
+from graphattn.samplers import FactorModel
+from graphattn.sources import GraphSource, PatternSource
+
+PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
+    'functional', 'layers', 'models', 'patterns', 'samplers', 'sources'))]
+# Public too, though no page lists them.
+OTHERS = {'PairMask': PairMask,
+          **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
+# For those who write a pattern or hook into message passing, who are given what was checked.
+GIVEN_CHECKED = {'edges', 'contains', 'from_pairs', 'edge_collect', 'edge_update', 'edge_updater',
+                 'message', 'message_and_aggregate', 'propagate', 'value_of', 'logit_terms',
+                 'check_probability'}
+
+
+# What is meant ########################################################################
+
+PTR = torch.tensor([0, 2, 5])
+EDGES = torch.tensor([[0, 1, 0, 1, 2, 3, 4], [0, 0, 1, 1, 2, 3, 4]])
+NUM_EDGES = EDGES.size(1)
+MASK = torch.eye(5, dtype=torch.bool)
+SIZES = dict(num_tokens=20, max_length=5, channels=8, heads=2, num_layers=1)
+
+
+def graph() -> BipartiteGraph:
+    return BipartiteGraph(EDGES, 5, query_ptr=PTR, edge_prob=torch.full((NUM_EDGES,), .5))
+
+
+def encoder() -> Encoder:
+    return Encoder(PatternSource(Full()), **SIZES)
+
+
+def factor_model() -> FactorModel:
+    return FactorModel(torch.rand(5, 3), torch.rand(3, 3) / 9, torch.rand(5, 3), query_ptr=PTR)
+
+
+# By the name of the parameter, or of the function and the parameter.
+MEANT = {
+    # graphs
+    'edge_index': EDGES, 'num_queries': 5, 'num_keys': 5, 'indptr': torch.tensor([0, 1, 2]),
+    'from_csr.key': torch.tensor([0, 1]), 'from_csr.num_keys': 2,
+    'from_csr.query_ptr': torch.tensor([0, 1, 2]), 'from_csr.key_ptr': torch.tensor([0, 1, 2]),
+    'from_csr.edge_prob': torch.rand(2),
+    'query_ptr': PTR, 'key_ptr': PTR, 'edge_prob': torch.rand(NUM_EDGES), 'from_mask.mask': MASK,
+    'matrix': sp.csr_array(MASK.numpy()), 'from_networkx.graph': nx.path_graph(3),
+    'graphs': [graph()], 'other': BipartiteGraph(EDGES, 5), 'device': 'cpu',
+    'edge_weight': torch.rand(NUM_EDGES),
+    # attention
+    'query': torch.randn(5, 2, 4), 'key': torch.randn(5, 2, 4), 'value': torch.randn(5, 2, 4),
+    'ptr': PTR, 'graph': graph(), 'alpha': torch.rand(NUM_EDGES, 2), 'hops': 2, 'teleport': .1,
+    'EdgeAttention.forward.teleport': torch.rand(2),
+    'edge_bias': torch.rand(NUM_EDGES), 'edge_gate': torch.rand(NUM_EDGES), 'time': 1.,
+    'mask': PairMask(torch.rand(2, 25), FreeLayout(5), is_hard=False), 'backend': 'auto',
+    # layers and models
+    **SIZES, 'head_channels': 4, 'hidden_channels': 8, 'source': PatternSource(Full()),
+    'x': torch.randn(5, 8), 'fold_heads.x': torch.randn(5, 2, 4),
+    'unfold_heads.x': torch.randn(10, 1, 4), 'tokens': torch.arange(5),
+    'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
+    'encoder': encoder(), 'num_classes': 3, 'GlobalTokens.tokens': 2,
+    'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
+    'load_roberta.model': MaskedLanguageModel(encoder()),
+    # patterns, samplers, sources
+    'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
+    'values': '1' * 25, 'PairMask.values': torch.rand(2, 25), 'is_hard': False, 'length': 5,
+    'block': 2, 'count': 1, 'width': 2, 'degree': 1, 'radius': 1, 'stride': 2, 'name': 'star',
+    'masks': [Mask(FreeLayout(1), '1')], 'expression': 'star', 'sparsity': .5, 'seed': 0,
+    'probability': torch.rand(2, 3, 3), 'model': factor_model(),
+    'query_factor': torch.rand(5, 3), 'mixing': torch.rand(3, 3), 'key_factor': torch.rand(5, 3),
+}
+
+
+def public() -> dict[str, SimpleNamespace]:
+    """All that is called: functions, classes, and methods of classes, by their names."""
+    found = dict(OTHERS)
+    for package in map(importlib.import_module, PACKAGES):
+        found |= {name: getattr(package, name) for name in package.__all__}
+    called = {}
+    for name, thing in found.items():
+        called[name] = thing
+        if inspect.isclass(thing):
+            methods = inspect.getmembers(thing, lambda m: inspect.isroutine(m) and str(getattr(
+                m, '__module__', None)).startswith('graphattn'))
+            called |= {f'{name}.{method}': value for method, value in methods
+                       if not method.startswith('_') and method not in GIVEN_CHECKED}
+    return {name: call for name, call in called.items() if not inspect.isabstract(call)
+            and call is not GraphSource and not name.startswith(('Pattern.', 'GraphSource.'))}
+
+
+PUBLIC = public()
+
+
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    return {key: parameter for key, parameter in inspect.signature(PUBLIC[name]).parameters.items()
+            if key != 'self' and parameter.kind is not parameter.VAR_KEYWORD}
+
+
+def meant(name: str, parameter: str):
+    for key in (f'{name}.{parameter}', f'{name.split(".")[-1]}.{parameter}', parameter):
+        if key in MEANT:
+            return MEANT[key]
+    raise KeyError(f'say in MEANT what {name} is called with as {parameter!r}')
+
+
+def required(name: str) -> dict:
+    return {key: meant(name, key) for key, parameter in parameters(name).items()
+            if parameter.default is parameter.empty or key == 'source'}
+
+
+def call(name: str, **arguments):
+    owner, _, method = name.rpartition('.')
+    function = PUBLIC[name]
+    if owner and not inspect.ismethod(function):  # no class method
+        function = getattr(PUBLIC[owner](**required(owner)), method)
+    return function(**{**required(name), **arguments})
+
+
+@pytest.fixture(autouse=True)
+def masks_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(MEANT, 'path', tmp_path / 'masks.npz')
+    save_masks(MEANT['path'], MEANT['masks'])
+
+
+# What is not #########################################################################
+
+# Nothing, or no step, is a size there is.
+MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'hops', 'radius', 'count', 'tokens',
+               'first', 'summary', 'degree', 'length'}
+MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
+               'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
+MAY_BE_NEGATIVE = {'scale'}
+# Values that are only moved about, and what broadcasts.
+ANY_DTYPE = {'BipartiteGraph.to_scipy.edge_weight', 'BipartiteGraph.to_sparse_tensor.edge_weight',
+             'fold_heads.x', 'unfold_heads.x'}
+ANY_SHAPE = {'FactorModel.mixing', 'EdgeAttention.forward.teleport'}
+POSITIVE = {'norm_eps', 'temperature', 'logit_drop', 'time', 'init_std', 'exploration'}
+
+
+def bad_numbers(name: str) -> list:
+    bad = ['0.5', math.nan, True, 1j, torch.tensor(.5)]
+    if name not in MAY_BE_NEGATIVE:
+        bad += [-.1, math.inf]
+    return bad if name in POSITIVE | MAY_BE_NEGATIVE else [*bad, 1.1]
+
+
+def bad_integers(name: str) -> list:
+    bad = [2.5, True, '3', math.nan, torch.tensor(3)]
+    if name == 'seed':
+        return [*bad, 2**64]
+    bad += [-1]
+    bad += [] if name in MAY_BE_ZERO else [0]
+    return bad if name in MAY_BE_HUGE else [*bad, 10**12]
+
+
+def bad_tensors(name: str, tensor: Tensor) -> list:
+    bad = [tensor.tolist(), 'tensor', tensor.to_sparse()]
+    if name not in ANY_SHAPE:
+        bad += [tensor.unsqueeze(0), tensor[0]]
+    if name in ANY_DTYPE:
+        return bad
+    bad += [tensor.to(torch.complex64)]
+    if tensor.is_floating_point():
+        return [*bad, tensor.long(), tensor.to(torch.float8_e5m2)]
+    if tensor.dtype == torch.bool:
+        return [*bad, tensor.float()]
+    return [*bad, tensor.float(), tensor - 1, tensor + 2**40]
+
+
+def misfits(tensor: Tensor) -> list:
+    """What is no wrong in itself, but may not go with the other arguments."""
+    return [tensor.to('meta'), tensor[..., :0], tensor.flip(-1), torch.cat([tensor, tensor], -1),
+            tensor.double() if tensor.is_floating_point() else tensor.int()]
+
+
+BAD = {
+    'bool': [1, 'yes', torch.tensor(True)],
+    'str': [3, 'nosuch', b'auto'],
+    'device': ['nosuch', 3.5, [1]],
+    'teleport': ['0.1', -.1, 1.1, math.nan, True, [.1, 1.1], [.1, .2, .3], torch.tensor(2)],
+}
+
+
+def kinds_of(parameter: inspect.Parameter) -> list[str]:
+    annotation = parameter.annotation
+    return (annotation if isinstance(annotation, str) else annotation.__name__).split(' | ')
+
+
+def bad_values(name: str, key: str, parameter: inspect.Parameter) -> list:
+    kinds = kinds_of(parameter)
+    may_be_none = 'None' in kinds
+    kinds = [kind for kind in kinds if kind != 'None']
+    if key in ('teleport', 'device') and kinds != ['Tensor']:
+        bad = BAD[key]
+    elif kinds == ['Tensor']:
+        bad = bad_tensors(f'{name}.{key}', meant(name, key))
+    elif kinds[0] == 'int':
+        bad = bad_integers(key)
+    elif kinds == ['float']:
+        bad = bad_numbers(key)
+    elif kinds == ['bool']:
+        bad = BAD['bool']
+    elif kinds == ['str'] or kinds[0].startswith('Literal'):
+        bad = BAD['str']
+    else:
+        bad = [3, object(), *([] if 'str' in kinds or 'PathLike' in kinds else ['nosuch'])]
+    return bad if may_be_none else [None, *bad]
+
+
+CASES = [(name, key) for name in PUBLIC for key in parameters(name)]
+OF_TENSORS = [(name, key) for name, key in CASES
+              if kinds_of(parameters(name)[key])[:1] == ['Tensor']]
+NEED_WEIGHTS = {'load_bert', 'load_roberta'}  # which their own tests give them
+
+
+@pytest.mark.parametrize('name', sorted(PUBLIC.keys() - NEED_WEIGHTS))
+def test_what_is_meant_is_accepted(name):
+    if name.endswith('to_sparse_tensor'):
+        pytest.importorskip('torch_sparse')
+    call(name)
+
+
+@pytest.mark.parametrize('name, key', CASES)
+def test_what_is_wrong_in_itself_is_refused_by_its_name(name, key):
+    for value in bad_values(name, key, parameters(name)[key]):
+        with pytest.raises((TypeError, ValueError), match=f"'{key}"):
+            call(name, **{key: value})
+            print(f'{value!r} was accepted')
+
+
+@pytest.mark.parametrize('name, key', OF_TENSORS)
+def test_what_does_not_fit_is_refused_by_the_name_of_an_argument(name, key):
+    names = '|'.join(parameters(name))
+    if name.endswith('to_sparse_tensor'):
+        pytest.importorskip('torch_sparse')
+    for value in misfits(meant(name, key)):
+        try:
+            call(name, **{key: value})
+        except (TypeError, ValueError) as error:
+            assert re.search(f"'({names})", str(error)), error
