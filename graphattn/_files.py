@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and whether they can be written at all."""
 
 import os
 import tempfile
@@ -18,3 +18,29 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_folder(name: str, folder: Path) -> None:
+    """Checks that files can be written into ``folder``, which need not be there, and makes nothing.
+
+    Raises:
+        ValueError: They cannot; the message calls the folder ``name``.
+    """
+    path = folder.absolute()
+    try:
+        while not _is_there(path):
+            path = path.parent
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(2**16))  # an empty file fits on a full disk too
+    except (OSError, ValueError) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise ValueError(f"'{name}' must be a folder that can be written to (got {folder}: "
+                         f"{reason})") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -33,10 +34,24 @@ def edges_of_scipy(matrix: sp.sparray | sp.spmatrix) -> Tensor:
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
         raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
+    _check_format(matrix)
     coo = matrix.tocoo()
     attends = coo.data != 0
     edges = np.stack([coo.col[attends], coo.row[attends]]).astype(np.int64)
     return torch.from_numpy(edges)
+
+
+def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
+    """That a matrix holds what it says: scipy's compiled loops read and write elsewhere if not."""
+    if matrix.format not in ('csr', 'csc', 'bsr'):
+        return
+    try:
+        copy.copy(matrix).check_format(full_check=True)  # which drops what is beyond the last row
+        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # not looked at where the last is 0
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"'matrix' is no whole {matrix.format} array: {error}") from error
+    if not ascends:
+        raise ValueError(f"'matrix' is no whole {matrix.format} array: its indptr decreases")
 
 
 def scipy_of_rows(indptr: Tensor, key: Tensor, num_keys: int,
