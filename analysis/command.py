@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from analysis.checks import check_count
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, read_graph, sampled_graphs
-from analysis.memory import within_free_memory
 from analysis.result import Result, aligned, cell
 from graphattn import BipartiteGraph
 from graphattn._files import check_folder, write_whole
+from graphattn._memory import within_free_memory
 
 Graphs = dict[str, list[BipartiteGraph]]
 Results = dict[str, list[Result]]

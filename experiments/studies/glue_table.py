@@ -11,7 +11,6 @@ the folder, so tasks may be trained one after another.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from experiments.data.text.glue_files import TASKS
 from experiments.objectives.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.tables import report
+from graphattn._files import check_folder
+from graphattn._reading import read_json
 
 # SparseBERT's Tables 1 and 3 average these nine, so MNLI counts twice.
 COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='one run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
     options, others = parser.parse_known_args(arguments)
+    check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
         parser.error(f"'glue' must have a folder for each task (no {', '.join(missing)} in "
@@ -90,8 +92,7 @@ def table(folder: Path) -> list[dict]:
 
 
 def _row(folder: Path, epoch: str) -> dict[str, float]:
-    reports = {path.parent.name: json.loads(path.read_text())
-               for path in folder.glob('*/dev.json')}
+    reports = {path.parent.name: read_json(path) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from graphattn._reading import read_lines
 
 Document = list[str]  # its sentences
@@ -350,23 +350,18 @@ _PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
                          r'["\')\]]*[.,;:!?]*["\')\]]*')
 
 
-def main() -> None:
-    from jsonargparse import CLI
+def main(out: str = 'data/docs') -> None:
+    """Collects the documentation of the installed Python into a corpus.
 
-    def collect(out: str = 'data/docs') -> None:
-        """Collects the documentation of the installed Python into a corpus.
-
-        Args:
-            out: The folder to make.
-        """
-        counts = build_docs(Path(out))
-        for part in ('train', 'val'):
-            print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
-                  f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
-        print(f'written to {out}')
-
-    CLI(collect)
+    Args:
+        out: The folder to make.
+    """
+    counts = build_docs(Path(out))
+    for part in ('train', 'val'):
+        print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
+              f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
+    print(f'written to {out}')
 
 
 if __name__ == '__main__':
-    run_or_exit(main)
+    run_function(main)

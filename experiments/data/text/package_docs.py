@@ -26,7 +26,7 @@ from experiments.data.text.document_files import (
     divide,
     read_json_lines,
 )
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from graphattn._reading import read_json
 
 MASK = 'package'
@@ -171,24 +171,19 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile('|'.join(found), re.IGNORECASE)
 
 
-def main() -> None:
-    from jsonargparse import CLI
+def main(out: str = 'data/cache/package_docs') -> None:
+    """Collects the documentation of the installed packages.
 
-    def collect(out: str = 'data/cache/package_docs') -> None:
-        """Collects the documentation of the installed packages.
-
-        Args:
-            out: The folder to make; what is there is read.
-        """
-        classes, parts = PackageDocs(out).read()
-        print(f'{len(classes)} classes: {", ".join(classes)}')
-        for part, documents in parts.items():
-            words = [len(document.text.split()) for document in documents]
-            print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
-                  f'longest {max(words):,}')
-
-    CLI(collect)
+    Args:
+        out: The folder to make; what is there is read.
+    """
+    classes, parts = PackageDocs(out).read()
+    print(f'{len(classes)} classes: {", ".join(classes)}')
+    for part, documents in parts.items():
+        words = [len(document.text.split()) for document in documents]
+        print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
+              f'longest {max(words):,}')
 
 
 if __name__ == '__main__':
-    run_or_exit(main)
+    run_function(main)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+_OF_TORCH = ("can't allocate memory", 'Storage size calculation overflowed')
 _CGROUP = Path('/sys/fs/cgroup')
 
 
@@ -28,7 +29,7 @@ def within_free_memory() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+        if isinstance(error, RuntimeError) and not any(text in str(error) for text in _OF_TORCH):
             raise
         raise MemoryError(f'this needs more memory than the {free / 2**30:.1f} GiB that are free; '
                           f'ask for fewer tokens, edges or steps ({error})') from error
