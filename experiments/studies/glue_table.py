@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
 from experiments.objectives.fine_tuning import BEST, LAST
@@ -30,9 +31,16 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
               if name != 'MNLI'}}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises what it would print with the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line ``arguments``, or the process's own."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog='python -m experiments.studies.glue_table', description=__doc__.splitlines()[0],
         epilog='Other options go to experiments.train.', allow_abbrev=False)
     parser.add_argument('--config', required=True, help='of the fine-tuning')
@@ -69,7 +77,7 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
                '--data.init_args.path', str(options.glue / task), *others]
     print(f'{task}, seed {seed}', flush=True)
     if (status := subprocess.run(command).returncode) != 0:
-        sys.exit(f'error: {task} with seed {seed} failed (status {status})')
+        raise ChildProcessError(f'{task} with seed {seed} failed (status {status})')
 
 
 def table(folder: Path) -> list[dict]:

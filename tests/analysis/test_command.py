@@ -1,6 +1,8 @@
 """What all commands share, tried on a question made for it."""
 
+import errno
 import json
+import resource
 from dataclasses import dataclass
 
 import networkx as nx
@@ -170,6 +172,35 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
+
+
+def never(graph: BipartiteGraph) -> Size:
+    raise AssertionError('it has begun to work')
+
+
+@pytest.mark.parametrize('out', ['file', 'file/below', 'file/far/below', '/proc/none', 'x' * 300])
+def test_output_folder_is_checked_before_the_work(tmp_path, monkeypatch, error_line, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'file').write_text('')
+    assert f"'out' must be a folder that can be written to (got {out}: " in error_line(
+        lambda arguments: command.ask(never, draw, arguments, name='size'), ['--out', out])
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, error_line):
+    def full(**_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr('tempfile.TemporaryFile', full)
+    assert 'No space left on device' in error_line(
+        lambda arguments: command.ask(never, draw, arguments, name='size'),
+        ['--out', str(tmp_path)])
+
+
+def test_bound_on_memory_ends_with_the_command(tmp_path, error_line):
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    error_line(main, ['--n', '50000', '--pattern', 'Full()', '--out', str(tmp_path)])
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.mark.parametrize('name, content', [
