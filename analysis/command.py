@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
-from analysis.graphs import graph_of_pattern, read_graph, sampled_graphs
+from analysis.checks import check_count
+from analysis.graphs import MOST_TOKENS, graph_of_pattern, read_graph, sampled_graphs
 from analysis.result import Result, aligned, cell
 from graphattn import BipartiteGraph
-from graphattn._files import write_whole
+from graphattn._files import check_folder, write_whole
+from graphattn._memory import within_free_memory
 
 Graphs = dict[str, list[BipartiteGraph]]
 Results = dict[str, list[Result]]
@@ -61,6 +63,10 @@ def ask(
     run_or_exit(parser, run, arguments)
 
 
+# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
+LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
+          'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
+          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
 
 
@@ -96,8 +102,15 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 arguments: list[str] | None) -> None:
     """Parses and runs; what a user got wrong becomes one line and exit status 2."""
     try:
-        run(parser.parse_args(arguments))
-    except (ArgumentError, ArpackError, ImportError, TypeError, ValueError) as error:
+        options = parser.parse_args(arguments)
+        for name, (least, most) in LIMITS.items():
+            if options.get(name) is not None:
+                check_count(name, options[name], least, most)
+        check_folder('out', options.out)
+        with within_free_memory():
+            run(options)
+    except (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError,
+            TypeError, ValueError) as error:
         line = ' '.join(str(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)

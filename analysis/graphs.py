@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import zipfile
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree.ElementTree import ParseError
 
 import networkx as nx
+import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph
+from graphattn._reading import check_arrays, check_unpacked, read_lines, read_yaml
 from graphattn.patterns import parse
 
 if TYPE_CHECKING:
     from lightning import LightningDataModule
 
+MOST_TOKENS = 2**24
 GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
@@ -50,7 +53,10 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
     Raises:
         ValueError, TypeError: The expression is none, or a parameter is wrong.
     """
-    return parse(expression).build(n, seed=seed)
+    pattern = parse(expression)
+    if n < pattern.fewest_tokens:
+        raise ValueError(f"'n' must be at least {pattern.fewest_tokens} for {expression} (got {n})")
+    return pattern.build(n, seed=seed)
 
 
 def read_graph(path: str | Path) -> BipartiteGraph:
@@ -62,17 +68,16 @@ def read_graph(path: str | Path) -> BipartiteGraph:
             list of edges, ``key query`` in numbers from 0 on each line, ``#`` before comments.
 
     Raises:
-        ValueError: There is no such file, or no graph in it.
+        ValueError: There is no such file, or no graph in it, or it has too many tokens.
     """
     path = Path(path)
     try:
         if path.suffix == '.npz':
-            return BipartiteGraph.from_scipy(sp.load_npz(path))
+            return BipartiteGraph.from_scipy(_read_matrix(path))
         if path.suffix == '.graphml':
             return BipartiteGraph.from_networkx(nx.read_graphml(path))
         return _read_edges(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ParseError, nx.NetworkXError,
-            zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever reading zip, arrays and XML raises
         raise ValueError(f"'graph' cannot be read: {path} ({error})") from error
 
 
@@ -115,23 +120,34 @@ def sampled_graphs(
     return graphs
 
 
+def _read_matrix(path: Path) -> sp.sparray | sp.spmatrix:
+    check_arrays(path)
+    matrix = sp.load_npz(path)
+    if max(matrix.shape) > MOST_TOKENS:
+        raise ValueError(f'{max(matrix.shape):,} tokens, and at most {MOST_TOKENS:,} are read')
+    return matrix
+
+
 def _read_edges(path: Path) -> BipartiteGraph:
-    edges = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    ids = array('q')
+    for number, line in read_lines(path):
         entries = line.partition('#')[0].split()
         if not entries:
             continue
         if len(entries) != 2 or not all(entry.isdecimal() for entry in entries):
             raise ValueError(f'line {number} is not a key and a query: {line[:60]!r}')
-        edges.append([int(entry) for entry in entries])
-    if not edges:
+        pair = [int(entry) for entry in entries if len(entry) < 20]
+        if len(pair) < 2 or max(pair) >= MOST_TOKENS:
+            raise ValueError(f'line {number} has a number that is not below {MOST_TOKENS:,}: '
+                             f'{line[:60]!r}')
+        ids.extend(pair)
+    if not ids:
         raise ValueError('it holds no edges')
-    edge_index = torch.tensor(edges).t()
+    edge_index = torch.from_numpy(np.array(ids).reshape(-1, 2).T.copy())
     return BipartiteGraph.from_edge_index(edge_index, int(edge_index.max()) + 1)
 
 
 def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
-    import yaml
     from jsonargparse import ArgumentParser
     from lightning import LightningDataModule
 
@@ -140,8 +156,10 @@ def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
     parser.add_argument('--model', type=nn.Module)
     parser.add_argument('--data', type=LightningDataModule)
     try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            check_unpacked(archive, most=checkpoint.stat().st_size)  # torch packs nothing
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
-        config = yaml.safe_load(config_path.read_text())
+        config = read_yaml(config_path)
         run = parser.instantiate(parser.parse_object(
             {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value

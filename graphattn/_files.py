@@ -1,16 +1,9 @@
-"""Files that are either whole or not there, and archives of arrays that nobody vouches for."""
+"""Files that are either whole or not there, and whether they can be written at all."""
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile, ZipInfo
-
-import numpy as np
-
-# Bytes that arrays may take in memory: so many whatever the file, and so many for each of its own.
-# Zip makes 1,000 of one.
-_ALWAYS, _PER_BYTE = 2**26, 256
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -27,23 +20,27 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def read_arrays(path: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """These arrays of an ``.npz`` file, in which nothing is executed.
+def check_folder(name: str, folder: Path) -> None:
+    """Checks that files can be written into ``folder``, which need not be there, and makes nothing.
 
     Raises:
-        ValueError: They would take much more memory than a file of that size is to ask for.
-        Exception: Whatever reading ends in if the file is something else, or half of one.
+        ValueError: They cannot; the message calls the folder ``name``.
     """
-    with ZipFile(path) as archive:
-        members = [archive.getinfo(f'{name}.npy') for name in names]
-        num_bytes = sum(member.file_size for member in members)  # of which no more are read
-        most = _ALWAYS + _PER_BYTE * path.stat().st_size
-        if num_bytes > most:
-            raise ValueError(f'its arrays say that they take {num_bytes} bytes, of at most {most} '
-                             f'that a file of this size may')
-        return [_read_array(archive, member) for member in members]
+    path = folder.absolute()
+    try:
+        while not _is_there(path):
+            path = path.parent
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(2**16))  # an empty file fits on a full disk too
+    except (OSError, ValueError) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise ValueError(f"'{name}' must be a folder that can be written to (got {folder}: "
+                         f"{reason})") from error
 
 
-def _read_array(archive: ZipFile, member: ZipInfo) -> np.ndarray:
-    with archive.open(member) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True

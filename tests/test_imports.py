@@ -17,12 +17,15 @@ ROOT = Path(__file__).parent.parent
 # A unit imports itself and what stands here, nothing else of this repository.
 # What graphs are made of, and what everything else is made of.
 GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'}
-GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_threads', '_compiler', '_jit'}
+GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_reading', '_memory', '_threads',
+                  '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
+    '_reading': set(),
+    '_memory': set(),
     '_threads': set(),
     '_compiler': set(),
     '_jit': {'_compiler', '_files'},
@@ -52,7 +55,8 @@ MAY_IMPORT = {
     'experiments.train': ALL | TRAINING,
     'experiments.studies': ALL | TRAINING | {'experiments.train'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_files', 'patterns', 'samplers', 'sources', 'models', 'graphattn'},
+    'analysis': {'graph', '_files', '_reading', '_memory', 'patterns', 'samplers', 'sources',
+                 'models', 'graphattn'},
     'graphattn': {'graph'},  # the public page
 }
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from analysis.checks import check_count
 from analysis.command import run_or_exit, save_plain
 from analysis.figures import FIGURES
 
@@ -29,7 +28,6 @@ def main(arguments: list[str] | None = None) -> None:
                         help='where JSON and picture go')
 
     def run(options: Namespace) -> None:
-        check_count('seed', options.seed, at_least=0)
         names = _names(options.name)
         for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
             picture = FIGURES[name](options.seed)

@@ -13,11 +13,19 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
+from experiments.benchmarks.measure import (
+    Density,
+    interleave,
+    log_log,
+    progress,
+    run_benchmark,
+    saved_bytes,
+)
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
@@ -29,11 +37,11 @@ CASES = (*PEERS, *BACKENDS)
 
 
 def main(
-    nodes: list[int] = (1024, 4096),
-    densities: list[float] = (0.002, 0.01, 0.05, 0.1, 0.2),
-    channels: list[int] = (32, 64),
-    heads: int = 4,
-    rounds: int = 5,
+    nodes: list[PositiveInt] = (1024, 4096),
+    densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
+    channels: list[PositiveInt] = (32, 64),
+    heads: PositiveInt = 4,
+    rounds: PositiveInt = 5,
     only: list[str] = CASES,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),

@@ -10,8 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.functional import edge_attention
 from graphattn.functional.choose import DENSE_ABOVE
@@ -21,11 +22,11 @@ BACKENDS = ('csr', 'numba', 'sdpa', 'auto')
 
 
 def main(
-    nodes: list[int] = (256, 1024, 4096),
-    densities: list[float] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.),
-    heads: int = 4,
-    channels: int = 32,
-    rounds: int = 7,
+    nodes: list[PositiveInt] = (256, 1024, 4096),
+    densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.),
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    rounds: PositiveInt = 7,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:

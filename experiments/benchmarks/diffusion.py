@@ -11,10 +11,18 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark, saved_bytes
+from experiments.benchmarks.measure import (
+    Density,
+    interleave,
+    log_log,
+    progress,
+    run_benchmark,
+    saved_bytes,
+)
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
@@ -24,12 +32,12 @@ TELEPORT = 0.1  # Diffuser's
 
 
 def main(
-    nodes: list[int] = (1024, 4096),
-    densities: list[float] = (0.01, 0.09),
-    hops: list[int] = (1, 2, 5, 10),
-    heads: int = 4,
-    channels: int = 32,
-    rounds: int = 5,
+    nodes: list[PositiveInt] = (1024, 4096),
+    densities: list[Density] = (0.01, 0.09),
+    hops: list[PositiveInt] = (1, 2, 5, 10),
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    rounds: PositiveInt = 5,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from jsonargparse.typing import PositiveInt
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
@@ -22,12 +23,12 @@ from graphattn.sources import BlockModelSource, PatternSource
 
 
 def main(
-    nodes: list[int] = (1024, 4096, 16384),
-    densities: list[float] = (0.02, 0.2),
-    heads: int = 4,
-    channels: int = 32,
-    clusters: int = 128,
-    rounds: int = 3,
+    nodes: list[PositiveInt] = (1024, 4096, 16384),
+    densities: list[Density] = (0.02, 0.2),
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    clusters: PositiveInt = 128,
+    rounds: PositiveInt = 3,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from torch import Tensor
@@ -52,8 +53,8 @@ SPARSE = {
 
 
 def main(
-    nodes: list[int] = (512, 1024, 2048, 4096, 8192),
-    rounds: int = 5,
+    nodes: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
+    rounds: PositiveInt = 5,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:

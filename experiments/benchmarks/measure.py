@@ -10,20 +10,41 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import restricted_number_type
 from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from graphattn._files import write_whole
+from experiments.runs.command import run_or_exit
+from graphattn._files import check_folder, write_whole
+from graphattn._memory import within_free_memory
+
+Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
-def run_benchmark(main: Callable[..., None]) -> None:
-    """Runs a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag."""
-    parser = ArgumentParser(description=main.__doc__.partition('\n')[0])
+def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
+    """Runs a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag.
+
+    What a user got wrong ends it with one line, before it works if it can be seen by then.
+    """
+    parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
     parser.add_function_arguments(main, skip={'quick'})
     parser.add_argument('--quick', action='store_true', help='Ends within a minute.')
-    main(**parser.instantiate(parser.parse_args()).as_dict())
+
+    def run() -> None:
+        try:
+            options = parser.parse_args(arguments)
+            for name in vars(options):
+                if options[name] == []:
+                    raise ValueError(f"'{name}' must not be empty")
+            check_folder('out', options.out)
+            with within_free_memory():
+                main(**parser.instantiate(options).as_dict())
+        except (ArgumentError, MemoryError) as error:
+            raise ValueError(str(error)) from error
+
+    run_or_exit(run)
 
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,

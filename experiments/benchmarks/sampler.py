@@ -10,8 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
@@ -20,10 +21,10 @@ SAMPLERS = {'fastrg': sample_fastrg, 'bernoulli': sample_bernoulli}
 
 
 def main(
-    nodes: list[int] = (1024, 4096, 16384),
-    densities: list[float] = (0.005, 0.02, 0.1, 0.25),
-    clusters: int = 128,
-    rounds: int = 5,
+    nodes: list[PositiveInt] = (1024, 4096, 16384),
+    densities: list[Density] = (0.005, 0.02, 0.1, 0.25),
+    clusters: PositiveInt = 128,
+    rounds: PositiveInt = 5,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:

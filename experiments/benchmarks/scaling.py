@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jsonargparse.typing import PositiveInt
 from numba import njit
 
 from experiments.benchmarks.measure import log_log, memory, progress, run_benchmark
@@ -27,11 +28,11 @@ from graphattn.patterns import RandomKeys
 
 
 def main(
-    nodes: list[int] = (4096, 8192, 16384, 32768, 65536, 131072),
-    keys: int = 32,
-    heads: int = 4,
-    channels: int = 32,
-    rounds: int = 5,
+    nodes: list[PositiveInt] = (4096, 8192, 16384, 32768, 65536, 131072),
+    keys: PositiveInt = 32,
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    rounds: PositiveInt = 5,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -66,7 +67,7 @@ def measure_elsewhere(*setting: int) -> dict:
                *map(str, setting)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f'measuring {setting} failed:\n{done.stderr}')
+        raise ValueError(f'measuring {setting} failed: {done.stderr.strip().splitlines()[-1]}')
     return json.loads(done.stdout)
 
 

@@ -5,9 +5,8 @@ r"""What a logistic regression on word counts reaches: the bar for any model of 
 
 from __future__ import annotations
 
-import sys
-
 from experiments.data.text.document_files import Collection, DocumentSource
+from experiments.runs.command_line import run_function
 
 STRENGTHS = (1., 10., 100.)  # inverse, of the L2 penalty; one is chosen on the development part
 
@@ -39,27 +38,19 @@ def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
     return {part: scores(best, part) for part in ('dev', 'test')}
 
 
-def main() -> None:
-    from jsonargparse import CLI
+def main(documents: DocumentSource) -> None:
+    """Fits and prints it.
 
-    def measure(documents: DocumentSource) -> None:
-        """Fits and prints it.
-
-        Args:
-            documents: Where they come from.
-        """
-        collection = documents.read()
-        sizes = ', '.join(f'{len(part)} for {name}' for name, part in collection.parts.items())
-        print(f'{len(collection.classes)} classes; documents: {sizes}')
-        for part, values in bag_of_words(collection).items():
-            print(f'{part:<5} accuracy {values["accuracy"]:.4f}   macro F1 '
-                  f'{values["macro_f1"]:.4f}')
-
-    CLI(measure)
+    Args:
+        documents: Where they come from.
+    """
+    collection = documents.read()
+    sizes = ', '.join(f'{len(part)} for {name}' for name, part in collection.parts.items())
+    print(f'{len(collection.classes)} classes; documents: {sizes}')
+    for part, values in bag_of_words(collection).items():
+        print(f'{part:<5} accuracy {values["accuracy"]:.4f}   macro F1 '
+              f'{values["macro_f1"]:.4f}')
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f'error: {error}')
+    run_function(main)

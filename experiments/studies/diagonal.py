@@ -14,10 +14,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import PATTERNS, TextRuns, scores, text_study
 from graphattn.patterns import (
@@ -156,4 +155,4 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
 
-import yaml
 from filelock import FileLock
 from jsonargparse.typing import PositiveInt
 
@@ -17,6 +16,7 @@ from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import CONFIGS, ScaleName, Study, spread, summary
+from graphattn._reading import read_yaml
 from graphattn.patterns import (
     Full,
     GlobalTokens,
@@ -111,11 +111,15 @@ class DocumentRuns:
             density_weight (float): Of the penalty on density.
             max_length (int): Where documents are cut: a quarter of all pairs is a lot at first.
         """
-        encoder = yaml.safe_load(self._base.read_text())['model']['init_args']['model'][
-            'init_args']['encoder']['init_args']
-        heads = encoder['heads']
+        try:
+            encoder = read_yaml(self._base)['model']['init_args']['model']['init_args']['encoder'][
+                'init_args']
+            heads, channels = encoder['heads'], encoder['channels']
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"'documents' must be a config of a classifier with heads and "
+                             f"channels ({self._base} lacks {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
-                  'init_args': {'heads': heads, 'head_channels': encoder['channels'] // heads,
+                  'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.study.scale],
                                 'fixed': str(SlidingWindow(self.count // 2))}}
         return Attention(f'sbm-{density_weight:g}-{max_length}', (

@@ -11,16 +11,18 @@ the folder, so tasks may be trained one after another.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
 from experiments.objectives.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.tables import report
+from graphattn._files import check_folder
+from graphattn._reading import read_json
 
 # SparseBERT's Tables 1 and 3 average these nine, so MNLI counts twice.
 COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
@@ -29,9 +31,16 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
               if name != 'MNLI'}}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises what it would print with the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line ``arguments``, or the process's own."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog='python -m experiments.studies.glue_table', description=__doc__.splitlines()[0],
         epilog='Other options go to experiments.train.', allow_abbrev=False)
     parser.add_argument('--config', required=True, help='of the fine-tuning')
@@ -42,6 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='one run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
     options, others = parser.parse_known_args(arguments)
+    check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
         parser.error(f"'glue' must have a folder for each task (no {', '.join(missing)} in "
@@ -67,7 +77,7 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
                '--data.init_args.path', str(options.glue / task), *others]
     print(f'{task}, seed {seed}', flush=True)
     if (status := subprocess.run(command).returncode) != 0:
-        sys.exit(f'error: {task} with seed {seed} failed (status {status})')
+        raise ChildProcessError(f'{task} with seed {seed} failed (status {status})')
 
 
 def table(folder: Path) -> list[dict]:
@@ -90,8 +100,7 @@ def table(folder: Path) -> list[dict]:
 
 
 def _row(folder: Path, epoch: str) -> dict[str, float]:
-    reports = {path.parent.name: json.loads(path.read_text())
-               for path in folder.glob('*/dev.json')}
+    reports = {path.parent.name: read_json(path) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
 

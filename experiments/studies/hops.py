@@ -8,9 +8,7 @@ to five, and that five with a teleport of 0.1 are the best.
 
 from __future__ import annotations
 
-from jsonargparse import auto_cli
-
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.document_runs import HOPS, TELEPORT, document_study
 from experiments.studies.score_figures import curves
 from experiments.studies.study import ScaleName
@@ -43,4 +41,4 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

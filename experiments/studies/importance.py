@@ -14,11 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, Study, summary
 from experiments.studies.text_runs import TextRuns
@@ -132,4 +131,4 @@ def _draw(probability: Tensor, rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -20,11 +20,10 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import (
     LAMBDAS,
@@ -153,4 +152,4 @@ def _draw_heads(figure: SubFigure, name: str, mask: Tensor) -> None:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, Study, summary
 from graphattn.patterns import Mask, load_masks, save_masks
 
@@ -132,4 +131,4 @@ def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figu
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -13,10 +13,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, spread
 from experiments.studies.text_runs import text_study
@@ -92,4 +91,4 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.document_runs import DocumentRuns, document_study
 from experiments.studies.study import ScaleName, restored, spread
 
@@ -89,4 +88,4 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

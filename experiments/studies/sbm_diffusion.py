@@ -8,9 +8,7 @@ and with a penalty on their density (SBM, Sec. 5.2): do several hops need fewer 
 
 from __future__ import annotations
 
-from jsonargparse import auto_cli
-
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.document_runs import document_study
 from experiments.studies.score_figures import bars
 from experiments.studies.study import ScaleName
@@ -42,4 +40,4 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -10,17 +10,16 @@ classes are beside it.
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 
 from experiments.objectives.fine_tuning import LAST
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import text_study
+from graphattn._reading import read_json
 
 FULL, SAMPLED = 'full', 'sampled + window'
 # F1 and density of Table 4, in per cent.
@@ -58,7 +57,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def _report(run: Path) -> dict[str, float]:
-    return json.loads((run / 'dev.json').read_text())[LAST]
+    return read_json(run / 'dev.json')[LAST]
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:
@@ -103,4 +102,4 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -13,11 +13,10 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from jsonargparse import auto_cli
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.pruned_runs import PrunedRuns
 from experiments.studies.study import ScaleName, spread, summary
 from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, scores, text_study
@@ -113,4 +112,4 @@ def _plot(axes: Axes, rows: list[dict], stage: str, label: str, **style) -> None
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from experiments import train
 from experiments.objectives import Training
 from experiments.runs.tables import report
-from graphattn._files import write_whole
+from graphattn._files import check_folder, write_whole
+from graphattn._reading import read_json
 
 ScaleName = Literal['smoke', 'small', 'paper']
 CONFIGS = Path(__file__).parent / 'configs'
@@ -33,11 +34,17 @@ class Study:
         scale (str): ``'smoke'`` shows that it runs, ``'small'`` takes minutes on two cores,
             ``'paper'`` has the hyper-parameters of the paper.
         out (Path): Folder of all studies, which share their runs.
+
+    Raises:
+        ValueError: Nothing can be written there.
     """
 
     name: str
     scale: ScaleName
     out: Path
+
+    def __post_init__(self):
+        check_folder('out', self.folder)
 
     @property
     def folder(self) -> Path:
@@ -90,7 +97,7 @@ class Study:
 
 def summary(run: Path) -> dict:
     """What a run says of itself in the end."""
-    return json.loads((run / 'summary.json').read_text())
+    return read_json(run / 'summary.json')
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:

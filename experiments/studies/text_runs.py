@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.corpus import distinct, installed_documents, new_folder
@@ -19,6 +18,7 @@ from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents
 from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
+from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
@@ -61,7 +61,7 @@ class TextRuns:
     @cached_property
     def sizes(self) -> dict:
         """The arguments of the encoder that is pre-trained."""
-        config = yaml.safe_load(self.config('pretrain.yaml').read_text())
+        config = read_yaml(self.config('pretrain.yaml'))
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
@@ -180,7 +180,7 @@ class TextRuns:
 
 def scores(run: Path) -> dict[str, float]:
     """What the papers report of a fine-tuning's task, in per cent, after the last epoch."""
-    report = json.loads((run / 'dev.json').read_text())
+    report = read_json(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
 

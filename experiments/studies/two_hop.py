@@ -13,11 +13,10 @@ import csv
 import statistics
 from pathlib import Path
 
-from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, Study, summary
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')
@@ -97,4 +96,4 @@ def _name(layers: int, hops: int) -> str:
 
 
 if __name__ == '__main__':
-    run_or_exit(lambda: auto_cli(main))
+    run_function(main)

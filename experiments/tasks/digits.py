@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from experiments.data.batch import Batch
 from experiments.runs.figures import received_attention
+from graphattn._reading import read_lines
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 
@@ -89,24 +89,23 @@ def read_digits(path: str | Path) -> np.ndarray:
     """The lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
     path = Path(str(path))
     try:
-        opener = gzip.open if path.suffix == '.gz' else open
-        with opener(path, 'rt', encoding='ascii') as file:
-            lines = file.read().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        rows = [_row(line, f'{path}, line {number}')
+                for number, line in read_lines(path, 'ascii')]
+    except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error}); it must be a CSV file, "
                          f"gzipped if it is called .gz") from error
-    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = [int(entry) for entry in line.split(',')]
-        except ValueError:
-            row = []
-        if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
-            raise ValueError(f"{path}, line {number}: expected {NUM_PIXELS} grey levels from 0 to "
-                             f"{NUM_LEVELS - 1} and a class from 0 to {NUM_CLASSES - 1} (got "
-                             f"{line[:60]!r})")
-        rows.append(row)
     if not rows:
         raise ValueError(f"{path} holds no images")
     return np.array(rows)
+
+
+def _row(line: str, where: str) -> list[int]:
+    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
+    try:
+        row = [int(entry) for entry in line.split(',')]
+    except ValueError:
+        row = []
+    if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
+        raise ValueError(f"{where}: expected {NUM_PIXELS} grey levels from 0 to {NUM_LEVELS - 1} "
+                         f"and a class from 0 to {NUM_CLASSES - 1} (got {line.strip()[:60]!r})")
+    return row

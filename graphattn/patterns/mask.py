@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_kind
-from graphattn._files import read_arrays, write_whole
+from graphattn._files import write_whole
+from graphattn._reading import check_arrays
 from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.layouts import diagonals, grid
@@ -149,9 +150,10 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
         raise FileNotFoundError(f"'path' must be a file of masks (got {str(path)!r}, which is not "
                                 f"there)")
     try:
-        *header, values = read_arrays(path, ('layout', 'size', 'border', 'values'))
-        name, size, border = (array.item() for array in header)
-        layout, values = LAYOUTS[name](size, border), torch.from_numpy(values)
+        check_arrays(path)
+        with np.load(path, allow_pickle=False) as file:
+            name, size, border = (file[part].item() for part in ('layout', 'size', 'border'))
+            layout, values = LAYOUTS[name](size, border), torch.from_numpy(file['values'])
         if values.dim() != 2 or values.size(0) == 0:
             raise ValueError(f"'values' must be [heads, {layout.num_values}] (got shape "
                              f"{tuple(values.shape)})")

@@ -1,6 +1,8 @@
 """What all commands share, tried on a question made for it."""
 
+import errno
 import json
+import resource
 from dataclasses import dataclass
 
 import networkx as nx
@@ -154,16 +156,51 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
     (['--pattern', 'SlidingWindow('], 'is not an expression'),
     (['--pattern', '__import__("os")'], 'unknown pattern'),
-    (['--n', '-1'], "'num_queries' must not be negative"),
+    (['--n', '-1'], "'n' must be at least 1 (got -1)"),
+    (['--n', '1'], "'n' must be at least 64 for diffuser (got 1)"),
+    (['--n', '100000000000'], "'n' must be at most 16,777,216"),
+    (['--n', '50000', '--pattern', 'Full()'], 'GiB that are free'),
+    (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
+    (['--samples', '0'], "'samples' must be at least 1 (got 0)"),
     (['--n', 'many'], 'many'),
     (['--graph', 'missing.npz'], "'graph' cannot be read: missing.npz"),
     (['--graph', 'README.md'], "'graph' cannot be read: README.md (line 3"),
+    (['--graph', '/dev/zero'], "'graph' cannot be read: /dev/zero (/dev/zero, line 1: longer"),
     (['--checkpoint', 'missing.ckpt'], "'checkpoint' cannot be read: missing.ckpt"),
     (['--large', '-1'], "'large' must not be negative (got -1)"),
     (['--unknown', '1'], 'unknown'),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
+
+
+def never(graph: BipartiteGraph) -> Size:
+    raise AssertionError('it has begun to work')
+
+
+@pytest.mark.parametrize('out', ['file', 'file/below', 'file/far/below', '/proc/none', 'x' * 300])
+def test_output_folder_is_checked_before_the_work(tmp_path, monkeypatch, error_line, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'file').write_text('')
+    assert f"'out' must be a folder that can be written to (got {out}: " in error_line(
+        lambda arguments: command.ask(never, draw, arguments, name='size'), ['--out', out])
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, error_line):
+    def full(**_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr('tempfile.TemporaryFile', full)
+    assert 'No space left on device' in error_line(
+        lambda arguments: command.ask(never, draw, arguments, name='size'),
+        ['--out', str(tmp_path)])
+
+
+def test_bound_on_memory_ends_with_the_command(tmp_path, error_line):
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    error_line(main, ['--n', '50000', '--pattern', 'Full()', '--out', str(tmp_path)])
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.mark.parametrize('name, content', [

@@ -1,142 +1,352 @@
-"""Whatever is read is either what it says or refused by name: nothing dies of it."""
+"""Damaged and hostile files: every reader gives a result, or an error that names the file."""
 
 from __future__ import annotations
 
-import io
+import gzip
+import json
+import resource
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
+import yaml
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphattn import BipartiteGraph
-from graphattn.pair_layout import FreeLayout
-from graphattn.patterns import Mask, Pattern, load_masks, parse, save_masks
+from analysis.graphs import read_graph, sampled_graphs
+from experiments.data.text.corpus import read_documents
+from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
+from experiments.data.text.encoding import EncodedCorpus, encode_corpus
+from experiments.data.text.glue_files import TASKS, read_rows
+from experiments.data.text.package_docs import PackageDocs
+from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
+from experiments.tasks.digits import read_digits
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.patterns import SlidingWindow
+from graphattn.sources import BlockModelSource
 from tests.fuzz.budget import cases
 
-small = st.integers(-3, 6)
-several = st.lists(small, max_size=6)
+MOST_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
+SECONDS = 60
+TEXT = ['The first sentence of a document is here.', 'It has another one, e.g. this.',
+        'Is it the last? No, there is more to come.']
 
 
-def is_whole_or_refused(read, *names: str) -> None:
-    try:
-        graph = read()
-    except (TypeError, ValueError) as error:
-        assert any(f"'{name}" in str(error) for name in names), error
-    else:
-        graph.validate()
-        assert graph.csc[0][-1] == graph.num_edges
+class Reader(NamedTuple):
+    """What writes a valid file into a folder, and what reads it there."""
+
+    file: str
+    write: Callable[[Path], object]
+    read: Callable[[Path], object]
 
 
-@cases(80)
-@given(st.sampled_from(['csr', 'csc', 'bsr']), several, several, several)
-def test_scipy(kind, indptr, indices, data):
-    matrix = sp.csr_array(np.eye(4)).asformat(kind)
-    matrix.indptr, matrix.indices = np.array(indptr, np.int32), np.array(indices, np.int32)
-    shape = (len(data), 1, 1) if kind == 'bsr' else len(data)
-    matrix.data = np.array(data, float).reshape(shape)
-    is_whole_or_refused(lambda: BipartiteGraph.from_scipy(matrix), 'matrix')
+def matrix_file(form: str, is_packed: bool) -> Reader:
+    matrix = SlidingWindow(2).build(12).to_scipy()
+    return Reader('graph.npz', lambda folder: sp.save_npz(
+        folder / 'graph.npz', matrix.asformat(form), compressed=is_packed), graph)
 
 
-@pytest.mark.parametrize('kind', ['csr', 'csc'])
-@pytest.mark.parametrize('indptr, indices', [
-    ([0, 10**6, 2, 3], [0, 1, 2]), ([0, 10**6, 0, 0], [0, 1, 2]), ([0, 10**6, 0, -3], [0, 1, 2]),
-    ([0, 1, 2, 3], [0, 10**6, 2]), ([0, 1, 2, 3], [0, -10**6, 2]), ([0, 1, 2, 10**6], [0, 1, 2]),
-    ([-10**6, 1, 2, 3], [0, 1, 2]), ([], []),
-])
-def test_scipy_far_outside(kind, indptr, indices):
-    matrix = sp.csr_array(np.eye(3)).asformat(kind)
-    matrix.indptr, matrix.indices = np.array(indptr, np.int32), np.array(indices, np.int32)
-    with pytest.raises(ValueError, match="^'matrix' is no whole"):
-        BipartiteGraph.from_scipy(matrix)
+def text_file(name: str, content: str | bytes, read: Callable[[Path], object]) -> Reader:
+    content = content.encode() if isinstance(content, str) else content
+    packed = gzip.compress(content, mtime=0) if name.endswith('.gz') else content
+    return Reader(name, lambda folder: (folder / name).write_bytes(packed),
+                  lambda folder: read(folder / name))
 
 
-@cases(100)
-@given(several, several, st.none() | small, st.sampled_from([torch.int64, torch.int16]))
-def test_csr(indptr, key, num_keys, dtype):
-    rows = torch.tensor(indptr, dtype=torch.long), torch.tensor(key, dtype=dtype)
-    is_whole_or_refused(lambda: BipartiteGraph.from_csr(*rows, num_keys),
-                        'indptr', 'key', 'num_keys')
+def graph(folder: Path) -> object:
+    path, = folder.glob('graph.*')
+    found = read_graph(path)
+    return found.num_edges, found.csc
 
 
-@cases(100)
-@given(st.lists(st.tuples(small, small), max_size=6), small, st.none() | small,
-       st.none() | several)
-def test_edge_index(edges, num_queries, num_keys, ptr):
-    edge_index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t()
-    ptr = None if ptr is None else torch.tensor(ptr, dtype=torch.long)
-    is_whole_or_refused(
-        lambda: BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys, query_ptr=ptr),
-        'edge_index', 'num_queries', 'num_keys', 'query_ptr', 'key_ptr')
+def reviews(path: Path) -> object:
+    return AmazonReviews(str(path), longer_than=1).read()
 
 
-@cases(60)
-@given(st.lists(st.tuples(small, small), max_size=6), st.booleans(),
-       st.dictionaries(small, st.sampled_from([0, 1, 2, None, '0', [1]])))
-def test_networkx(edges, is_directed, parts):
-    graph = (nx.DiGraph if is_directed else nx.Graph)(edges)
-    nx.set_node_attributes(graph, parts, 'bipartite')
-    is_whole_or_refused(lambda: BipartiteGraph.from_networkx(graph), 'graph')
+def articles(folder: Path) -> object:
+    names = ('articles.xml', 'labels.xml', 'splits.json')
+    return Hyperpartisan(*(str(folder / name) for name in names)).read()
 
 
-FOUR = BipartiteGraph(torch.tensor([[0, 1, 3], [0, 1, 3]]), 4, query_ptr=torch.tensor([0, 3, 4]))
-ODD = st.sampled_from([None, 2**40, -1, 'x', True, [0, 1], torch.tensor([0, 5, 2, 9, 3]),
-                       torch.tensor([0., 1.]), torch.ones(2, 2).to_sparse(), torch.tensor(4),
-                       torch.tensor([70_000, 1, 3], dtype=torch.int32), torch.empty(0).long()])
+def write_articles(folder: Path) -> None:
+    (folder / 'articles.xml').write_text('<articles>\n' + ''.join(
+        f'<article id="{i}" title="t"><p>{TEXT[i]} &amp; www.address.com</p></article>\n'
+        for i in range(3)) + '</articles>')
+    (folder / 'labels.xml').write_text('<articles>\n' + ''.join(
+        f'<article id="{i}" hyperpartisan="{"false" if i else "true"}"/>\n'
+        for i in range(3)) + '</articles>')
+    (folder / 'splits.json').write_text('{"train": [0], "dev": [1], "test": [2]}')
 
 
-@cases(100)
-@given(st.dictionaries(st.sampled_from(sorted(FOUR.__getstate__())), ODD, min_size=1))
-def test_saved_graphs(changes):
-    state = FOUR.__getstate__() | changes
-    graph = BipartiteGraph.__new__(BipartiteGraph)
-    is_whole_or_refused(lambda: graph.__setstate__(state) or graph, *state)
+def package_docs(folder: Path) -> object:
+    return PackageDocs(str(folder), min_words=1, min_documents=1).read()
 
 
-def test_saved_graphs_run_nothing_and_are_checked():
-    file = io.BytesIO()
-    state = FOUR.__getstate__()
-    broken = BipartiteGraph.__new__(BipartiteGraph)
-    broken.__setstate__(state)
-    broken.csr[1].view(torch.int16)[0] = 9  # as no constructor lets in
-    torch.save(broken, file)
-    file.seek(0)
-    with pytest.raises(ValueError, match="'key' must hold key numbers from 0 to 3"):
-        torch.load(file, weights_only=True)
+def write_package_docs(folder: Path) -> None:
+    rows = [{'package': name, 'text': f'{name} {TEXT[0]}'} for name in ('numpy', 'scipy')]
+    (folder / 'documents.json').write_text('\n'.join(map(json.dumps, rows)))
+    (folder / 'names.json').write_text('{"numpy": ["numpy"], "scipy": ["scipy"]}')
+
+
+def encode(path: Path) -> object:
+    return load_tokenizer(path).encode(TEXT[1]).ids
+
+
+def new_tokenizer() -> object:
+    return train_tokenizer(lambda: TEXT, 120)
+
+
+def cached(folder: Path) -> object:
+    train = EncodedCorpus(folder / 'encoded' / 'train')
+    return train.cut(8, 0.5, 0)[-1], train.unigram_entropy((0, 1))
+
+
+def write_cached(folder: Path) -> None:
+    (folder / 'corpus.txt').write_text('\n\n'.join(
+        f'Document {i} is here.\n{TEXT[i % 3]}\n' for i in range(100)))
+    encode_corpus(folder / 'corpus.txt', new_tokenizer(), folder / 'encoded')
+    cached(folder)
+
+
+def run(folder: Path) -> object:
+    return sampled_graphs(folder / 'checkpoints' / 'last.ckpt', samples=1)
+
+
+def write_run(folder: Path) -> None:
+    encoder = {'num_tokens': 17, 'channels': 8, 'num_layers': 1, 'heads': 2, 'max_length': 64}
+    source = {'heads': 2, 'head_channels': 4, 'clusters': 3}
+    at = 'graphattn.{}'.format
+    config = {'model': {'init_args': {'model': {
+        'class_path': at('models.SequenceClassifier'), 'init_args': {'num_classes': 10, 'encoder': {
+            'class_path': at('models.Encoder'), 'init_args': {**encoder, 'source': {
+                'class_path': at('sources.BlockModelSource'), 'init_args': source}}}}}}},
+        'data': {'class_path': 'experiments.tasks.Digits', 'init_args': {'batch_size': 4}}}
+    (folder / 'checkpoints').mkdir()
+    (folder / 'config.yaml').write_text(yaml.safe_dump(config))
+    model = SequenceClassifier(Encoder(source=BlockModelSource(**source), **encoder), 10)
+    torch.save({'state_dict': {f'model.{name}': value
+                               for name, value in model.state_dict().items()}},
+               folder / 'checkpoints' / 'last.ckpt')
+
+
+def part_of(reader: Reader, name: str) -> Reader:
+    return reader._replace(file=name)
+
+
+CACHED = Reader('encoded/train/layout.json', write_cached, cached)
+ARTICLES = Reader('articles.xml', write_articles, articles)
+PACKAGES = Reader('documents.json', write_package_docs, package_docs)
+RUN = Reader('config.yaml', write_run, run)
+LONG_REVIEW = json.dumps({'reviewText': 'a ' * 2**15, 'overall': 4.}).encode() + b'\n'
+REVIEW = ''.join(json.dumps({'reviewText': text, 'overall': 4.}) + '\n' for text in TEXT)
+IMAGE = '0,' * 60 + '1,2,3,16,' + '7\n'
+ROWS = 'sentence\tlabel\n' + ''.join(f'{text}\t{i % 2}\n' for i, text in enumerate(TEXT))
+READERS = {
+    **{f'npz, {form}': matrix_file(form, form == 'csr')
+       for form in ('csr', 'csc', 'coo', 'bsr', 'dia')},
+    'npz, csr as it is': matrix_file('csr', False),
+    'graphml': Reader('graph.graphml', lambda folder: nx.write_graphml(
+        nx.cycle_graph(5, nx.DiGraph), folder / 'graph.graphml'), graph),
+    'edges': text_file('graph.txt', '# key query\n0 1\n1 2 # a comment\n2 0\n',
+                       lambda path: graph(path.parent)),
+    'run, config': RUN,
+    'run, checkpoint': part_of(RUN, 'checkpoints/last.ckpt'),
+    'JSON lines': text_file('reviews.json', REVIEW, reviews),
+    'JSON lines, packed': text_file('reviews.json.gz', REVIEW, reviews),
+    'XML': ARTICLES,
+    'XML, labels': part_of(ARTICLES, 'labels.xml'),
+    'JSON of ids': part_of(ARTICLES, 'splits.json'),
+    'TSV': text_file('train.tsv', ROWS, lambda path: list(read_rows(path, TASKS['SST-2']))),
+    'CSV': text_file('digits.csv', 3 * IMAGE, read_digits),
+    'CSV, packed': text_file('digits.csv.gz', 3 * IMAGE, read_digits),
+    'text': text_file('corpus.txt', '\n'.join(TEXT), lambda path: list(read_documents(path))),
+    'packages, documents': PACKAGES,
+    'packages, names': part_of(PACKAGES, 'names.json'),
+    'tokenizer.json': Reader('tokenizer.json', lambda folder: new_tokenizer().save(
+        str(folder / 'tokenizer.json')), lambda folder: encode(folder / 'tokenizer.json')),
+    'vocab.txt': text_file('vocab.txt', '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfirst\n', encode),
+    **{f'cache, {file}': part_of(CACHED, f'encoded/train/{file}')
+       for file in ('layout.json', 'counts.npy', 'tokens.bin', 'sentence_ptr.bin',
+                    'document_ptr.bin', 'cut-8-0.5-0.bin')},
+}
+
+HOSTILE = [b'', b'\0', b'\xff\xfe', b'-1', b'NaN', b'1e999', b'3000000000', b'9' * 5000, b'"', b'[',
+           b'{}', b'[' * 100_000, b'null', b'\n', b'\t', b'&lol;', b'\\ud800', b'true',
+           *(struct.pack('<q', number) for number in (-1, 2**31, 2**40, 2**62))]
+damages = st.lists(min_size=1, max_size=3, elements=st.tuples(
+    st.sampled_from(['flip', 'cut', 'drop', 'repeat', 'insert', 'replace', 'swap']),
+    st.integers(0, 2**16), st.integers(0, 2**16), st.sampled_from(HOSTILE)))
+
+
+def damaged(content: bytes, damage: list[tuple[str, int, int, bytes]]) -> bytes:
+    """The content after one damage after the other."""
+    for how, at, length, hostile in damage:
+        first = at % (len(content) + 1)
+        last = min(first + 1 + length % 40, len(content))
+        before, part, after = content[:first], content[first:last], content[last:]
+        flipped = bytes([part[0] ^ 1 << length % 8]) + part[1:] if part else part
+        content = {'flip': before + flipped + after, 'cut': before, 'drop': before + after,
+                   'repeat': before + part * 3 + after, 'insert': before + hostile + part + after,
+                   'replace': before + hostile + after, 'swap': after + part + before}[how]
+    return content
+
+
+def begin() -> None:
+    taken = psutil.Process().memory_info().data
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + MOST_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def outcome(name: str, valid: Path, content: bytes) -> str:
+    """What a reader makes of the content: ``'read'``, ``'refused'``, or what it must not do."""
+    reader = READERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder) / 'valid'
+        shutil.copytree(valid, folder)
+        (folder / reader.file).write_bytes(content)
+        try:
+            reader.read(folder)
+        except (OSError, ValueError) as error:
+            return described(error, folder)
+        except BaseException as error:
+            return f'{type(error).__name__}: {error}'
+    return 'read'
+
+
+def described(error: BaseException, folder: Path) -> str:
+    cause = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or "can't allocate memory" in str(cause):
+            return f'too much memory: {error}'
+        cause = cause.__cause__ or cause.__context__
+    return 'refused' if str(folder) in str(error) else f'does not name its file: {error}'
+
+
+class Child:
+    """A process that reads, and may be killed by what it reads."""
+
+    def __init__(self):
+        self.pool = None
+
+    def outcome(self, *arguments: object) -> str:
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(1, get_context('spawn'), begin)
+        try:
+            return self.pool.submit(outcome, *arguments).result(SECONDS)
+        except Exception as error:  # it died, or hangs
+            self.end()
+            return f'no answer: {type(error).__name__}'
+
+    def end(self) -> None:
+        for process in (self.pool._processes or {}).values() if self.pool else ():
+            process.kill()
+        self.pool = None
 
 
 @pytest.fixture(scope='module')
-def masks(tmp_path_factory):
-    path = tmp_path_factory.mktemp('masks') / 'masks.npz'
-    save_masks(path, [Mask(FreeLayout(3), '101010101'), Mask(FreeLayout(3), '1' * 9)])
-    return path.with_name('changed.npz'), path.read_bytes()
+def child() -> Iterator[Child]:
+    child = Child()
+    yield child
+    child.end()
 
 
-@cases(80)
-@given(st.data())
-def test_files_of_masks(masks, data):
-    path, content = masks
-    place = data.draw(st.integers(0, len(content)))
-    cut = data.draw(st.integers(0, 8) | st.integers(0, len(content)))
-    path.write_bytes(content[:place] + data.draw(st.binary(max_size=8)) + content[place + cut:])
-    try:
-        assert all(mask.layout == FreeLayout(3) for mask in load_masks(path))
-    except ValueError as error:
-        assert str(path) in str(error)
+@pytest.fixture(scope='module')
+def valid(tmp_path_factory) -> Callable[[str], Path]:
+    """The folder of a reader's valid file."""
+    folders = {}
+
+    def write(name: str) -> Path:
+        writer = READERS[name].write
+        if writer not in folders:
+            folders[writer] = tmp_path_factory.mktemp('valid')
+            writer(folders[writer])
+        return folders[writer]
+
+    return write
 
 
-WORDS = st.sampled_from(['star', 'SlidingWindow', 'Full', '(', ')', '()', '(1)', '|', '&', '-', ',',
-                         '=', 'radius=1', '2', "'a'", '[', ']', '{', '}', '**', '*', '.', ':', ' ',
-                         'Cropped', 'Mask', 'FreeLayout', 'open', '__import__', 'lambda', '\n'])
+@pytest.mark.parametrize('name', READERS)
+def test_valid_file_is_read(name, child, valid):
+    content = (valid(name) / READERS[name].file).read_bytes()
+    assert child.outcome(name, valid(name), content) == 'read'
 
 
-@cases(80)
-@given(st.lists(WORDS, max_size=12).map(''.join) | st.text(max_size=12))
-def test_expressions(expression):
-    try:
-        assert isinstance(parse(expression), Pattern)
-    except (TypeError, ValueError) as error:
-        assert str(error)
+@pytest.mark.parametrize('name', READERS)
+@cases(12)
+@given(damage=damages)
+@example(damage=[('cut', 0, 0, b'')])
+def test_damaged_file_is_read_or_refused(name, child, valid, damage):
+    content = (valid(name) / READERS[name].file).read_bytes()
+    assert child.outcome(name, valid(name), damaged(content, damage)) in {'read', 'refused'}
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    with tempfile.TemporaryFile() as file:
+        np.savez_compressed(file, **{'format': np.array(b'csr'), **arrays})
+        file.seek(0)
+        return file.read()
+
+
+def csr(indices: list[int], indptr: list[int], shape: tuple[int, int]) -> bytes:
+    return npz(data=np.ones(len(indices)), indices=np.array(indices), indptr=np.array(indptr),
+               shape=np.array(shape))
+
+
+def bomb() -> bytes:
+    """An archive of little that says it is 4 GB."""
+    with tempfile.TemporaryFile() as file:
+        with zipfile.ZipFile(file, 'w') as archive:
+            archive.writestr('data.npy', bytes(2**10))
+            archive.filelist[0].file_size = 2**32 - 2
+        file.seek(0)
+        return file.read()
+
+
+ALIASES = ''.join(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 9) if i else 1}]\n' for i in range(30))
+ATTACKS = {
+    'indices out of range': ('npz, csr', lambda: csr([0, 10**6], [0, 1, 2], (2, 2))),
+    'negative indices': ('npz, csr', lambda: csr([0, -10**6], [0, 1, 2], (2, 2))),
+    'decreasing indptr': ('npz, csr', lambda: csr([0, 1], [0, 10**6, 2], (2, 2))),
+    'many tokens': ('npz, csr', lambda: csr([0, 1], [0, 1, 2], (2, 10**12))),
+    'npz bomb': ('npz, csr', bomb),
+    'large id': ('edges', lambda: b'0 1\n1 3000000000\n'),
+    'large numbers': ('edges', lambda: b'0 1\n1 ' + b'9' * 5000),
+    'long line': ('JSON lines, packed', lambda: gzip.compress(bytes(2**26), 9)),
+    'many lines': ('JSON lines, packed', lambda: gzip.compress(LONG_REVIEW * 2**9, 9)),
+    'nested lists': ('JSON lines', lambda: b'[' * 10**6),
+    'half a surrogate': ('JSON lines', lambda: b'{"reviewText": "a b \\ud800 c", "overall": 1}'),
+    'a long number': ('JSON lines', lambda: b'{"overall": ' + b'9' * 5000 + b'}'),
+    'aliases': ('run, config', lambda: ALIASES.encode()),
+    'an alias of itself': ('run, config', lambda: b'model: &a [*a]\ndata: 1'),
+    'nested YAML': ('run, config', lambda: b'[' * 10**4),
+    'entities': ('XML', lambda: b'<!DOCTYPE a [<!ENTITY b "c">]><articles>&b;</articles>'),
+    'abbreviations': ('text', lambda: b'A e.g. ' * 2**17),
+    'gaps in the ids': ('tokenizer.json', lambda: vocabulary({'far': 2**30})),
+    'two words of one id': ('tokenizer.json', lambda: vocabulary({'near': 1})),
+    'no unknown word': ('tokenizer.json', lambda: vocabulary({}, unk_token='[NONE]')),
+}
+
+
+def vocabulary(words: dict[str, int], **options: object) -> bytes:
+    description = json.loads(new_tokenizer().to_str())
+    description['model']['vocab'] |= words
+    return json.dumps({**description, 'model': {**description['model'], **options}}).encode()
+
+
+@pytest.mark.parametrize('attack', ATTACKS)
+def test_attack_is_refused(attack, child, valid):
+    name, content = ATTACKS[attack]
+    expected = 'read' if attack == 'abbreviations' else 'refused'
+    assert child.outcome(name, valid(name), content()) == expected

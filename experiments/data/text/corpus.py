@@ -26,10 +26,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
+from graphattn._reading import read_lines
 
 Document = list[str]  # its sentences
 HELD_OUT_SHARE = 0.05
+LONGEST_ABBREVIATION = 16  # letters, with the marks before it
 
 
 def read_documents(path: str | Path) -> Iterator[Document]:
@@ -51,10 +53,7 @@ def read_documents(path: str | Path) -> Iterator[Document]:
         yield from _read_data_set(path)
         return
     for file in text_files(path):
-        try:
-            yield from _read_text_file(file)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"'corpus' must be text in UTF-8 ({file}: {error})") from error
+        yield from _read_text_file(file)
 
 
 def text_files(path: Path) -> list[Path]:
@@ -80,7 +79,8 @@ def split_sentences(text: str) -> list[str]:
     """Cuts prose after each full stop, question or exclamation mark that ends a sentence."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
-        last_word = text[start:end.start() + 1].rsplit(maxsplit=1)[-1].lower().lstrip('("\'')
+        before = text[max(start, end.start() - LONGEST_ABBREVIATION):end.start() + 1]
+        last_word = before.rsplit(maxsplit=1)[-1].lower().lstrip('("\'')
         if last_word in _ABBREVIATIONS or re.fullmatch(r'[a-z]\.', last_word):
             continue
         sentences.append(text[start:end.end()].strip())
@@ -95,27 +95,30 @@ _ENDS_SENTENCE = re.compile(r'[.!?:;]["\')\]]*$')
 
 
 def _read_text_file(path: Path) -> Iterator[Document]:
-    with path.open(encoding='utf-8') as file:
-        sample = [line for line in map(str.rstrip, islice(file, 1000)) if line]
-        file.seek(0)
-        if 2 * sum(bool(_ENDS_SENTENCE.search(line)) for line in sample) < len(sample):
-            yield split_sentences(' '.join(file.read().split()))
-            return
-        document: Document = []
-        for line in file:
-            if line.strip():
-                document += split_sentences(' '.join(line.split()))
-            elif document:
-                yield document
-                document = []
-        if document:
+    ends = [bool(_ENDS_SENTENCE.search(line.rstrip()))
+            for _, line in islice(read_lines(path), 1000) if line.strip()]
+    lines = (line for _, line in read_lines(path))
+    if 2 * sum(ends) < len(ends):
+        yield split_sentences(' '.join(word for line in lines for word in line.split()))
+        return
+    document: Document = []
+    for line in lines:
+        if line.strip():
+            document += split_sentences(' '.join(line.split()))
+        elif document:
             yield document
+            document = []
+    if document:
+        yield document
 
 
 def _read_data_set(path: Path) -> Iterator[Document]:
     from datasets import DatasetDict, load_from_disk
 
-    data = load_from_disk(str(path))
+    try:
+        data = load_from_disk(str(path))
+    except Exception as error:  # whatever Arrow and JSON raise
+        raise ValueError(f"'corpus' cannot be read: {path} ({error})") from error
     if isinstance(data, DatasetDict):
         if 'train' not in data:
             raise ValueError(f"'corpus' must have a split 'train' ({path} has {', '.join(data)})")
@@ -123,7 +126,10 @@ def _read_data_set(path: Path) -> Iterator[Document]:
     if 'text' not in data.column_names:
         raise ValueError(f"'corpus' must have a column 'text' ({path} has "
                          f"{', '.join(data.column_names)})")
-    for row in data.select_columns('text'):
+    for number, row in enumerate(data.select_columns('text')):
+        if not isinstance(row['text'], str | None):
+            raise ValueError(f"'corpus' must have a column 'text' of texts (row {number} of {path} "
+                             f"has {row['text']!r:.60})")
         document = [sentence for line in (row['text'] or '').splitlines() if line.strip()
                     for sentence in split_sentences(' '.join(line.split()))]
         if document:
@@ -344,23 +350,18 @@ _PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
                          r'["\')\]]*[.,;:!?]*["\')\]]*')
 
 
-def main() -> None:
-    from jsonargparse import CLI
+def main(out: str = 'data/docs') -> None:
+    """Collects the documentation of the installed Python into a corpus.
 
-    def collect(out: str = 'data/docs') -> None:
-        """Collects the documentation of the installed Python into a corpus.
-
-        Args:
-            out: The folder to make.
-        """
-        counts = build_docs(Path(out))
-        for part in ('train', 'val'):
-            print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
-                  f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
-        print(f'written to {out}')
-
-    CLI(collect)
+    Args:
+        out: The folder to make.
+    """
+    counts = build_docs(Path(out))
+    for part in ('train', 'val'):
+        print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
+              f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
+    print(f'written to {out}')
 
 
 if __name__ == '__main__':
-    run_or_exit(main)
+    run_function(main)

@@ -6,12 +6,9 @@ when that is done.
 
 from __future__ import annotations
 
-import gzip
 import html
-import json
 import re
 import warnings
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +20,8 @@ from xml.parsers import expat
 
 import numpy as np
 from tqdm import tqdm
+
+from graphattn._reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
@@ -139,7 +138,7 @@ class Newsgroups(DocumentSource):
         num_headers_only = 0
         for label, name in enumerate(classes):
             for file in _files(folder / name):
-                text = _checked_text(_read_text(file, 'latin-1'), str(file))
+                text = _checked_text(read_text(file, 'latin-1'), str(file))
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
                 if text:
@@ -175,7 +174,7 @@ class Imdb(DocumentSource):
     def _read_part(folder: Path) -> Iterator[Document]:
         for label, name in enumerate(('neg', 'pos')):
             for file in _files(folder / name, '*.txt'):
-                text = _read_text(file, 'utf-8').replace('<br />', ' ')
+                text = read_text(file).replace('<br />', ' ')
                 yield Document(_checked_text(text, str(file)), label)
 
 
@@ -265,26 +264,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
     """
-    number = 0
     try:
-        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
-            for number, line in enumerate(tqdm(file, desc=f'reading {path.name}', unit=' lines',
-                                               disable=None), start=1):
-                yield number, _json_object(line, f'{path}, line {number}')
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"'path' cannot be read: {path}, after line {number} ({error})") from error
-
-
-def _json_object(line: bytes, where: str) -> dict:
-    try:
-        row = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{where}: not UTF-8 ({error.reason})') from error
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f'{where}: not JSON ({error})') from error
-    if not isinstance(row, dict):
-        raise ValueError(f'{where}: expected a JSON object (got {type(row).__name__})')
-    return row
+        for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
+                                 disable=None):
+            yield number, json_object(line, f'{path}, line {number}')
+    except OSError as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 
 
 class _Article(NamedTuple):
@@ -364,7 +349,7 @@ def _truth(article: _Article, path: str) -> int:
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     """The ids of each part, as they are; warns of those that are in two."""
     try:
-        split = _json_object(path.read_bytes(), str(path))
+        split = read_json(path)
     except OSError as error:
         raise ValueError(f"'splits' cannot be read: {path} ({error.strerror})") from error
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
@@ -410,16 +395,6 @@ def _files(folder: Path, pattern: str = '*') -> list[Path]:
         raise ValueError(f'{folder}: expected a folder of documents (there are none called '
                          f'{pattern}); unpack the archive first')
     return files
-
-
-def _read_text(file: Path, encoding: str) -> str:
-    content = file.read_bytes()
-    try:
-        # Line breaks as Python reads them from a text file.
-        return content.decode(encoding).replace('\r\n', '\n')
-    except UnicodeDecodeError as error:
-        line = content[:error.start].count(b'\n') + 1
-        raise ValueError(f'{file}, line {line}: not UTF-8 ({error.reason})') from error
 
 
 def _checked_text(text: str, where: str) -> str:

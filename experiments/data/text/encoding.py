@@ -16,11 +16,13 @@ from tqdm import tqdm
 
 from experiments.data.text.corpus import Document, is_held_out, new_folder, read_documents
 from graphattn._files import write_whole
+from graphattn._reading import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PARTS = ('train', 'val')
+TOKEN_TYPES = ('uint16', 'uint32')
 DOCUMENTS_AT_ONCE = 256
 
 
@@ -29,6 +31,9 @@ class EncodedCorpus:
 
     Args:
         folder (Path): What :func:`encode_corpus` wrote for the part.
+
+    Raises:
+        ValueError: A file in it is missing or damaged.
 
     Attributes:
         tokens (np.ndarray): Ids of all sentences, one after the other.
@@ -40,10 +45,19 @@ class EncodedCorpus:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        layout = json.loads((folder / 'layout.json').read_text())
-        self.counts = np.load(folder / 'counts.npy', allow_pickle=False)
-        self.tokens, self.sentence_ptr, self.document_ptr = (
-            _memory_map(folder / f'{name}.bin', dtype) for name, dtype in layout.items())
+        try:
+            dtype = read_json(folder / 'layout.json')['tokens']
+            if dtype not in TOKEN_TYPES:
+                raise ValueError(f'layout.json: no type of tokens: {dtype!r:.60}')
+            self.tokens = _memory_map(folder / 'tokens.bin', dtype)
+            self.sentence_ptr = _read_pointers(folder / 'sentence_ptr.bin', len(self.tokens))
+            self.document_ptr = _read_pointers(folder / 'document_ptr.bin', self.num_sentences)
+            self.counts = np.array(np.load(folder / 'counts.npy', 'r', allow_pickle=False))
+            if self.counts.dtype != np.int64 or self.counts.sum() != len(self.tokens):
+                raise ValueError('counts.npy: not the counts of the tokens')
+        except Exception as error:  # whatever NumPy and the system raise
+            raise ValueError(f"'cache' is damaged ({folder}: {error}); delete "
+                             f"{folder.parent}") from error
 
     def __reduce__(self) -> tuple:
         # A process that loads data opens the files itself.
@@ -74,7 +88,10 @@ class EncodedCorpus:
         path = self.folder / f'cut-{target}-{short_share}-{seed}.bin'
         if not path.exists():
             write_whole(path, lambda temporary: self._cut(temporary, target, short_share, seed))
-        return _memory_map(path, 'int64')
+        try:
+            return _read_pointers(path, self.num_sentences)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"'cache' is damaged ({error}); delete {path}") from error
 
     def _cut(self, path: Path, target: int, short_share: float, seed: int) -> None:
         rng = np.random.default_rng((seed, target))
@@ -166,7 +183,7 @@ class _PartWriter:
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()
         self.folder = folder
-        self.dtype = 'uint16' if vocab_size <= 2**16 else 'uint32'
+        self.dtype = TOKEN_TYPES[vocab_size > 2**16]
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.tokens, self.sentence_ptr, self.document_ptr = (
@@ -197,6 +214,14 @@ class _PartWriter:
 
     def _open(self, name: str) -> BinaryIO:
         return (self.folder / f'{name}.bin').open('wb')
+
+
+def _read_pointers(path: Path, end: int) -> np.ndarray:
+    """Where parts begin, from 0 to ``end``; compiled loops follow them, so they must rise."""
+    pointers = _memory_map(path, 'int64')
+    if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
+        raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')
+    return pointers
 
 
 def _memory_map(path: Path, dtype: str) -> np.ndarray:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from graphattn._reading import read_lines
+
 
 @dataclass(frozen=True)
 class GlueTask:
@@ -98,14 +100,8 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Numbers and entries of the lines; quotation marks are text like any other."""
     try:
-        with path.open('rb') as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
-                except UnicodeDecodeError as error:
-                    raise ValueError(f'{path}, line {number}: not UTF-8 '
-                                     f'({error.reason})') from error
-                yield number, text.rstrip('\r\n').split('\t')
+        for number, line in read_lines(path):
+            yield number, line.rstrip('\r\n').split('\t')
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error.strerror}); it must be the "
                          f"folder of one task, as GLUE distributes it") from error

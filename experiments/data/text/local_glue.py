@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data.text.corpus import Document, distinct, installed_documents, is_held_out
-from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import run_function
 
 Rows = list[tuple[object, ...]]
 HEADERS = {'CoLA': None, 'RTE': ('index', 'sentence1', 'sentence2', 'label'),
@@ -57,6 +57,8 @@ def build_local_glue(
     for part, size in sizes.items():
         if size < 1:
             raise ValueError(f"'num_{part}' must be positive (got {size})")
+    if seed < 0:
+        raise ValueError(f"'seed' must not be negative (got {seed})")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
     parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
@@ -160,25 +162,20 @@ def _write(path: Path, rows: Rows, header: tuple[str, ...] | None) -> None:
     path.write_text(''.join(lines), encoding='utf-8')
 
 
-def main() -> None:
-    from jsonargparse import auto_cli
+def main(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 1000,
+         seed: int = 0) -> None:
+    """Makes tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
 
-    def collect(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 1000,
-                seed: int = 0) -> None:
-        """Makes tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
-
-        Args:
-            out: The folder to make.
-            num_train: Rows for training, of each task.
-            num_dev: Rows for development.
-            seed: Which rows.
-        """
-        build_local_glue(Path(out), distinct(installed_documents()), num_train, num_dev, seed)
-        print(f'{", ".join(HEADERS)}: {num_train} rows for training and {num_dev} for '
-              f'development each, in {out}')
-
-    auto_cli(collect)
+    Args:
+        out: The folder to make.
+        num_train: Rows for training, of each task.
+        num_dev: Rows for development.
+        seed: Which rows.
+    """
+    build_local_glue(Path(out), distinct(installed_documents()), num_train, num_dev, seed)
+    print(f'{", ".join(HEADERS)}: {num_train} rows for training and {num_dev} for '
+          f'development each, in {out}')
 
 
 if __name__ == '__main__':
-    run_or_exit(main)
+    run_function(main)

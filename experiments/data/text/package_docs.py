@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -27,6 +26,8 @@ from experiments.data.text.document_files import (
     divide,
     read_json_lines,
 )
+from experiments.runs.command_line import run_function
+from graphattn._reading import read_json
 
 MASK = 'package'
 SHORT = 5  # letters; in shorter names, such as pip, other words would be mistaken for them
@@ -75,7 +76,7 @@ class PackageDocs(DocumentSource):
         folder = Path(self.path)
         if not folder.exists():
             build_package_docs(folder, distinct(installed_documents()))
-        rows = [row for _, row in read_json_lines(folder / 'documents.json')
+        rows = [row for row in _rows(folder / 'documents.json')
                 if len(row['text'].split()) >= self.min_words]
         count = Counter(row['package'] for row in rows)
         packages = sorted((package for package in count if count[package] >= self.min_documents),
@@ -87,11 +88,33 @@ class PackageDocs(DocumentSource):
                              f"lower 'min_documents' or 'min_words'")
         classes = tuple(sorted(packages[:self.num_classes]))
         label = {package: number for number, package in enumerate(classes)}
-        names = json.loads((folder / 'names.json').read_text())
+        names = _names(folder / 'names.json', classes)
         pattern = names_pattern(name for package in classes for name in names[package])
         return Collection(classes, divide(
             (Document(pattern.sub(MASK, row['text']), label[row['package']])
              for row in rows if row['package'] in label), self.seed))
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    for number, row in read_json_lines(path):
+        for name in ('package', 'text'):
+            if not isinstance(row.get(name), str):
+                raise ValueError(f'{path}, line {number}: expected a text {name!r} (got '
+                                 f'{row.get(name)!r:.60})')
+        yield row
+
+
+def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
+    try:
+        names = read_json(path)
+    except OSError as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
+    for package in packages:
+        known = names.get(package)
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
+            raise ValueError(f'{path}: expected a list of names of {package!r} (got '
+                             f'{known!r:.60})')
+    return names
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
@@ -148,27 +171,19 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile('|'.join(found), re.IGNORECASE)
 
 
-def main() -> None:
-    from jsonargparse import CLI
+def main(out: str = 'data/cache/package_docs') -> None:
+    """Collects the documentation of the installed packages.
 
-    def collect(out: str = 'data/cache/package_docs') -> None:
-        """Collects the documentation of the installed packages.
-
-        Args:
-            out: The folder to make; what is there is read.
-        """
-        classes, parts = PackageDocs(out).read()
-        print(f'{len(classes)} classes: {", ".join(classes)}')
-        for part, documents in parts.items():
-            words = [len(document.text.split()) for document in documents]
-            print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
-                  f'longest {max(words):,}')
-
-    CLI(collect)
+    Args:
+        out: The folder to make; what is there is read.
+    """
+    classes, parts = PackageDocs(out).read()
+    print(f'{len(classes)} classes: {", ".join(classes)}')
+    for part, documents in parts.items():
+        words = [len(document.text.split()) for document in documents]
+        print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
+              f'longest {max(words):,}')
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except ValueError as error:
-        sys.exit(f'error: {error}')
+    run_function(main)

@@ -8,6 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphattn._reading import read_text
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -24,6 +26,7 @@ class SpecialTokens(NamedTuple):
 
 NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
+UNKNOWN = 'a \uffff'  # which no vocabulary has
 COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
 
 
@@ -84,7 +87,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a tokenizer.json, or a lower-casing WordPiece one of a vocab.txt.
 
     Raises:
-        ValueError: The file cannot be read, or lacks a special token.
+        ValueError: The file cannot be read, lacks a special token, or leaves out numbers.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -95,7 +98,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             tokenizer = Tokenizer(WordPiece(_read_vocabulary(path), unk_token='[UNK]'))
             _process_as_bert(tokenizer)
         else:
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_str(read_text(path))
+        ids = set(tokenizer.get_vocab().values())
+        if ids != set(range(tokenizer.get_vocab_size())):
+            raise ValueError(f'its {tokenizer.get_vocab_size():,} tokens must be numbered from 0 '
+                             f'without gaps, and the last one is {max(ids):,}')
+        tokenizer.encode(UNKNOWN)
     except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); it must be a "
                          f"tokenizer.json or a vocab.txt") from error
@@ -142,8 +150,8 @@ def _frame_as_bert(tokenizer: Tokenizer) -> None:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    words = path.read_text(encoding='utf-8').splitlines()
-    if len(set(words)) < len(words):
-        repeated = next(word for word in words if words.count(word) > 1)
-        raise ValueError(f'{repeated!r} is listed twice')
-    return {word: number for number, word in enumerate(words)}
+    numbers: dict[str, int] = {}
+    for number, word in enumerate(read_text(path).splitlines()):
+        if numbers.setdefault(word, number) != number:
+            raise ValueError(f'line {number + 1}: {word!r:.60} is listed twice')
+    return numbers

@@ -56,7 +56,7 @@ def test_digits_batches_are_ragged_sequences_of_64():
     (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'),
     (b'0,' * 63 + b'x,1\n', 'line 1'),
     (b'0.5,' * 64 + b'1\n', 'line 1'),
-    (b'\xff\xfe', 'cannot be read'),
+    (b'\xff\xfe', 'line 1: not ASCII'),
 ])
 def test_digits_from_a_bad_file(content, match, tmp_path):
     path = tmp_path / 'digits.csv'

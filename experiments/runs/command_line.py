@@ -1,0 +1,21 @@
+"""A function as a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jsonargparse import ArgumentError, auto_cli
+
+from experiments.runs.command import run_or_exit
+
+
+def run_function(function: Callable[..., object]) -> None:
+    """Runs a function with the arguments of the command line; whatever is wrong ends it with one
+    line, as :func:`~experiments.runs.command.run_or_exit` says."""
+    def run() -> None:
+        try:
+            auto_cli(function, exit_on_error=False)
+        except ArgumentError as error:
+            raise ValueError(str(error)) from error
+
+    run_or_exit(run)

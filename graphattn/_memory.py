@@ -1,0 +1,47 @@
+"""A bound on memory: what does not fit becomes an error and not the end of the process."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+_OF_TORCH = ("can't allocate memory", 'Storage size calculation overflowed')
+_CGROUP = Path('/sys/fs/cgroup')
+
+
+@contextmanager
+def within_free_memory() -> Iterator[None]:
+    """Refuses an allocation of more than is free, which Linux may grant, only to kill the process
+    when it writes there.
+
+    Raises:
+        MemoryError: One was refused.
+    """
+    free = free_bytes()
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [psutil.Process().memory_info().data + free, before, most]
+    limit = min(bound for bound in bounds if bound != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(text in str(error) for text in _OF_TORCH):
+            raise
+        raise MemoryError(f'this needs more memory than the {free / 2**30:.1f} GiB that are free; '
+                          f'ask for fewer tokens, edges or steps ({error})') from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+def free_bytes() -> int:
+    """Bytes that this process may still take, of the machine and of its container."""
+    free = psutil.virtual_memory().available
+    try:
+        most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))
+    except (OSError, ValueError):  # no container, or 'max'
+        return free
+    return min(free, max(most - taken, 0))

@@ -1,0 +1,169 @@
+"""Files read within bounds: what is damaged or hostile is an error that names the file, and the
+line; it is never a full memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+LONGEST_LINE = 2**24  # bytes
+LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
+LARGEST_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
+MOST_NODES = 100_000  # of YAML when its aliases are written out
+# Bytes that arrays may take: so many whatever the file, and so many for each of its own. Zip makes
+# 1,000 of one.
+ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
+EXPANSION = 100  # a text is at most that much larger than the file that it is packed into
+
+
+def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
+    """Number and text of each line of a file, which is unpacked if it is called ``.gz``.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line is too long or of another encoding, or the file is packed too tightly.
+    """
+    number = done = 0
+    try:
+        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
+            most = EXPANSION * path.stat().st_size + LONGEST_LINE
+            for number in count(1):
+                line = file.readline(LONGEST_LINE + 1)
+                if not line:
+                    return
+                done += len(line)
+                if len(line) > LONGEST_LINE:
+                    raise ValueError(f'{path}, line {number}: longer than {LONGEST_LINE:,} bytes')
+                if done > most:
+                    raise ValueError(f'{path}, line {number}: more than {EXPANSION} times as '
+                                     f'large as the file that holds it')
+                yield number, _decoded(line, encoding, f'{path}, line {number}')
+    except (EOFError, zlib.error) as error:
+        raise OSError(f'after line {number - 1}: {error}') from error
+
+
+def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> str:
+    """The whole of a text file, with line breaks as Python reads them.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is larger than ``most`` bytes, or of another encoding.
+    """
+    with path.open('rb') as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f'{path}: larger than {most:,} bytes')
+    return _decoded(content, encoding, str(path)).replace('\r\n', '\n')
+
+
+def read_json(path: Path) -> dict:
+    """The JSON object in a file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds something else.
+    """
+    return json_object(read_text(path), str(path))
+
+
+def json_object(text: str, where: str) -> dict:
+    """The JSON object in a text.
+
+    Raises:
+        ValueError: It is something else; the message begins with ``where``.
+    """
+    try:
+        value = json.loads(text)
+        if '\\u' in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{where}: not JSON ({error})') from error
+    if not isinstance(value, dict):
+        raise ValueError(f'{where}: expected a JSON object (got {type(value).__name__})')
+    return value
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file says, in plain types.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not YAML, or too large, as it stands or when its aliases are written out.
+    """
+    import yaml
+
+    text = read_text(path, most=LARGEST_CONFIG)
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node, {}) > MOST_NODES:
+            raise ValueError(f'more than {MOST_NODES:,} entries when its aliases are written out')
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f'{path}: not a config in YAML ({error})') from error
+
+
+def _size(node: Node, known: dict[Node, float]) -> float:
+    """The nodes under ``node``, each as often as it is mentioned; endless if it holds itself."""
+    if node not in known:
+        known[node] = math.inf
+        parts = node.value if isinstance(node.value, list) else []
+        known[node] = 1 + sum(_size(child, known) for part in parts
+                              for child in (part if isinstance(part, tuple) else [part]))
+    return known[node]
+
+
+def check_arrays(path: Path) -> None:
+    """Checks that the arrays of an ``.npz`` are as large as they say, and not too large.
+
+    Raises:
+        OSError, zipfile.BadZipFile: The file cannot be read.
+        ValueError: It is too large when unpacked, or an array is cut off.
+    """
+    readers = {(1, 0): np.lib.format.read_array_header_1_0,
+               (2, 0): np.lib.format.read_array_header_2_0}
+    with zipfile.ZipFile(path) as archive:
+        check_unpacked(archive, ARRAYS + ARRAYS_PER_BYTE * path.stat().st_size)
+        for info in archive.infolist():
+            with archive.open(info) as file:
+                version = np.lib.format.read_magic(file)
+                if version not in readers:
+                    raise ValueError(f'{info.filename} has version {version} of the format')
+                shape, _, dtype = readers[version](file)
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > info.file_size:
+                raise ValueError(f'{info.filename} says that it is {dtype} of shape {shape}, and '
+                                 f'has {info.file_size:,} bytes')
+
+
+def check_unpacked(archive: zipfile.ZipFile, most: int) -> None:
+    """Checks that an archive holds at most so many bytes.
+
+    Raises:
+        ValueError: It holds more.
+    """
+    size = sum(info.file_size for info in archive.infolist())
+    if size > most:
+        raise ValueError(f'{size:,} bytes when unpacked, and at most {most:,} are read')
+
+
+def _decoded(content: bytes, encoding: str, where: str) -> str:
+    try:
+        return content.decode(encoding).removeprefix('\ufeff')
+    except UnicodeDecodeError as error:
+        line = content[:error.start].count(b'\n')
+        raise ValueError(f'{where}{f", line {line + 1}" if line else ""}: not '
+                         f'{encoding.upper()} ({error.reason})') from error
