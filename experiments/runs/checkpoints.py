@@ -2,7 +2,7 @@
 
 A checkpoint ends with its SHA-256, as the comment of the zip file that it is, so ``torch.load``
 reads it too. The checksums of zip files would not do: they leave out its directory, where a single
-bit can make a tensor empty, and ``torch.load`` does not look at them.
+bit can leave a tensor unread, and ``torch.load`` does not look at them.
 """
 
 from __future__ import annotations

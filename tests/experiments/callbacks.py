@@ -29,3 +29,12 @@ class Fail(Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             raise RuntimeError('as told')
+
+
+class LoseEdges(Callback):
+    """Keeps the first head of the first layer from sampling any edge but to explore."""
+
+    @torch.no_grad()
+    def on_validation_start(self, trainer, pl_module):
+        source = pl_module.model.encoder.layers[0].attention.source
+        source.centroid[0], source.weight2[0], source.bias2[0] = 1., 0., -100.
