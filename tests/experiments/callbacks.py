@@ -1,5 +1,6 @@
 """Looks into the processes of a test run."""
 
+import resource
 from pathlib import Path
 
 import torch
@@ -29,6 +30,17 @@ class Fail(Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             raise RuntimeError('as told')
+
+
+class FullDisk(Callback):
+    """Lets the first process write no long file any more, after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.steps and trainer.is_global_zero:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 
 
 class LoseEdges(Callback):
