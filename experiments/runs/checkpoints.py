@@ -39,8 +39,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         path = Path(path)
         # One name, so that killed runs leave one file at most.
         temporary = path.with_name(f'.{path.name}.part')
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(checkpoint, temporary)
             read_checkpoint(temporary)
             # The end of an epoch may come with its last step, and is saved over it.
