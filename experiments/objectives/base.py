@@ -55,9 +55,12 @@ class Training(L.LightningModule):
         check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
                       mask_lr=lr if mask_lr is None else mask_lr)
         for name, rate in (('lr', lr), ('mask_lr', mask_lr)):
-            if rate == 0.:
+            if rate is not None and not 0. < rate < math.inf:
                 raise ValueError(f"'{name}' must be positive (got {rate})")
-        if warmup > 1.:
+        for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
+            if not 0. <= weight < math.inf:
+                raise ValueError(f"'{name}' must not be negative (got {weight})")
+        if not 0. <= warmup <= 1.:
             raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
         if decay not in ('cosine', 'linear'):
             raise ValueError(f"'decay' must be 'cosine' or 'linear' (got {decay!r})")
@@ -129,9 +132,7 @@ class Training(L.LightningModule):
 
 
 def check_numbers(**numbers: float) -> None:
-    """Refuses what is no finite number of at least 0, by its name."""
+    """Refuses what is no number, by its name."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
-        if not 0. <= number < math.inf:
-            raise ValueError(f"'{name}' must be finite and not negative (got {number})")

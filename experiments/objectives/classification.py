@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,6 +35,8 @@ class Classification(Training):
     def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
         super().__init__(model, **kwargs)
         check_numbers(density_weight=density_weight)
+        if not 0. <= density_weight < math.inf:
+            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
         self.density_weight = density_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

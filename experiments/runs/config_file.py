@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ from jsonargparse import get_loader, set_loader
 
 MAX_VALUES = 100_000
 
+LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
 
 
@@ -27,22 +29,21 @@ def read_yaml(text: str) -> Any:
         yaml.YAMLError: It is no YAML.
     """
     try:
-        value = _load(text)
-        num_values = _num_values(value, {})
+        num_values = _num_values(yaml.compose(text, LOADER), {})
+        if num_values > MAX_VALUES:
+            raise ValueError(f"config must be of at most {MAX_VALUES:,} values (got "
+                             f"{num_values:,} with what its aliases repeat)")
+        return _load(text)
     except RecursionError as error:
         raise ValueError('config must not be nested thousands of levels deep') from error
-    if num_values > MAX_VALUES:
-        raise ValueError(f"config must be of at most {MAX_VALUES:,} values (got {num_values:,} "
-                         f"with what its aliases repeat)")
-    return value
 
 
-def _num_values(value: Any, known: dict[int, float]) -> float:
-    """With repetitions, each counted once; infinite where a value is part of itself."""
-    if not isinstance(value, dict | list):
+def _num_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Of a node and its parts, with repetitions; infinite if it is a part of itself."""
+    if not isinstance(node, yaml.CollectionNode):
         return 1
-    if id(value) not in known:
-        known[id(value)] = math.inf
-        parts = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_num_values(part, known) for part in parts)
-    return known[id(value)]
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
+    return known[id(node)]
