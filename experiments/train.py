@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
+from argparse import ArgumentError
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,13 @@ import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.objectives import Training
+from experiments.runs.checkpoints import LAST, DurableCheckpoints, newest_good, read_checkpoint
 from experiments.runs.command import run_or_exit
-from experiments.runs.run_folder import RunFolder, SaveConfig
+from experiments.runs.config_file import bound_aliases
+from experiments.runs.run_folder import RunFolder, SaveConfig, check_folder
 
 
 class StepSeeds(Callback):
@@ -52,12 +57,22 @@ class StepSeeds(Callback):
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
 
 
+class EndTogether(Callback):
+    """Ends the processes that would wait for ever for one that failed."""
+
+    def on_exception(self, trainer: L.Trainer, *_) -> None:
+        if trainer.strategy.launcher is not None:
+            trainer.strategy.launcher.kill(signal.SIGKILL)
+
+
 class TrainCLI(LightningCLI):
     """Lightning's command line with this project's callbacks; ``fit`` ends with a test."""
 
     def __init__(self, args: ArgsType = None):
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args,
+            parser_kwargs={'exit_on_error': False,
+                           **{name: {'exit_on_error': False} for name in self.subcommands()}},
             save_config_callback=SaveConfig, seed_everything_default=0,
             trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
                               'num_sanity_val_steps': 0, 'enable_model_summary': False},
@@ -75,23 +90,24 @@ class TrainCLI(LightningCLI):
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
-        _check_readable(self.config[self.config.subcommand].get('ckpt_path'))
+        options = self.config[self.config.subcommand]
+        _check_seed(options.seed_everything)
+        options.ckpt_path = _checkpoint(self.config.subcommand, options.ckpt_path)
+        check_folder(Path(options.trainer.default_root_dir))
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init[self.subcommand].trainer
-        if 'PL_GLOBAL_SEED' not in os.environ:
-            raise ValueError("'seed_everything' must be a number, or true for a random one (got "
-                             "false); every step's randomness comes from it")
         checkpoint = partial(ModelCheckpoint, Path(options.default_root_dir) / 'checkpoints',
-                             filename='last', enable_version_counter=False)
+                             filename=Path(LAST).stem, enable_version_counter=False)
         callbacks = [
-            *(options.callbacks or []), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
-            checkpoint(save_on_train_epoch_end=True)]
+            *_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
+            EndTogether(), checkpoint(save_on_train_epoch_end=True)]
         if (every := self.config_init[self.subcommand].get('checkpoint_every')) is not None:
             callbacks.append(checkpoint(every_n_train_steps=every, save_on_train_epoch_end=False))
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
-        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        plugins = [*_listed(options.plugins), DurableCheckpoints()]
+        return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def fit(self, **kwargs: Any) -> None:
         self.trainer.fit(**kwargs, weights_only=True)
@@ -104,23 +120,51 @@ class TrainCLI(LightningCLI):
         self.trainer.test(**kwargs, weights_only=True, verbose=False)
 
 
-def _check_readable(ckpt_path: str | None) -> None:
-    if ckpt_path is None:
-        return
+def _check_seed(seed: int | bool) -> None:
+    if seed is not True and (seed is False or not 0 <= seed < 2**32):
+        raise ValueError(f"'seed_everything' must be a number from 0 to {2**32 - 1}, or true for a "
+                         f"random one (got {seed}); every step's randomness comes from it")
+
+
+def _checkpoint(subcommand: str, path: str | None) -> str | None:
+    """What is resumed, or looked at: then it is what was asked for or none."""
+    if path is None and subcommand != 'fit':
+        raise ValueError(f"'ckpt_path' must be given (got none): without one, {subcommand} would "
+                         f"look at a model that has learned nothing")
     try:
-        torch.load(ckpt_path, weights_only=True, map_location='cpu')
-    except Exception as error:
-        raise ValueError(f"'ckpt_path' cannot be read: {ckpt_path} ({error})") from error
+        if path is not None and subcommand == 'fit':
+            return str(newest_good(Path(path)))
+        if path is not None:
+            read_checkpoint(Path(path))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'ckpt_path' cannot be read: {path} ({error})") from error
+    return path
+
+
+def _listed(value: Any) -> list:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs the command line ``args``, or the process's own."""
-    logging.getLogger('lightning.pytorch').setLevel(logging.WARNING)
+    """Runs the command line ``args``, or the process's own.
+
+    Raises:
+        OSError: The disk is full, for example.
+        TypeError, ValueError: An argument is bad.
+    """
+    for name in ('lightning.pytorch', 'lightning.fabric'):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
     # Studies and tests give their own arguments, and mean it.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
-    TrainCLI(args)
+    bound_aliases()
+    try:
+        TrainCLI(args)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from error
+    except MisconfigurationException as error:
+        raise ValueError(f"'trainer' cannot be set up: {error}") from error
 
 
 if __name__ == '__main__':

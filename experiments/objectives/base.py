@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +41,7 @@ class Training(L.LightningModule):
         sparsity (float, optional): Their sparsity, for ``freeze='top-k'``.
 
     Raises:
+        TypeError: An argument is of the wrong type.
         ValueError: A value is out of range, or about masks where none is learned.
     """
 
@@ -48,15 +50,20 @@ class Training(L.LightningModule):
                  mask_weight: float = 0., mask_lr: float | None = None,
                  freeze: FreezeHow = 'threshold', sparsity: float | None = None):
         super().__init__()
-        if not 0. < lr < math.inf:
-            raise ValueError(f"'lr' must be positive (got {lr})")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"'model' must be a torch.nn.Module (got {type(model).__name__})")
+        check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
+                      mask_lr=lr if mask_lr is None else mask_lr)
+        for name, rate in (('lr', lr), ('mask_lr', mask_lr)):
+            if rate is not None and not 0. < rate < math.inf:
+                raise ValueError(f"'{name}' must be positive (got {rate})")
         for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
             if not 0. <= weight < math.inf:
                 raise ValueError(f"'{name}' must not be negative (got {weight})")
         if not 0. <= warmup <= 1.:
             raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
-        if mask_lr is not None and not 0. < mask_lr < math.inf:
-            raise ValueError(f"'mask_lr' must be positive (got {mask_lr})")
+        if decay not in ('cosine', 'linear'):
+            raise ValueError(f"'decay' must be 'cosine' or 'linear' (got {decay!r})")
         self.mask_sources = [module for module in model.modules()
                              if isinstance(module, LearnedMaskSource)]
         if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
@@ -122,3 +129,10 @@ class Training(L.LightningModule):
                        if mine.get(name) != saved.get(name))
             raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
                              f"there and {mine.get(name)} here; use the config.yaml beside it")
+
+
+def check_numbers(**numbers: float) -> None:
+    """Refuses what is no number, by its name."""
+    for name, number in numbers.items():
+        if not isinstance(number, Real) or isinstance(number, bool):
+            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

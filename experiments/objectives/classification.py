@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.data.batch import NO_LABEL, Batch
-from experiments.objectives.base import Training
+from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
@@ -25,10 +27,16 @@ class Classification(Training):
         model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
         density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
         **kwargs: Those of :class:`experiments.objectives.Training`.
+
+    Raises:
+        TypeError, ValueError: As there, or ``density_weight`` is no number or negative.
     """
 
     def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
         super().__init__(model, **kwargs)
+        check_numbers(density_weight=density_weight)
+        if not 0. <= density_weight < math.inf:
+            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
         self.density_weight = density_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+# Lines of jsonargparse that tell what else would have been right, and what it was given.
+REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
+            "Expected a <class 'NoneType'>")
+
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Runs a command; what users got wrong ends it with one line and status 1, not a traceback."""
+    """Runs a command; what users got wrong ends it with one line and status 2, not a traceback."""
     try:
         command()
     except (OSError, TypeError, ValueError) as error:
-        sys.exit(f'error: {in_short(error)}')
+        print(f'error: {in_short(error)}', file=sys.stderr)
+        sys.exit(2)
 
 
 def in_short(error: Exception) -> str:
-    """What went wrong while jsonargparse built something, without the config that it repeats."""
-    reasons = [line.strip().removeprefix('- ') for line in str(error).splitlines()
-               if line.lstrip().startswith('- ') and 'NoneType' not in line
-               and 'Does not validate' not in line]
-    is_of_jsonargparse = str(error).startswith('Does not validate against any')
-    return '; '.join(reasons) if is_of_jsonargparse and reasons else str(error)
+    """What went wrong, in one line, without the config that jsonargparse repeats."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    reasons = [line.removeprefix('- ') for line in lines]
+    if any(line.startswith(REPEATED[0]) for line in reasons):
+        lines = [line for line in reasons if not line.startswith(REPEATED)]
+    return ' '.join(' '.join(lines).split())

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import yaml
 from jsonargparse import ArgumentParser
 from torch import nn
 
+from experiments.runs.checkpoints import read_checkpoint
+from experiments.runs.config_file import read_yaml
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
 
@@ -102,8 +103,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument('--model', type=nn.Module)
     try:
-        saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
-        config = yaml.safe_load(config_path.read_text())['model']['init_args']['model']
+        saved = read_checkpoint(checkpoint)['state_dict']
+        config = read_yaml(config_path.read_text())['model']['init_args']['model']
         model = parser.instantiate(parser.parse_object({'model': config})).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import platform
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,7 +20,25 @@ from matplotlib.figure import Figure
 
 import graphattn
 from experiments.runs.figures import training_curves
+from experiments.runs.lost_edges import heads_without_edges
 from graphattn._files import write_whole
+
+ROOM = 2**16  # bytes: less than any run leaves
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that a run could not be left in; before the run, and without making it.
+
+    Raises:
+        ValueError: It is a file, there is no permission, or no room.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        raise ValueError(f"'trainer.default_root_dir' cannot be written to: {folder} "
+                         f"({error.strerror})") from error
 
 
 class SaveConfig(SaveConfigCallback):
@@ -73,6 +92,9 @@ class RunFolder(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.seconds += time.perf_counter() - self._epoch_start
+        lost = heads_without_edges(pl_module, _densities(trainer, 'val'))
+        if lost:
+            self.log('heads_without_edges', float(len(lost)), prog_bar=True)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.history.append({'epoch': trainer.current_epoch, 'step': trainer.global_step,
                              **metrics})
@@ -85,11 +107,11 @@ class RunFolder(Callback):
         folder = Path(trainer.default_root_dir)
         test = {name.removeprefix('test/'): float(value)
                 for name, value in trainer.callback_metrics.items() if name.startswith('test/')}
-        density = {name.removeprefix('density/'): value for name, value in test.items()
-                   if name.startswith('density/')}
+        density = _densities(trainer, 'test')
+        lost = heads_without_edges(pl_module, density)
         metrics = {name: value for name, value in test.items() if not name.startswith('density/')}
         summary = {
-            **metrics, 'density': density,
+            **metrics, 'density': density, 'heads_without_edges': lost,
             'epochs': len(self.history), 'seconds': round(self.seconds, 1),
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
@@ -105,6 +127,8 @@ class RunFolder(Callback):
             print(f'test {name:<21} {value:.4f}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
+        if lost:
+            print(f'heads without edges of their own: {", ".join(lost)}')
         print(f'trained {summary["epochs"]} epochs in {summary["seconds"]:.0f} s')
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
@@ -128,3 +152,9 @@ class RunFolder(Callback):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.history)
+
+
+def _densities(trainer: L.Trainer, stage: str) -> dict[str, float]:
+    prefix = f'{stage}/density/'
+    return {name.removeprefix(prefix): float(value)
+            for name, value in trainer.callback_metrics.items() if name.startswith(prefix)}

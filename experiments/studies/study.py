@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 import lightning as L
-import torch
-import yaml
 from filelock import FileLock
 from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
+from experiments.runs.checkpoints import LAST, read_checkpoint
+from experiments.runs.config_file import read_yaml
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
 from graphattn._reading import read_json
@@ -76,7 +76,7 @@ class Study:
     def _train(self, folder: Path, options: tuple[str, ...]) -> None:
         said = json.dumps([Path(option).read_text() if option.endswith('.yaml') else option
                            for option in options], indent=1)
-        record, checkpoint = folder / 'options.json', folder / 'checkpoints' / 'last.ckpt'
+        record, checkpoints = folder / 'options.json', folder / 'checkpoints'
         has_begun = (folder / 'config.yaml').exists()
         if has_begun and record.exists() and record.read_text() != said:
             raise ValueError(f"'out' holds a run of other options: {record}; choose another "
@@ -84,7 +84,8 @@ class Study:
         write_whole(record, lambda path: path.write_text(said))
         if not (folder / 'summary.json').exists():
             print(f'\n{self.name}: {folder.name}')
-            resume = ['--ckpt_path', str(checkpoint)] if checkpoint.exists() else []
+            resume = (['--ckpt_path', str(checkpoints / LAST)]
+                      if any(checkpoints.glob('*.ckpt')) else [])
             train.main(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
 
     def report(self, rows: list[dict], figure: Figure) -> None:
@@ -102,14 +103,13 @@ def summary(run: Path) -> dict:
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     """What a run left, its data, and a trainer that tests as its own did."""
-    config = yaml.safe_load((run / 'config.yaml').read_text())
+    config = read_yaml((run / 'config.yaml').read_text())
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument('--model', type=Training)
     parser.add_argument('--data', type=L.LightningDataModule)
     made = parser.instantiate(parser.parse_object({name: config[name]
                                                    for name in ('model', 'data')}))
-    checkpoint = torch.load(run / 'checkpoints' / 'last.ckpt', weights_only=True,
-                            map_location='cpu')
+    checkpoint = read_checkpoint(run / 'checkpoints' / LAST)
     made.model.load_state_dict(checkpoint['state_dict'])
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=config['trainer']['limit_test_batches'],

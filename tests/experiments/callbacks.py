@@ -1,5 +1,6 @@
 """Looks into the processes of a test run."""
 
+import resource
 from pathlib import Path
 
 import torch
@@ -29,3 +30,23 @@ class Fail(Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             raise RuntimeError('as told')
+
+
+class FullDisk(Callback):
+    """Lets the first process write no long file any more, after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.steps and trainer.is_global_zero:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+
+
+class LoseEdges(Callback):
+    """Keeps the first head of the first layer from sampling any edge but to explore."""
+
+    @torch.no_grad()
+    def on_validation_start(self, trainer, pl_module):
+        source = pl_module.model.encoder.layers[0].attention.source
+        source.centroid[0], source.weight2[0], source.bias2[0] = 1., 0., -100.

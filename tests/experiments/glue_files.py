@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from experiments.data.text.tokenizer import train_tokenizer
+from experiments.runs.checkpoints import write_checkpoint
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full
 from graphattn.sources import LearnedMaskSource, PatternSource
@@ -99,5 +100,5 @@ def write_pretrained(folder: Path, source: str = 'full', num_tokens: int = 120,
     checkpoint = folder / 'checkpoints/last.ckpt'
     checkpoint.parent.mkdir()
     state = {f'model.{name}': value for name, value in model.state_dict().items()}
-    torch.save({'state_dict': state}, checkpoint)
+    write_checkpoint({'state_dict': state}, checkpoint)
     return checkpoint, model

@@ -21,6 +21,7 @@ import yaml
 from torch import Tensor, nn
 
 from experiments import train
+from experiments.runs.checkpoints import write_checkpoint
 
 EXPERIMENTS = Path(train.__file__).parent
 CONFIGS, STUDIES = EXPERIMENTS / 'configs', EXPERIMENTS / 'studies/configs'
@@ -121,7 +122,7 @@ def write_pretraining(folder: Path, config: dict) -> str:
     (folder / 'config.yaml').write_text(yaml.safe_dump(config))
     path = folder / 'checkpoints/last.ckpt'
     path.parent.mkdir()
-    torch.save({'state_dict': objective.state_dict()}, path)
+    write_checkpoint({'state_dict': objective.state_dict()}, path)
     return str(path)
 
 

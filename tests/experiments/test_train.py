@@ -1,11 +1,13 @@
-"""The training command: what it leaves, resuming after SIGKILL, two processes, bad input."""
+"""The training command: what it leaves, resuming, two processes, bad input."""
 
+import contextlib
+import io
 import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import time
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -13,14 +15,21 @@ import pytest
 import torch
 
 from experiments import train
+from experiments.runs.checkpoints import LAST, PREVIOUS, write_checkpoint
+from experiments.runs.command import run_or_exit
 
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'config.yaml')
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 
 
+def run(subcommand, folder, *options):
+    train.main([subcommand, '--config', CONFIG, '--trainer.default_root_dir', str(folder),
+                *options])
+
+
 def fit(folder, *options):
-    train.main(['fit', '--config', CONFIG, '--trainer.default_root_dir', str(folder), *options])
+    run('fit', folder, *options)
 
 
 def start(folder, *options):
@@ -37,13 +46,15 @@ def finish(process):
 
 
 def load(folder):
-    return torch.load(folder / 'checkpoints/last.ckpt', weights_only=True)
+    return torch.load(folder / 'checkpoints' / LAST, weights_only=True)
 
 
 @pytest.fixture(scope='module')
 def finished_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('runs') / 'run'
-    return folder, finish(start(folder))
+    folder, output = tmp_path_factory.mktemp('runs') / 'run', io.StringIO()
+    with contextlib.redirect_stdout(output):
+        fit(folder)
+    return folder, output.getvalue()
 
 
 def test_run_leaves_one_folder(finished_run):
@@ -51,12 +62,13 @@ def test_run_leaves_one_folder(finished_run):
     names = {path.name for path in folder.iterdir()}
     assert names == {'config.yaml', 'metrics.csv', 'summary.json', 'checkpoints', 'curves.png',
                      'received_attention.png'}
-    assert [path.name for path in (folder / 'checkpoints').iterdir()] == ['last.ckpt']
+    assert {path.name for path in (folder / 'checkpoints').iterdir()} == {LAST, PREVIOUS}
     summary = json.loads((folder / 'summary.json').read_text())
     assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'seconds', 'parameters',
-                            'seed', 'processes', 'threads', 'versions'}
+                            'heads_without_edges', 'seed', 'processes', 'threads', 'versions'}
     assert set(summary['density']) == {'layer0/head0', 'layer0/head1'}
     assert summary['seed'] == 3 and summary['epochs'] == 4
+    assert summary['heads_without_edges'] == []
     metrics = pd.read_csv(folder / 'metrics.csv')
     assert metrics['epoch'].tolist() == [0, 1, 2, 3]
     assert {'train/loss', 'val/accuracy', 'val/density/layer0/head1'} <= set(metrics.columns)
@@ -73,26 +85,15 @@ def test_resolved_config_gives_the_same_run(finished_run, tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_killed_run_resumes_bit_for_bit(finished_run, tmp_path):
+def test_a_run_that_fails_resumes_bit_for_bit(finished_run, tmp_path):
     folder, _ = finished_run
-    process = start(tmp_path)
-    metrics = tmp_path / 'metrics.csv'
-    deadline = time.time() + 240
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
-        assert process.poll() is None and time.time() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    finished_epochs = len(load(tmp_path)['callbacks']['RunFolder']['history'])
-    assert 1 <= finished_epochs < 4 and not (tmp_path / 'summary.json').exists()
+    with pytest.raises(RuntimeError, match='as told'):
+        fit(tmp_path, '--trainer.callbacks+=tests.experiments.callbacks.Fail',
+            '--trainer.callbacks.steps=8')
+    assert load(tmp_path)['global_step'] == 6 and not (tmp_path / 'summary.json').exists()
 
-    finish(start(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints/last.ckpt')))
-    mine, theirs = load(tmp_path), load(folder)
-    assert mine['global_step'] == theirs['global_step'] == 20
-    for name, value in theirs['state_dict'].items():
-        assert torch.equal(mine['state_dict'][name], value), name
-    assert (mine['callbacks']['RunFolder']['history']
-            == theirs['callbacks']['RunFolder']['history'])
+    fit(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST))
+    assert_same_run(tmp_path, folder, steps=12)
     assert 'ckpt_path' not in (tmp_path / 'config.yaml').read_text()
     my_summary, their_summary = (json.loads((run / 'summary.json').read_text())
                                  for run in (tmp_path, folder))
@@ -100,17 +101,57 @@ def test_killed_run_resumes_bit_for_bit(finished_run, tmp_path):
         assert my_summary[name] == their_summary[name]
 
 
-def test_two_processes_end_with_equal_parameters(tmp_path):
-    output = finish(start(tmp_path, '--trainer.devices', '2', '--trainer.strategy', 'ddp',
-                          '--trainer.max_epochs', '2',
-                          '--trainer.callbacks+=tests.experiments.callbacks.SaveParameters'))
-    first, second = (torch.load(tmp_path / f'rank{rank}.pt', weights_only=True)
+def assert_same_run(mine, theirs, steps):
+    mine, theirs = load(mine), load(theirs)
+    assert mine['global_step'] == theirs['global_step'] == steps
+    for name, value in theirs['state_dict'].items():
+        assert torch.equal(mine['state_dict'][name], value), name
+    assert (mine['callbacks']['RunFolder']['history']
+            == theirs['callbacks']['RunFolder']['history'])
+
+
+def test_the_checkpoint_before_the_last_is_taken_where_that_is_bad(finished_run, tmp_path, capsys):
+    folder, _ = finished_run
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    last, previous = (tmp_path / 'checkpoints' / name for name in (LAST, PREVIOUS))
+    last.write_bytes(b'')
+    fit(tmp_path, '--ckpt_path', str(last))
+    line, = (line for line in capsys.readouterr().err.splitlines() if 'cannot be read' in line)
+    assert line.startswith(str(last)) and line.endswith(f'resuming from {previous}')
+    assert_same_run(tmp_path, folder, steps=12)
+
+
+TWO = ['--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epochs', '2']
+
+
+@pytest.fixture(scope='module')
+def two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('runs') / 'two'
+    return folder, finish(start(
+        folder, *TWO, '--trainer.callbacks+=tests.experiments.callbacks.SaveParameters'))
+
+
+def test_two_processes_end_with_equal_parameters(two_processes):
+    folder, output = two_processes
+    first, second = (torch.load(folder / f'rank{rank}.pt', weights_only=True)
                      for rank in range(2))
     assert all(torch.equal(first['parameters'][name], second['parameters'][name])
                for name in first['parameters'])
     assert first['num_edges'] != second['num_edges']
-    assert json.loads((tmp_path / 'summary.json').read_text())['processes'] == 2
+    assert json.loads((folder / 'summary.json').read_text())['processes'] == 2
     assert output.count('test accuracy') == 1
+
+
+def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_path):
+    process = start(tmp_path, *TWO, '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
+                    '--trainer.callbacks.steps=4')
+    output = process.communicate(timeout=300)[0].decode().strip()
+    assert process.returncode == 2
+    assert output.startswith('error: ') and output.endswith(LAST + "'") and '\n' not in output
+    assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [LAST]
+
+    finish(start(tmp_path, *TWO, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST)))
+    assert_same_run(tmp_path, two_processes[0], steps=6)
 
 
 def test_evaluating_a_checkpoint_gives_the_same_numbers_each_time(finished_run, tmp_path):
@@ -139,34 +180,87 @@ def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
             f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
 
+@pytest.mark.parametrize('subcommand', ['fit', 'test'])
 @pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
-def test_an_unreadable_checkpoint_is_refused(content, tmp_path):
-    checkpoint = tmp_path / 'last.ckpt'
+def test_an_unreadable_checkpoint_is_refused(content, subcommand, tmp_path):
+    checkpoint = tmp_path / LAST
     if content is not None:
         checkpoint.write_bytes(content)
     with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {checkpoint}"):
-        fit(tmp_path / 'run', '--ckpt_path', str(checkpoint))
+        run(subcommand, tmp_path / 'run', '--ckpt_path', str(checkpoint))
     assert not (tmp_path / 'run').exists()
 
 
-def test_unseeded_runs_are_refused(tmp_path, monkeypatch):
-    monkeypatch.delenv('PL_GLOBAL_SEED', raising=False)
-    with pytest.raises(ValueError, match="'seed_everything' must be a number, or true"):
-        fit(tmp_path / 'run', '--seed_everything', 'false')
-    assert not (tmp_path / 'run').exists()
+@pytest.mark.parametrize('checkpoint', [[], (), {}, {'state_dict': {}}], ids=str)
+@pytest.mark.parametrize('write', [torch.save, write_checkpoint])
+def test_a_checkpoint_of_something_else_is_refused(write, checkpoint, tmp_path):
+    write(checkpoint, tmp_path / 'other.ckpt')
+    with pytest.raises(ValueError, match="'ckpt_path' cannot be read"):
+        fit(tmp_path / 'run', '--ckpt_path', str(tmp_path / 'other.ckpt'))
 
 
-@pytest.mark.parametrize('option, word', [
-    ('--model.init_args.learning_rate=1', 'learning_rate'),
-    ('--model.init_args.lr=fast', 'fast'),
-    ('--data.class_path=experiments.tasks.Digit', 'Digit'),
-    (f'{ENCODER}.source.init_args.cluster=3', 'cluster'),
+@pytest.mark.parametrize('subcommand', ['test', 'validate'])
+def test_an_untrained_model_is_not_evaluated(subcommand, finished_run):
+    folder, _ = finished_run
+    before = (folder / 'summary.json').read_bytes()
+    with pytest.raises(ValueError, match="'ckpt_path' must be given"):
+        run(subcommand, folder)
+    assert (folder / 'summary.json').read_bytes() == before
+
+
+BOMB = 'a: &a [x, x, x]\n' + ''.join(
+    f'{new}: &{new} [{", ".join([f"*{old}"] * 9)}]\n' for old, new in pairwise('abcdefghi'))
+
+
+@pytest.mark.parametrize('options, words', [
+    (['--model.init_args.learning_rate=1'], ['learning_rate']),
+    (['--model.init_args.lr=fast'], ['lr', 'fast']),
+    (['--model.init_args.lr=0'], ["'lr' must be positive"]),
+    (['--model.init_args.density_weight=-1'], ["'density_weight' must"]),
+    (['--data.class_path=experiments.tasks.Digit'], ['Digit']),
+    ([f'{ENCODER}.source.init_args.cluster=3'], ['cluster']),
+    (['--seed_everything=-1'], ["'seed_everything' must be", '-1']),
+    (['--seed_everything=false'], ["'seed_everything' must be", 'False']),
+    (['--trainer.max_epochs=-3'], ["'trainer'", 'max_epochs', '-3']),
+    (['--trainer.devices=0'], ["'trainer'", 'devices']),
+    (['--checkpoint_every=0'], ['checkpoint_every']),
+    (['--nosuch=1'], ['--nosuch']),
+    pytest.param(['--trainer.accelerator=gpu'], ["'trainer'", 'gpu'], marks=pytest.mark.skipif(
+        torch.cuda.is_available(), reason='there is a GPU')),
+    (['--config=nowhere.yaml'], ['nowhere.yaml']),
+    ('a: [1\nb: {', ['line 1']),
+    ('model: ' + 2000 * '[' + 2000 * ']', ['config must not be nested']),
+    ('model: &a {class_path: *a}', ['config must be of at most', 'inf']),
+    (BOMB, ['config must be of at most']),
+    ('hello', ['hello']),
 ])
-def test_a_config_key_or_value_that_does_not_exist(option, word, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        fit(tmp_path / 'run', option)
-    assert word in capsys.readouterr().err
+def test_a_bad_argument_is_one_line(options, words, tmp_path, capsys):
+    if isinstance(options, str):
+        (tmp_path / 'bad.yaml').write_text(options)
+        options = ['--config', str(tmp_path / 'bad.yaml')]
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(lambda: fit(tmp_path / 'run', *options))
+    line, = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and line.startswith('error: ')
+    assert all(word in line for word in words), line
     assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('folder', ['file', 'file/run'])
+def test_a_folder_that_cannot_be_is_refused_before_the_work(folder, tmp_path):
+    (tmp_path / 'file').touch()
+    with pytest.raises(ValueError, match="'trainer.default_root_dir' cannot be written to"):
+        fit(tmp_path / folder, '--model.init_args.warmup=2')  # is refused when the model is built
+
+
+def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
+    fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=true',
+        '--trainer.callbacks+=tests.experiments.callbacks.LoseEdges')
+    summary = json.loads((tmp_path / 'summary.json').read_text())
+    assert summary['heads_without_edges'] == ['layer0/head0']
+    output = capsys.readouterr().out
+    assert 'heads_without_edges=1' in output
+    assert 'heads without edges of their own: layer0/head0\n' in output
 
 
 @pytest.mark.slow

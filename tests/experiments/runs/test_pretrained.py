@@ -10,6 +10,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaConfig, RobertaModel
 
 from experiments import train
+from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.pretrained import pretrained_classifier, roberta
 from graphattn.models import Encoder, SequenceClassifier, load_roberta
 from graphattn.patterns import Full, SlidingWindow, save_masks
@@ -154,8 +155,8 @@ def test_the_checkpoint_of_something_else(full, tmp_path):
 
     checkpoint = changed(full[0], tmp_path, change)
     classifier = pretrained_classifier(full[0], 10, pooling='mean')
-    torch.save({'state_dict': {f'model.{name}': value
-                               for name, value in classifier.state_dict().items()}}, checkpoint)
+    state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
+    write_checkpoint({'state_dict': state}, checkpoint)
     with pytest.raises(ValueError, match='masked language model .got that of a SequenceClassifier'):
         pretrained_classifier(checkpoint, 2)
 
@@ -191,7 +192,7 @@ def test_a_model_without_pooler(full, tmp_path):
     saved = torch.load(checkpoint, weights_only=True)['state_dict']
     kept = {name: value for name, value in saved.items()
             if 'pooler' not in name and 'next_sentence' not in name}
-    torch.save({'state_dict': kept}, checkpoint)
+    write_checkpoint({'state_dict': kept}, checkpoint)
     with pytest.raises(ValueError, match="'pooling' must be 'mean': .* without a pooler"):
         pretrained_classifier(checkpoint, 2)
     assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None

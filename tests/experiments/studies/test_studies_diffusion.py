@@ -143,4 +143,4 @@ def test_other_documents_must_be_a_config(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_code:
         run_or_exit(lambda: diffusion.main('smoke', documents=tmp_path / 'none.yaml',
                                            out=tmp_path))
-    assert exit_code.value.code == 1 or 'none.yaml' in str(exit_code.value.code)
+    assert exit_code.value.code == 2 and 'none.yaml' in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""Checkpoints of which a good one is always there, whatever ends the run.
+
+A checkpoint ends with its SHA-256, as the comment of the zip file that it is, so ``torch.load``
+reads it too. The checksums of zip files would not do: they leave out its directory, where a single
+bit can leave a tensor unread, and ``torch.load`` does not look at them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_only
+
+LAST, PREVIOUS = 'last.ckpt', 'previous.ckpt'
+DIGEST_SIZE = 64
+TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
+                  'optimizer_states', 'pytorch-lightning_version'}
+
+
+class DurableCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint beside its place, reads it back, and only then lets it take the place.
+
+    What was ``last.ckpt`` before stays as ``previous.ckpt``. Between two system calls there is a
+    good checkpoint under one of these names. Nothing passes through the temporary directory.
+    """
+
+    def __init__(self):
+        self._steps: dict[Path, int | None] = {}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path,
+                        storage_options: Any | None = None) -> None:
+        path = Path(path)
+        # One name, so that killed runs leave one file at most.
+        temporary = path.with_name(f'.{path.name}.part')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write_checkpoint(checkpoint, temporary)
+            read_checkpoint(temporary)
+            # The end of an epoch may come with its last step, and is saved over it.
+            if path.name == LAST and self._step(path) not in (None, checkpoint['global_step']):
+                path.replace(path.with_name(PREVIOUS))
+            temporary.replace(path)
+            _flush(path.parent)
+        except OSError as error:
+            raise OSError(error.errno, f'{error.strerror}; the checkpoints before it are kept',
+                          str(path)) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._steps[path] = checkpoint['global_step']
+
+    def load_checkpoint(self, path: str | Path, *_, **__) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+    def _step(self, path: Path) -> int | None:
+        """The step of a checkpoint; ``None`` if it is damaged, missing, or kept elsewhere."""
+        if path not in self._steps:
+            try:
+                self._steps[path] = read_checkpoint(path)['global_step']
+            except (OSError, ValueError):
+                self._steps[path] = None
+        return None if path.is_symlink() else self._steps[path]
+
+
+def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
+    """Writes a checkpoint that :func:`read_checkpoint` can verify, to the disk and not its cache.
+
+    Raises:
+        OSError: There is no room, or no permission.
+    """
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    content = buffer.getbuffer()
+    content[-2:] = DIGEST_SIZE.to_bytes(2, 'little')  # where zip files tell the comment's length
+    path.unlink(missing_ok=True)
+    with path.open('xb') as file:
+        file.write(content)
+        file.write(hashlib.sha256(content).hexdigest().encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What :func:`write_checkpoint` wrote, on the CPU.
+
+    Raises:
+        OSError: There is no such file, or no permission.
+        ValueError: It is damaged, or of something else.
+    """
+    content = path.read_bytes()
+    digest = hashlib.sha256(memoryview(content)[:-DIGEST_SIZE]).hexdigest()
+    if digest.encode() != content[-DIGEST_SIZE:]:
+        raise ValueError('damaged, or no checkpoint of experiments.train: its checksum is wrong')
+    try:
+        checkpoint = torch.load(io.BytesIO(content), weights_only=True, map_location='cpu')
+    except Exception as error:  # what unpickling may raise
+        raise ValueError(str(error)) from error
+    if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
+        raise ValueError("no checkpoint of experiments.train: it has no 'state_dict'")
+    return checkpoint
+
+
+def newest_good(path: Path) -> Path:
+    """The checkpoint to resume from, or the one before it if ``last.ckpt`` is damaged or missing.
+
+    Raises:
+        OSError: There is no such file, or no permission.
+        ValueError: It is damaged or has weights alone, and so has the one before it, if any.
+    """
+    try:
+        _check_resumable(path)
+    except (OSError, ValueError) as error:
+        previous = path.with_name(PREVIOUS)
+        if path.name != LAST or not previous.exists():
+            raise
+        _check_resumable(previous)
+        _say(f'{path} cannot be read ({error}); resuming from {previous}')
+        return previous
+    return path
+
+
+def _check_resumable(path: Path) -> None:
+    missing = TRAINING_STATE - read_checkpoint(path).keys()
+    if missing:
+        raise ValueError(f"nothing to resume: it has no '{min(missing)}'")
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@rank_zero_only
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

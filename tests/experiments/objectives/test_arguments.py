@@ -1,0 +1,47 @@
+"""What the objectives are given: each argument that is refused is named."""
+
+import math
+
+import pytest
+
+from experiments.objectives import Classification, DocumentClassification, LanguageModelling
+from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier
+from graphattn.sources import PatternSource
+
+ENCODER = {'num_tokens': 10, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 1}
+
+
+def encoder():
+    return Encoder(PatternSource('Full'), **ENCODER)
+
+
+OBJECTIVES = {
+    Classification: lambda: SequenceClassifier(encoder(), 3),
+    DocumentClassification: lambda: SequenceClassifier(encoder(), 3),
+    LanguageModelling: lambda: MaskedLanguageModel(encoder()),
+}
+objectives = pytest.mark.parametrize('objective', OBJECTIVES, ids=lambda kind: kind.__name__)
+
+
+@objectives
+@pytest.mark.parametrize('name, value', [
+    ('lr', 0.), ('lr', math.nan), ('lr', '0.1'), ('lr', None), ('weight_decay', -1.),
+    ('weight_decay', math.inf), ('warmup', 1.5), ('warmup', math.nan), ('warmup', True),
+    ('decay', 'linar'), ('mask_weight', math.nan), ('mask_lr', 0.), ('mask_lr', 0.1)])
+def test_a_bad_value_is_named(objective, name, value):
+    with pytest.raises((TypeError, ValueError), match=f"'{name}' (must|needs)"):
+        objective(OBJECTIVES[objective](), **{name: value})
+
+
+@pytest.mark.parametrize('objective', [Classification, DocumentClassification])
+@pytest.mark.parametrize('value', [-0.1, math.nan, '0.1'])
+def test_a_bad_density_weight_is_named(objective, value):
+    with pytest.raises((TypeError, ValueError), match="'density_weight' must"):
+        objective(OBJECTIVES[objective](), density_weight=value)
+
+
+@objectives
+@pytest.mark.parametrize('model', [None, 'model'])
+def test_a_bad_model_is_named(objective, model):
+    with pytest.raises(TypeError, match="'model' must be"):
+        objective(model)

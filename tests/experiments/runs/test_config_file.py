@@ -1,0 +1,20 @@
+import pytest
+
+from experiments.runs.config_file import MAX_VALUES, read_yaml
+
+
+def test_aliases_are_read():
+    assert read_yaml('a: &a {x: 1.5e-3}\nb: [*a, *a]') == {
+        'a': {'x': 1.5e-3}, 'b': [{'x': 1.5e-3}] * 2}
+
+
+DOUBLED = ''.join(f'k{i}: &k{i} [*k{i - 1}, *k{i - 1}]\n' for i in range(1, 18))
+MERGED = ''.join(f'k{i}: &k{i} {{<<: [*k{i - 1}, *k{i - 1}]}}\n' for i in range(1, 40))
+
+
+@pytest.mark.parametrize('text', [
+    'k0: &k0 [1]\n' + DOUBLED, 'k0: &k0 {x: 1}\n' + MERGED, '&a [*a]',
+    f'a: &a [{"1, " * 1000}]\nb: [{"*a, " * (MAX_VALUES // 1000)}]'])
+def test_aliases_do_not_multiply(text):
+    with pytest.raises(ValueError, match='config must be of at most 100,000 values'):
+        read_yaml(text)
