@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 TIMES = 'GRAPHATTN_FUZZ_TIMES'  # the variable that makes a run longer
 
@@ -14,4 +14,5 @@ def cases(number: int) -> settings:
     ``python -m tests.fuzz``."""
     return settings(
         max_examples=number * int(os.environ.get(TIMES, 1)), derandomize=TIMES not in os.environ,
-        deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck))
+        deadline=None, database=None, print_blob=True,
+        phases=set(Phase) - {Phase.explain}, suppress_health_check=list(HealthCheck))
