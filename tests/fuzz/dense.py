@@ -52,7 +52,8 @@ class Dense(NamedTuple):
     def magnitudes(self, dtype: type, is_exact: bool) -> Arrays:
         """The same formulas on absolute numbers, added where the others are subtracted: each
         operation of a result rounds off no more than one eps of its magnitude. An eps of a logit,
-        and of its distance to the highest, is that share of its weight.
+        and of its distance to the highest, is that share of its weight; a weight below the
+        smallest number may be 0.
         """
         logit = self.logit(dtype)
         below = np.minimum(self.below(logit), 750.)  # exp(-750) is 0
@@ -66,17 +67,19 @@ class Dense(NamedTuple):
             size = (absolute.query @ absolute.key.swapaxes(1, 2) * self.scale * absolute.gate
                     + bias) * self.mask
             uncertain = uncertain + 2 * size.max(axis=2, keepdims=True, initial=0)
-        weight = np.where(logit == -np.inf, 0., weight) * uncertain
-        return absolute._results(weight, np.add, growth=uncertain)
+        finfo = np.finfo(dtype)
+        return absolute._results(self.mask * weight, np.add,
+                                 self.mask * (weight * uncertain + finfo.tiny / finfo.eps))
 
-    def _results(self, alpha: np.ndarray, minus: np.ufunc, growth: np.ndarray | float = 1.
+    def _results(self, alpha: np.ndarray, minus: np.ufunc, magnitude: np.ndarray | None = None
                  ) -> Arrays:
-        weight = alpha * self.kept
         # The limit exists for the weights themselves, whatever their magnitude.
-        results = self._hops(weight, weight / growth, minus)
+        contraction, alpha = alpha * self.kept, alpha if magnitude is None else magnitude
+        weight = alpha * self.kept
+        results = self._hops(weight, contraction, minus)
         grad_alpha = results.pop('grad_weight') * self.kept
         along = np.sum(alpha * grad_alpha, axis=2, keepdims=True)
-        grad_logit = np.where(alpha == 0, 0., alpha * minus(grad_alpha, along))
+        grad_logit = alpha * minus(grad_alpha, along)
         grad_dot = grad_logit * self.gate * self.scale
         dot = self.query @ self.key.swapaxes(1, 2) * self.scale
         return {**results, 'weight': weight, 'query': grad_dot @ self.key,

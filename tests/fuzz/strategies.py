@@ -82,9 +82,10 @@ _RECTANGLES = st.tuples(_SHORT, _SHORT) | st.tuples(st.integers(1, 3), _LONG) | 
 _SQUARES = (_SHORT | st.integers(10, 70)).map(lambda n: (n, n))
 
 
-def graph_cases(*, square: bool = False) -> st.SearchStrategy[GraphCase]:
+def graph_cases(*, square: bool = False, small: bool = False) -> st.SearchStrategy[GraphCase]:
+    sizes = _SHORT.map(lambda n: (n, n)) if small else _SQUARES if square else _RECTANGLES
     return st.builds(
-        GraphCase, sizes=st.lists(_SQUARES if square else _RECTANGLES, max_size=4).map(tuple),
+        GraphCase, sizes=st.lists(sizes, max_size=4).map(tuple),
         density=st.sampled_from([1., 0.7, 0.4, 0.1, 0.]), idle=st.sampled_from([0., 0.2]),
         seed=SEEDS)
 
@@ -97,7 +98,7 @@ class Teleport:
     """Of each hop."""
 
     shape: str  # 'number', 'each hop', or a Tensor '[]', '[heads]', '[tokens, heads]', '[hops, ...'
-    ends: str  # which are exactly 0 or 1: 'none', 'zeros', 'ones' or 'both'
+    ends: str  # what most of them are: 'none' of 0 or 1, 'low', exactly 'zeros', 'ones', or 'both'
 
     def draw(self, hops: int | float, num_tokens: int, heads: int, dtype: torch.dtype,
              generator: torch.Generator) -> float | tuple[float, ...] | Tensor:
@@ -107,7 +108,7 @@ class Teleport:
                  '[hops, tokens, heads]': (hops, num_tokens, heads)}[self.shape]
         inside = 0.05 + 0.9 * torch.rand(shape, generator=generator)
         end = torch.randint(2, shape, generator=generator).float()
-        end = {'zeros': 0 * end, 'ones': 0 * end + 1}.get(self.ends, end)
+        end = {'low': 0 * end + 0.02, 'zeros': 0 * end, 'ones': 0 * end + 1}.get(self.ends, end)
         share = {'none': 0.}.get(self.ends, 0.6)
         teleport = torch.where(torch.rand(shape, generator=generator) < share, end, inside)
         teleport = teleport.to(dtype)
@@ -212,11 +213,12 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
 
 
 @st.composite
-def attention_cases(draw: st.DrawFn, *, square: bool = False, **fields: st.SearchStrategy
+def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None = None, *,
+                    widths: st.SearchStrategy[int] = WIDTHS, **fields: st.SearchStrategy
                     ) -> AttentionCase:
     """Of moderate numbers, one hop, contiguous and plain, unless ``fields`` say otherwise."""
-    graph = draw(graph_cases(square=square))
-    channels, value_channels = draw(WIDTHS), draw(WIDTHS)
+    graph = draw(graph_cases() if graphs is None else graphs)
+    channels, value_channels = draw(widths), draw(widths)
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
     return AttentionCase(
         graph, heads=draw(st.integers(1, max(1, min(9, MOST_PRODUCTS // max(work, 1))))),

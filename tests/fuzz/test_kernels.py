@@ -51,7 +51,8 @@ def declared(backend: str) -> kernels.Backend:
 
 
 def attend(case: AttentionCase, backend: str, *, graph: BipartiteGraph | None = None,
-           drawn: dict | None = None, dropout_p: float = 0.) -> Results:
+           drawn: dict | None = None, cotangent: Tensor | None = None, dropout_p: float = 0.
+           ) -> Results:
     """Output, perhaps weights, and the gradients of all that is a Tensor."""
     graph = case.graph.build() if graph is None else graph
     drawn = {name: x.detach().requires_grad_() if isinstance(x, Tensor) else x
@@ -61,8 +62,9 @@ def attend(case: AttentionCase, backend: str, *, graph: BipartiteGraph | None = 
                          return_attention_weights=case.wants_weights, backend=backend)
     outputs = dict(zip(('out', 'weight'), out if case.wants_weights else (out,)))
     leaves = {name: x for name, x in drawn.items() if isinstance(x, Tensor)}
-    grads = torch.autograd.grad([x for x in outputs.values() if x.requires_grad], [*leaves.values()],
-                                [case.cotangent(x) for x in outputs.values() if x.requires_grad],
+    cotangents = [case.cotangent(x) for x in outputs.values()]
+    cotangents = cotangents if cotangent is None else [cotangent, *cotangents[1:]]
+    grads = torch.autograd.grad([*outputs.values()], [*leaves.values()], cotangents,
                                 allow_unused=True)
     return {**{name: x.detach() for name, x in outputs.items()},
             **{name: torch.zeros_like(leaves[name]) if grad is None else grad
@@ -214,14 +216,14 @@ SEVERAL = {'hops': st.integers(1, 6), **MODERATE}
 
 @every_backend_with_hops
 @cases(20)
-@given(case=attention_cases(square=True, teleport=teleports(ends=('none',)), **SEVERAL))
+@given(case=attention_cases(graph_cases(square=True), teleport=teleports(ends=('none',)), **SEVERAL))
 def test_hops(backend, case):
     check(case, backend)
 
 
 @every_backend_with_hops
 @cases(15)
-@given(case=attention_cases(square=True, teleport=teleports(ends=('zeros', 'ones', 'both')),
+@given(case=attention_cases(graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')),
                             **SEVERAL))
 def test_teleport_at_its_ends(backend, case):
     check(case, backend)
@@ -230,8 +232,175 @@ def test_teleport_at_its_ends(backend, case):
 @every_backend_with_hops
 @cases(15)
 @given(case=attention_cases(
-    square=True, hops=st.just(math.inf), teleport=teleports(
-        ends=('none', 'ones'), shapes=('number', '[]', '[heads]', '[tokens, heads]')),
+    graph_cases(square=True), hops=st.just(math.inf), teleport=teleports(
+        ends=('none', 'low', 'ones'), shapes=('number', '[]', '[heads]', '[tokens, heads]')),
     **MODERATE))
 def test_all_hops(backend, case):
     check(case, backend)
+
+
+# Far apart ###########################################################################
+
+
+@every_backend
+@cases(10)
+@given(case=attention_cases(
+           graph_cases(small=True), widths=st.integers(1, 5), bias=st.sampled_from([None, 'moderate']),
+           gate=st.booleans(), heads_differ=st.booleans(), wants_weights=st.booleans()),
+       num_nodes=st.integers(2**16 - 2, 2**16 + 3), side=st.sampled_from(['queries', 'keys', 'both']))
+def test_nodes_far_apart(backend, case, num_nodes, side):
+    """The nodes of a small graph among as many idle ones as two bytes can just number."""
+    case = case.within(declared(backend))
+    if backend in DENSE and side == 'both':
+        side = 'keys'  # all pairs would be 4 GiB
+    graph, drawn = case.graph.build(), case.draw()
+    num_queries, query_at = far_apart(graph.num_queries, num_nodes, side != 'keys', case.seed)
+    num_keys, key_at = far_apart(graph.num_keys, num_nodes, side != 'queries', case.seed + 1)
+    far = BipartiteGraph.from_edge_index(torch.stack([key_at[graph.key], query_at[graph.query]]),
+                                         num_queries, num_keys)
+    rows = {'query': (num_queries, query_at), 'key': (num_keys, key_at),
+            'value': (num_keys, key_at), 'out': (num_queries, query_at)}
+    placed = {name: put(x, *rows[name]) if name in rows else x for name, x in drawn.items()}
+    cotangent = put(case.cotangent(drawn['value'].new_empty(
+        graph.num_queries, *drawn['value'].shape[1:])), *rows['out'])
+    actual = attend(case, backend, graph=far, drawn=placed, cotangent=cotangent)
+    for name, (num_rows, at) in rows.items():
+        is_idle = torch.ones(num_rows, dtype=torch.bool).index_fill(0, at, False)
+        assert not actual[name][is_idle].any(), name
+        actual[name] = actual[name][at]
+    assert_within(actual, *expect(case, graph, drawn))
+
+
+DENSE = ('reference', 'sdpa')
+
+
+def far_apart(num_here: int, num_nodes: int, is_far: bool, seed: int) -> tuple[int, Tensor]:
+    """How many nodes there are, and which of them are those of the graph: the last is one."""
+    if not is_far or num_here == 0:
+        return num_here, torch.arange(num_here)
+    others = np.random.default_rng(seed).choice(num_nodes - 1, num_here - 1, replace=False)
+    return num_nodes, torch.from_numpy(np.sort(np.append(others, num_nodes - 1)))
+
+
+def put(x: Tensor, num_rows: int, at: Tensor) -> Tensor:
+    return x.new_zeros(num_rows, *x.shape[1:]).index_put((at,), x)
+
+
+# What is not a number ################################################################
+
+
+@every_backend
+@cases(20)
+@given(case=attention_cases(
+           bias=st.just('moderate'), gate=st.booleans(), heads_differ=st.just(True),
+           hops=st.integers(1, 3)),
+       poisoned=st.sampled_from(['query', 'key', 'value', 'edge_bias']),
+       poison=st.sampled_from([math.nan, math.inf, -math.inf]), where=SEEDS)
+def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
+    backend_says = declared(backend)
+    case = case.within(backend_says)
+    graph = case.graph.build()
+    if not (graph.is_square and backend_says.forms_weights):
+        case = replace(case, hops=1)
+    drawn = case.draw()
+    if drawn[poisoned].size(0) == 0:
+        return
+    place, head = where % drawn[poisoned].size(0), where % case.heads
+    drawn[poisoned][place, head] = poison
+    actual, spared = attend(case, backend, graph=graph, drawn=drawn), {}
+    reached = reach(graph, poisoned, place, everywhere=backend_says.spreads_nan or case.hops > 1)
+    for name, x in actual.items():
+        keeps = torch.ones_like(x, dtype=torch.bool)
+        keeps[reached[name], head] = False
+        spared[name] = keeps
+    expected, bound = expect(case, graph, {**drawn, poisoned: drawn[poisoned].nan_to_num(0., 0., 0.)})
+    for name in bound:
+        bound[name][~spared[name]] = torch.inf
+    assert_within(actual, expected, bound)
+    if math.isnan(poison) and case.hops == 1:
+        assert actual['out'][attending(graph, poisoned, place), head].isnan().all()
+
+
+def attending(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
+    """Which queries read what is poisoned, bool ``[num_queries]``."""
+    if poisoned == 'query':
+        reads = torch.arange(graph.num_edges)[graph.query == place]
+    elif poisoned == 'edge_bias':
+        reads = torch.tensor([place])
+    else:
+        reads = torch.arange(graph.num_edges)[graph.key == place]
+    return torch.zeros(graph.num_queries, dtype=torch.bool).index_fill(0, graph.query[reads], True)
+
+
+def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) -> dict[str, Tensor]:
+    """Which rows of each result may be poisoned: those of the queries that read it and of what
+    they attend to, or those of the whole block."""
+    queries = attending(graph, poisoned, place)
+    if everywhere:
+        block = (graph.blocks.of_queries() if poisoned == 'query' else graph.blocks.of_keys())[place] \
+            if poisoned != 'edge_bias' else graph.blocks.of_queries()[graph.query[place]]
+        queries, keys = graph.blocks.of_queries() == block, graph.blocks.of_keys() == block
+    else:
+        keys = torch.zeros(graph.num_keys, dtype=torch.bool)
+        keys[graph.key[queries[graph.query]]] = True
+    if poisoned == 'query':
+        queries[place] = True
+    elif poisoned != 'edge_bias':
+        keys[place] = True
+    edges = queries[graph.query]
+    return {'out': queries, 'query': queries, 'key': keys, 'value': keys, 'edge_bias': edges,
+            'edge_gate': edges}
+
+
+# Dropout #############################################################################
+
+
+@every_backend
+@cases(20)
+@given(case=attention_cases(
+           graph_cases(square=True, small=True), widths=st.integers(1, 9), bias=st.sampled_from([None, 'moderate']),
+           gate=st.booleans(), heads_differ=st.booleans(), hops=st.integers(1, 3)),
+       dropout_p=st.sampled_from([0.1, 0.5, 0.9]))
+def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
+    """It is read off the output for values that tell the keys apart, and then is that of the output
+    and of all gradients, for any values."""
+    says = declared(backend)
+    case = replace(case.within(says), hops=case.hops if says.forms_weights else 1)
+    graph, drawn = case.graph.build(), case.draw()
+    kept = kept_edges(case, backend, graph, drawn, dropout_p)
+    if case.hops > 1:
+        drawn['teleport'] = 0.25
+    torch.manual_seed(case.seed)
+    actual = attend(case, backend, graph=graph, drawn=drawn, dropout_p=dropout_p)
+    assert_within(actual, *expect(case, graph, drawn, kept / (1 - dropout_p)))
+
+
+def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: dict,
+               dropout_p: float) -> Tensor:
+    """Which weights dropout keeps, ``[num_edges, heads]`` of 0 and 1."""
+    one_hot = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).expand(-1, case.heads, -1)
+    hops = {} if case.hops == 1 else {'hops': case.hops, 'teleport': (0., *[1.] * (case.hops - 1))}
+    # As the pass that is looked at: some backends have another one where no gradient is taken.
+    drawn = {name: x.detach().requires_grad_() for name, x in drawn.items()}
+    torch.manual_seed(case.seed)
+    out = edge_attention(graph=graph, **{**drawn, 'value': one_hot}, **hops, dropout_p=dropout_p,
+                         backend=backend)
+    return (out.detach()[graph.query, :, graph.key] != 0).double()
+
+
+@every_backend
+@cases(10)
+@given(dropout_p=st.floats(0.01, 0.99), heads=st.integers(1, 4), seed=SEEDS,
+       dtype=DTYPES)
+def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):
+    """Kept weights are independent: alone, and in pairs of neighbours and of heads, they are as
+    many as the binomial law allows with a probability of all but 1e-12."""
+    skip_if_missing(backend)
+    case = AttentionCase(GraphCase(((40, 40),), 1., 0., seed), heads, dtype=dtype, seed=seed)
+    graph, drawn = case.graph.build(), case.draw()
+    kept = kept_edges(case, backend, graph, drawn, dropout_p).view(40, 40, heads)
+    pairs = [kept[:, ::2] * kept[:, 1::2], kept[::2] * kept[1::2]]
+    pairs += [kept[..., 0] * kept[..., 1]] if heads > 1 else []
+    for both, share in [(kept, 1 - dropout_p), *((pair, (1 - dropout_p) ** 2) for pair in pairs)]:
+        law = binom(both.numel(), share)
+        assert law.cdf(both.sum()) > 1e-12 and law.sf(both.sum() - 1) > 1e-12
