@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.kernels import Backend
+from graphattn.samplers import FactorModel
 
 # Vector registers, tiles of a row, and what is left of them.
 WIDTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255,
@@ -82,11 +83,13 @@ _RECTANGLES = st.tuples(_SHORT, _SHORT) | st.tuples(st.integers(1, 3), _LONG) | 
 _SQUARES = (_SHORT | st.integers(10, 70)).map(lambda n: (n, n))
 
 
-def graph_cases(*, square: bool = False, small: bool = False) -> st.SearchStrategy[GraphCase]:
+def graph_cases(*, square: bool = False, small: bool = False,
+                densities: tuple[float, ...] = (1., 0.7, 0.4, 0.1, 0.)
+                ) -> st.SearchStrategy[GraphCase]:
     sizes = _SHORT.map(lambda n: (n, n)) if small else _SQUARES if square else _RECTANGLES
     return st.builds(
         GraphCase, sizes=st.lists(sizes, max_size=4).map(tuple),
-        density=st.sampled_from([1., 0.7, 0.4, 0.1, 0.]), idle=st.sampled_from([0., 0.2]),
+        density=st.sampled_from(densities), idle=st.sampled_from([0., 0.2]),
         seed=SEEDS)
 
 
@@ -135,11 +138,16 @@ class AttentionCase:
     bias: str | None = None  # 'moderate', 'high', 'mixed', 'some -inf' or 'all -inf'
     gate: bool = False
     heads_differ: bool = False  # in their bias and gate
+    terms_learn: bool = True  # bias and gate, that is
     hops: int | float = 1
     teleport: Teleport | None = None
     layout: str = 'contiguous'
     wants_weights: bool = False
     seed: int = 0
+
+    @property
+    def scale(self) -> float | None:
+        return 0.25 if self.exact else None
 
     def within(self, backend: Backend) -> AttentionCase:
         """Without what a backend says that it does not take."""
@@ -206,7 +214,8 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
         view = room[tuple(slice(1, None, 2) for _ in tensor.shape)]
         return view.copy_(tensor)
     if layout == 'offset':
-        return tensor.new_full((tensor.numel() + 1,), torch.nan)[1:].view(tensor.shape).copy_(tensor)
+        room = tensor.new_full((tensor.numel() + 1,), torch.nan)
+        return room[1:].view(tensor.shape).copy_(tensor)
     if layout == 'same for all heads' and tensor.dim() > 1:
         return tensor[:, :1].expand(tensor.shape)
     return tensor.contiguous()
@@ -214,14 +223,14 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
 
 @st.composite
 def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None = None, *,
-                    widths: st.SearchStrategy[int] = WIDTHS, **fields: st.SearchStrategy
-                    ) -> AttentionCase:
+                    widths: st.SearchStrategy[int] = WIDTHS, most_heads: int = 9,
+                    **fields: st.SearchStrategy) -> AttentionCase:
     """Of moderate numbers, one hop, contiguous and plain, unless ``fields`` say otherwise."""
     graph = draw(graph_cases() if graphs is None else graphs)
     channels, value_channels = draw(widths), draw(widths)
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
     return AttentionCase(
-        graph, heads=draw(st.integers(1, max(1, min(9, MOST_PRODUCTS // max(work, 1))))),
+        graph, heads=draw(st.integers(1, max(1, min(most_heads, MOST_PRODUCTS // max(work, 1))))),
         channels=channels, value_channels=value_channels, dtype=draw(DTYPES),
         **{name: draw(field) for name, field in fields.items()}, seed=draw(SEEDS))
 
@@ -230,3 +239,93 @@ def teleports(*, ends: tuple[str, ...], shapes: tuple[str, ...] = (
         'number', 'each hop', '[]', '[heads]', '[tokens, heads]', '[hops, tokens, heads]')
         ) -> st.SearchStrategy[Teleport]:
     return st.builds(Teleport, shape=st.sampled_from(shapes), ends=st.sampled_from(ends))
+
+
+# Random graphs #######################################################################
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A :class:`FactorModel` whose factors lie many powers of two apart, and cancel.
+
+    Its probabilities, which are those of the factors without the powers, are known exactly.
+    """
+
+    sizes: tuple[tuple[int, int], ...]  # queries and keys of each block of a head
+    heads: int
+    query_powers: tuple[int, ...]  # of each cluster
+    key_powers: tuple[int, ...]
+    highest: float  # of all probabilities, without exploration
+    zeros: float  # share of the entries of all factors
+    exploration: float
+    dtype: torch.dtype
+    copies: int
+    seed: int
+
+    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one copy, without the powers, float64; head after head."""
+        generator = torch.Generator().manual_seed(self.seed)
+        nodes = [self.heads, sum(n for n, _ in self.sizes), sum(m for _, m in self.sizes)]
+        k = len(self.key_powers)
+        query, mixing, key = (
+            (0.05 + 0.95 * torch.rand(shape, generator=generator)).double()
+            * (torch.rand(shape, generator=generator) >= self.zeros)
+            for shape in ((nodes[0], nodes[1], k), (nodes[0], k, k), (nodes[0], nodes[2], k)))
+        prob = query @ mixing @ key.transpose(1, 2)
+        mixing *= self.highest / max(prob.flatten().tolist(), default=1.) if prob.any() else 1.
+        return query, mixing.to(self.dtype).double(), key
+
+    def probability(self) -> Tensor:
+        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, block after block."""
+        query, mixing, key = self.factors()
+        prob = query @ mixing @ key.transpose(1, 2) + self.exploration
+        pairs = [prob.new_empty(0)]
+        for head in prob:
+            row = column = 0
+            for n, m in self.sizes:
+                pairs.append(head[row:row + n, column:column + m].flatten())
+                row, column = row + n, column + m
+        return torch.cat(pairs)
+
+    def model(self) -> FactorModel:
+        """All copies side by side, as blocks of their own."""
+        query, mixing, key = self.factors()
+        at_query, at_key = (torch.tensor(powers, dtype=torch.double)
+                            for powers in (self.query_powers, self.key_powers))
+        query, key = query * at_query.exp2(), key * at_key.exp2()
+        # In two steps, for one alone may exceed the largest number.
+        mixing = mixing * (-at_query)[:, None].exp2() * (-at_key).exp2()
+        ptrs = [torch.tensor([0, *self.heads * self.copies * lengths]).cumsum(0) for lengths in (
+            [n for n, _ in self.sizes], [m for _, m in self.sizes])]
+        query, key = (x.repeat(1, self.copies, 1).flatten(0, 1) for x in (query, key))
+        return FactorModel(*(x.to(self.dtype) for x in (query, mixing, key)), query_ptr=ptrs[0],
+                           key_ptr=ptrs[1], exploration=self.exploration)
+
+    def counts(self, graph: BipartiteGraph) -> Tensor:
+        """How many of the copies have each pair, in the order of :meth:`probability`."""
+        block = graph.blocks.of_queries()[graph.query]
+        row, column = graph.query - graph.query_ptr[block], graph.key - graph.key_ptr[block]
+        num_keys = torch.tensor([m for _, m in self.sizes] * self.heads, dtype=torch.long)
+        pairs = torch.tensor([n * m for n, m in self.sizes] * self.heads, dtype=torch.long)
+        num_blocks = max(len(self.sizes), 1)
+        head = block // (num_blocks * self.copies)
+        of_copy = head * num_blocks + block % num_blocks
+        first = pairs.cumsum(0) - pairs
+        pair = first[of_copy] + row * num_keys[of_copy] + column
+        return torch.bincount(pair, minlength=int(pairs.sum()))
+
+
+@st.composite
+def model_cases(draw: st.DrawFn, *, copies: int, highest: tuple[float, ...]) -> ModelCase:
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    together = {torch.float32: 110, torch.float64: 1010}[dtype]  # mixing cancels both
+    clusters, most = draw(st.integers(1, 6)), draw(st.sampled_from([0, together // 2, together]))
+    query_powers, key_powers = (
+        st.tuples(*[st.sampled_from([-most, most, 0]) | st.integers(-most, most)] * clusters)
+        for most in (together - most, most))
+    return ModelCase(
+        draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=3)
+             .map(tuple)),
+        draw(st.integers(1, 3)), draw(query_powers), draw(key_powers), draw(st.sampled_from(highest)),
+        draw(st.sampled_from([0., 0.4])), draw(st.sampled_from([0., 0.01])), dtype, copies,
+        draw(SEEDS))

@@ -26,7 +26,6 @@ from tests.fuzz.strategies import (
     DTYPES,
     LAYOUTS,
     SEEDS,
-    WIDTHS,
     AttentionCase,
     GraphCase,
     attention_cases,
@@ -50,18 +49,16 @@ def declared(backend: str) -> kernels.Backend:
     return kernels.load('gather' if backend == 'auto' else skip_if_missing(backend))
 
 
-def attend(case: AttentionCase, backend: str, *, graph: BipartiteGraph | None = None,
-           drawn: dict | None = None, cotangent: Tensor | None = None, dropout_p: float = 0.
-           ) -> Results:
-    """Output, perhaps weights, and the gradients of all that is a Tensor."""
-    graph = case.graph.build() if graph is None else graph
-    drawn = {name: x.detach().requires_grad_() if isinstance(x, Tensor) else x
-             for name, x in (case.draw() if drawn is None else drawn).items()}
-    scale = 0.25 if case.exact else None
-    out = edge_attention(graph=graph, **drawn, hops=case.hops, scale=scale, dropout_p=dropout_p,
+def attend(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: dict, *,
+           cotangent: Tensor | None = None, dropout_p: float = 0.) -> Results:
+    """Output, perhaps weights, and the gradients of all that takes one."""
+    drawn = {name: x.detach().requires_grad_(case.terms_learn or not name.startswith('edge'))
+             if isinstance(x, Tensor) else x for name, x in drawn.items()}
+    out = edge_attention(graph=graph, **drawn, hops=case.hops, scale=case.scale, dropout_p=dropout_p,
                          return_attention_weights=case.wants_weights, backend=backend)
     outputs = dict(zip(('out', 'weight'), out if case.wants_weights else (out,)))
-    leaves = {name: x for name, x in drawn.items() if isinstance(x, Tensor)}
+    leaves = {name: x for name, x in drawn.items()
+              if isinstance(x, Tensor) and x.requires_grad}
     cotangents = [case.cotangent(x) for x in outputs.values()]
     cotangents = cotangents if cotangent is None else [cotangent, *cotangents[1:]]
     grads = torch.autograd.grad([*outputs.values()], [*leaves.values()], cotangents,
@@ -83,7 +80,7 @@ def dense(case: AttentionCase, graph: BipartiteGraph, drawn: dict,
     teleport = spread(case, drawn, graph.num_queries)
     return Dense(
         query, key, value, bias, gate, graph.to_mask().numpy(),
-        0.25 if case.exact else 1 / math.sqrt(case.channels),
+        case.scale or 1 / math.sqrt(case.channels),
         None if teleport is None else teleport.numpy()[..., None], case.hops == math.inf,
         kept if isinstance(kept, float) else on_pairs(graph, kept),
         heads_first(case.cotangent(drawn['value'].new_empty(
@@ -162,7 +159,7 @@ def largest(drawn: dict) -> float:
 
 
 def assert_within(actual: Results, expected: Results, bound: Results) -> None:
-    assert actual.keys() == expected.keys()
+    assert actual.keys() <= expected.keys()
     for name, x in actual.items():
         assert x.shape == expected[name].shape, name
         is_off = ~((x.double() - expected[name]).abs() <= bound[name]) & (bound[name] < torch.inf)
@@ -176,9 +173,14 @@ def assert_within(actual: Results, expected: Results, bound: Results) -> None:
 def check(case: AttentionCase, backend: str) -> None:
     case = case.within(declared(backend))
     graph, drawn = case.graph.build(), case.draw()
-    actual = attend(case, backend, graph=graph, drawn=drawn)
+    actual = attend(case, backend, graph, drawn)
     assert {x.dtype for x in actual.values()} == {case.dtype}
-    assert_within(actual, *expect(case, graph, drawn))
+    expected, bound = expect(case, graph, drawn)
+    assert_within(actual, expected, bound)
+    with torch.no_grad():  # where others may be faster
+        evaluated = edge_attention(graph=graph, **drawn, hops=case.hops, scale=case.scale,
+                                   backend=backend)
+    assert_within({'out': evaluated}, expected, bound)
 
 
 # One hop #############################################################################
@@ -188,7 +190,7 @@ MODERATE = {
     'exact': st.booleans(), 'magnitude': st.sampled_from([1., 8.]),
     'bias': st.sampled_from([None, 'moderate', 'some -inf', 'all -inf']), 'gate': st.booleans(),
     'heads_differ': st.booleans(), 'layout': st.sampled_from(LAYOUTS),
-    'wants_weights': st.booleans()}
+    'terms_learn': st.booleans(), 'wants_weights': st.booleans()}
 
 
 @every_backend
@@ -199,11 +201,11 @@ def test_attention(backend, case):
 
 
 @every_backend
-@cases(20)
+@cases(40)
 @given(case=attention_cases(
-    exact=st.just(True), magnitude=st.sampled_from([2. ** -14, 1., 2. ** 6, 2. ** 12]),
-    bias=st.sampled_from([None, 'high', 'mixed']), gate=st.booleans(), heads_differ=st.booleans(),
-    wants_weights=st.booleans()))
+    exact=st.just(True), magnitude=st.sampled_from([1., 2. ** -14, 2. ** 12]),
+    bias=st.sampled_from(['high', 'mixed', None]), gate=st.booleans(), heads_differ=st.booleans(),
+    terms_learn=st.booleans(), wants_weights=st.booleans()))
 def test_extreme_logits(backend, case):
     check(case, backend)
 
@@ -216,15 +218,16 @@ SEVERAL = {'hops': st.integers(1, 6), **MODERATE}
 
 @every_backend_with_hops
 @cases(20)
-@given(case=attention_cases(graph_cases(square=True), teleport=teleports(ends=('none',)), **SEVERAL))
+@given(case=attention_cases(
+    graph_cases(square=True), teleport=teleports(ends=('none',)), **SEVERAL))
 def test_hops(backend, case):
     check(case, backend)
 
 
 @every_backend_with_hops
 @cases(15)
-@given(case=attention_cases(graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')),
-                            **SEVERAL))
+@given(case=attention_cases(
+    graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')), **SEVERAL))
 def test_teleport_at_its_ends(backend, case):
     check(case, backend)
 
@@ -242,17 +245,19 @@ def test_all_hops(backend, case):
 # Far apart ###########################################################################
 
 
-@every_backend
-@cases(10)
+@pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'reference'])
+@cases(8)
 @given(case=attention_cases(
-           graph_cases(small=True), widths=st.integers(1, 5), bias=st.sampled_from([None, 'moderate']),
+           graph_cases(small=True), widths=st.integers(1, 5), most_heads=2,
+           bias=st.sampled_from([None, 'moderate']),
            gate=st.booleans(), heads_differ=st.booleans(), wants_weights=st.booleans()),
-       num_nodes=st.integers(2**16 - 2, 2**16 + 3), side=st.sampled_from(['queries', 'keys', 'both']))
+       num_nodes=st.integers(2**16 - 2, 2**16 + 3),
+       side=st.sampled_from(['queries', 'keys', 'both']))
 def test_nodes_far_apart(backend, case, num_nodes, side):
     """The nodes of a small graph among as many idle ones as two bytes can just number."""
     case = case.within(declared(backend))
-    if backend in DENSE and side == 'both':
-        side = 'keys'  # all pairs would be 4 GiB
+    if backend == 'sdpa' and side == 'both':
+        side = 'keys'  # a mask of all pairs would be 4 GiB
     graph, drawn = case.graph.build(), case.draw()
     num_queries, query_at = far_apart(graph.num_queries, num_nodes, side != 'keys', case.seed)
     num_keys, key_at = far_apart(graph.num_keys, num_nodes, side != 'queries', case.seed + 1)
@@ -263,15 +268,12 @@ def test_nodes_far_apart(backend, case, num_nodes, side):
     placed = {name: put(x, *rows[name]) if name in rows else x for name, x in drawn.items()}
     cotangent = put(case.cotangent(drawn['value'].new_empty(
         graph.num_queries, *drawn['value'].shape[1:])), *rows['out'])
-    actual = attend(case, backend, graph=far, drawn=placed, cotangent=cotangent)
+    actual = attend(case, backend, far, placed, cotangent=cotangent)
     for name, (num_rows, at) in rows.items():
         is_idle = torch.ones(num_rows, dtype=torch.bool).index_fill(0, at, False)
         assert not actual[name][is_idle].any(), name
         actual[name] = actual[name][at]
     assert_within(actual, *expect(case, graph, drawn))
-
-
-DENSE = ('reference', 'sdpa')
 
 
 def far_apart(num_here: int, num_nodes: int, is_far: bool, seed: int) -> tuple[int, Tensor]:
@@ -290,58 +292,53 @@ def put(x: Tensor, num_rows: int, at: Tensor) -> Tensor:
 
 
 @every_backend
-@cases(20)
+@cases(40)
 @given(case=attention_cases(
-           bias=st.just('moderate'), gate=st.booleans(), heads_differ=st.just(True),
-           hops=st.integers(1, 3)),
+           graph_cases(square=True, small=True, densities=(0.9, 0.7, 0.4)),
+           widths=st.integers(1, 9), bias=st.just('moderate'), gate=st.booleans(),
+           heads_differ=st.just(True), terms_learn=st.booleans(),
+           hops=st.sampled_from([1, 1, 2, 3])),
        poisoned=st.sampled_from(['query', 'key', 'value', 'edge_bias']),
        poison=st.sampled_from([math.nan, math.inf, -math.inf]), where=SEEDS)
 def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
-    backend_says = declared(backend)
-    case = case.within(backend_says)
+    says = declared(backend)
+    case = case.within(says)
     graph = case.graph.build()
-    if not (graph.is_square and backend_says.forms_weights):
-        case = replace(case, hops=1)
+    case = case if says.forms_weights else replace(case, hops=1)
     drawn = case.draw()
     if drawn[poisoned].size(0) == 0:
         return
     place, head = where % drawn[poisoned].size(0), where % case.heads
     drawn[poisoned][place, head] = poison
-    actual, spared = attend(case, backend, graph=graph, drawn=drawn), {}
-    reached = reach(graph, poisoned, place, everywhere=backend_says.spreads_nan or case.hops > 1)
-    for name, x in actual.items():
-        keeps = torch.ones_like(x, dtype=torch.bool)
-        keeps[reached[name], head] = False
-        spared[name] = keeps
-    expected, bound = expect(case, graph, {**drawn, poisoned: drawn[poisoned].nan_to_num(0., 0., 0.)})
-    for name in bound:
-        bound[name][~spared[name]] = torch.inf
+    actual = attend(case, backend, graph, drawn)
+    harmless = {**drawn, poisoned: drawn[poisoned].nan_to_num(0., 0., 0.)}
+    expected, bound = expect(case, graph, harmless)
+    reached = reach(graph, poisoned, place, everywhere=says.spreads_nan or case.hops > 1)
+    for name in actual:
+        in_head = (reached[name], head) if bound[name].dim() > 1 else (reached[name],)
+        bound[name][in_head] = torch.inf
     assert_within(actual, expected, bound)
     if math.isnan(poison) and case.hops == 1:
-        assert actual['out'][attending(graph, poisoned, place), head].isnan().all()
+        readers = graph.query[edges_that_read(graph, poisoned, place)]
+        assert actual['out'][readers, head].isnan().all()
 
 
-def attending(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
-    """Which queries read what is poisoned, bool ``[num_queries]``."""
-    if poisoned == 'query':
-        reads = torch.arange(graph.num_edges)[graph.query == place]
-    elif poisoned == 'edge_bias':
-        reads = torch.tensor([place])
-    else:
-        reads = torch.arange(graph.num_edges)[graph.key == place]
-    return torch.zeros(graph.num_queries, dtype=torch.bool).index_fill(0, graph.query[reads], True)
+def edges_that_read(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
+    """Which edges read what is poisoned, bool ``[num_edges]``."""
+    return {'query': graph.query, 'edge_bias': torch.arange(graph.num_edges)}.get(
+        poisoned, graph.key) == place
 
 
 def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) -> dict[str, Tensor]:
     """Which rows of each result may be poisoned: those of the queries that read it and of what
     they attend to, or those of the whole block."""
-    queries = attending(graph, poisoned, place)
+    queries, keys = (torch.zeros(n, dtype=torch.bool) for n in (graph.num_queries, graph.num_keys))
+    queries[graph.query[edges_that_read(graph, poisoned, place)]] = True
     if everywhere:
-        block = (graph.blocks.of_queries() if poisoned == 'query' else graph.blocks.of_keys())[place] \
-            if poisoned != 'edge_bias' else graph.blocks.of_queries()[graph.query[place]]
-        queries, keys = graph.blocks.of_queries() == block, graph.blocks.of_keys() == block
+        blocks = graph.blocks.of_queries()
+        node = graph.query[place] if poisoned == 'edge_bias' else place  # the graph is square
+        queries = keys = blocks == blocks[node]
     else:
-        keys = torch.zeros(graph.num_keys, dtype=torch.bool)
         keys[graph.key[queries[graph.query]]] = True
     if poisoned == 'query':
         queries[place] = True
@@ -358,8 +355,9 @@ def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) ->
 @every_backend
 @cases(20)
 @given(case=attention_cases(
-           graph_cases(square=True, small=True), widths=st.integers(1, 9), bias=st.sampled_from([None, 'moderate']),
-           gate=st.booleans(), heads_differ=st.booleans(), hops=st.integers(1, 3)),
+           graph_cases(square=True, small=True), widths=st.integers(1, 9),
+           bias=st.sampled_from([None, 'moderate']), gate=st.booleans(),
+           heads_differ=st.booleans(), hops=st.integers(1, 3)),
        dropout_p=st.sampled_from([0.1, 0.5, 0.9]))
 def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
     """It is read off the output for values that tell the keys apart, and then is that of the output
@@ -371,7 +369,7 @@ def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
     if case.hops > 1:
         drawn['teleport'] = 0.25
     torch.manual_seed(case.seed)
-    actual = attend(case, backend, graph=graph, drawn=drawn, dropout_p=dropout_p)
+    actual = attend(case, backend, graph, drawn, dropout_p=dropout_p)
     assert_within(actual, *expect(case, graph, drawn, kept / (1 - dropout_p)))
 
 

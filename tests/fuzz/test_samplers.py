@@ -1,0 +1,58 @@
+"""Every way of every sampler against the law that it promises, for factors of any magnitude."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from tests.fuzz.budget import cases
+from tests.fuzz.strategies import SEEDS, model_cases
+from tests.samplers.test_contract import LAWS, WAYS, Way, highest_bound
+
+every_sampler = pytest.mark.parametrize('sample', WAYS.values(), ids=WAYS)
+HIGHEST = (0.9, 0.3, 0.02)
+ERROR = 1e-12  # the probability with which a case of a faultless sampler fails
+
+
+@every_sampler
+@cases(15)
+@given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS)
+def test_pairs_are_as_frequent_as_promised(sample, case, seed):
+    """Counts of each pair are binomial; bounds are exact and share one probability of error."""
+    model = case.model()
+    assume(sample.method != 'thin' or highest_bound(model) < 1)
+    graph = sample(model, generator=torch.Generator().manual_seed(seed)).validate()
+    prob, counts = LAWS[sample.sampler](case.probability()).numpy(), case.counts(graph).numpy()
+    # Factors and their products are rounded to the dtype.
+    room = prob * (64 * torch.finfo(case.dtype).eps)
+    alone = ERROR / max(2 * len(prob), 1)
+    too_few = binom.cdf(counts, case.copies, (prob - room).clip(0, 1)) < alone
+    too_many = binom.sf(counts - 1, case.copies, (prob + room).clip(0, 1)) < alone
+    assert not (too_few | too_many).any(), (
+        f'{counts[too_few | too_many]} of {case.copies} for {prob[too_few | too_many]}')
+
+
+@every_sampler
+@cases(5)
+@given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS, threads=st.integers(2, 4))
+def test_a_seed_is_one_graph_for_any_number_of_threads(sample, case, seed, threads):
+    model = case.model()
+    assume(sample.method != 'thin' or highest_bound(model) < 1)
+    graphs, before = [], torch.get_num_threads()
+    try:
+        for number in (1, threads):
+            torch.set_num_threads(number)
+            graphs.append(sample(model, generator=torch.Generator().manual_seed(seed)))
+    finally:
+        torch.set_num_threads(before)
+    assert graphs[0] == graphs[1]
+
+
+@pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
+@cases(10)
+@given(case=model_cases(copies=500, highest=(5., 1.5)), seed=SEEDS)
+def test_rates_above_one(sample: Way, case, seed):
+    test_pairs_are_as_frequent_as_promised.hypothesis.inner_test(sample, case, seed)
