@@ -26,6 +26,7 @@ from tests.fuzz.strategies import (
     DTYPES,
     LAYOUTS,
     SEEDS,
+    Arguments,
     AttentionCase,
     GraphCase,
     attention_cases,
@@ -49,13 +50,14 @@ def declared(backend: str) -> kernels.Backend:
     return kernels.load('gather' if backend == 'auto' else skip_if_missing(backend))
 
 
-def attend(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: dict, *,
+def attend(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: Arguments, *,
            cotangent: Tensor | None = None, dropout_p: float = 0.) -> Results:
     """Output, perhaps weights, and the gradients of all that takes one."""
     drawn = {name: x.detach().requires_grad_(case.terms_learn or not name.startswith('edge'))
              if isinstance(x, Tensor) else x for name, x in drawn.items()}
-    out = edge_attention(graph=graph, **drawn, hops=case.hops, scale=case.scale, dropout_p=dropout_p,
-                         return_attention_weights=case.wants_weights, backend=backend)
+    out = edge_attention(graph=graph, **drawn, hops=case.hops, scale=case.scale,
+                         dropout_p=dropout_p, return_attention_weights=case.wants_weights,
+                         backend=backend)
     outputs = dict(zip(('out', 'weight'), out if case.wants_weights else (out,)))
     leaves = {name: x for name, x in drawn.items()
               if isinstance(x, Tensor) and x.requires_grad}
@@ -71,7 +73,7 @@ def attend(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: dict
 # The oracle ##########################################################################
 
 
-def dense(case: AttentionCase, graph: BipartiteGraph, drawn: dict,
+def dense(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments,
           kept: Tensor | float = 1.) -> Dense:
     query, key, value = (heads_first(drawn[name]) for name in NODES)
     shape, ones = (graph.num_edges, case.heads), torch.ones(graph.num_edges)
@@ -89,7 +91,7 @@ def dense(case: AttentionCase, graph: BipartiteGraph, drawn: dict,
         if case.wants_weights else np.zeros((1, 1, 1)))
 
 
-def spread(case: AttentionCase, drawn: dict, num_tokens: int) -> Tensor | None:
+def spread(case: AttentionCase, drawn: Arguments, num_tokens: int) -> Tensor | None:
     """The teleport of each hop, float64 ``[hops, heads, num_tokens]``."""
     teleport = drawn.get('teleport', None if case.hops == 1 else 0.)
     if teleport is None:
@@ -116,7 +118,8 @@ def on_pairs(graph: BipartiteGraph, edge_values: Tensor) -> np.ndarray:
     return pairs
 
 
-def as_drawn(case: AttentionCase, graph: BipartiteGraph, drawn: dict, results: Arrays) -> Results:
+def as_drawn(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments, results: Arrays
+             ) -> Results:
     """In the shapes of what they are gradients of."""
     found = {}
     for name, x in results.items():
@@ -135,7 +138,7 @@ def as_drawn(case: AttentionCase, graph: BipartiteGraph, drawn: dict, results: A
     return found
 
 
-def expect(case: AttentionCase, graph: BipartiteGraph, drawn: dict,
+def expect(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments,
            kept: Tensor | float = 1.) -> tuple[Results, Results]:
     """What the results are, and how far each may be off."""
     oracle, finfo = dense(case, graph, drawn, kept), torch.finfo(accumulation(case.dtype))
@@ -153,7 +156,7 @@ def expect(case: AttentionCase, graph: BipartiteGraph, drawn: dict,
     return expected, bound
 
 
-def largest(drawn: dict) -> float:
+def largest(drawn: Arguments) -> float:
     return max([float(drawn[name].abs().max()) for name in NODES if drawn[name].numel()],
                default=0.)
 
@@ -373,7 +376,7 @@ def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
     assert_within(actual, *expect(case, graph, drawn, kept / (1 - dropout_p)))
 
 
-def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: dict,
+def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: Arguments,
                dropout_p: float) -> Tensor:
     """Which weights dropout keeps, ``[num_edges, heads]`` of 0 and 1."""
     one_hot = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).expand(-1, case.heads, -1)
