@@ -12,25 +12,26 @@ HERE = Path(__file__).parent
 BLOB = re.compile(r"@reproduce_failure\('[^']*', b'([^']*)'\)")
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    handle = getattr(item.obj, 'hypothesis', None)
+    """Counts how often hypothesis calls the test."""
+    handle, count = getattr(item.obj, 'hypothesis', None), 0
     if handle is None:
-        return
-    inner, count = handle.inner_test, 0
+        return (yield)
+    test = handle.inner_test
 
-    @wraps(inner)
+    @wraps(test)
     def counted(*args, **kwargs):
         nonlocal count
         count += 1
-        return inner(*args, **kwargs)
-
-    def finish():
-        handle.inner_test = inner
-        item.user_properties.append(('cases', count))
+        return test(*args, **kwargs)
 
     handle.inner_test = counted
-    item.addfinalizer(finish)
+    try:
+        return (yield)
+    finally:
+        handle.inner_test = test
+        item.user_properties.append(('cases', count))
 
 
 def pytest_terminal_summary(terminalreporter):
