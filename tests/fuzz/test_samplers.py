@@ -28,7 +28,7 @@ def served(sample: Way, case: ModelCase) -> FactorModel:
 
 
 @every_sampler
-@cases(15)
+@cases(25)
 @given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS)
 def test_pairs_are_as_frequent_as_promised(sample, case, seed):
     """Counts of each pair are binomial; bounds are exact and share one probability of error."""
@@ -40,8 +40,9 @@ def test_pairs_are_as_frequent_as_promised(sample, case, seed):
     alone = ERROR / max(2 * len(prob), 1)
     too_few = binom.cdf(counts, case.copies, (prob - room).clip(0, 1)) < alone
     too_many = binom.sf(counts - 1, case.copies, (prob + room).clip(0, 1)) < alone
-    assert not (too_few | too_many).any(), (
-        f'{counts[too_few | too_many]} of {case.copies} for {prob[too_few | too_many]}')
+    is_off = too_few | too_many
+    if is_off.any():
+        raise AssertionError(f'{counts[is_off]} of {case.copies} for {prob[is_off]}')
 
 
 @every_sampler
