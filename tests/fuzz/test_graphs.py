@@ -35,7 +35,7 @@ def edge_index(pairs: Pairs) -> torch.Tensor:
     return torch.tensor(sorted(pairs), dtype=torch.long).reshape(-1, 2).t().flip(0)
 
 
-@cases(60)
+@cases(25)
 @given(case=graph_cases())
 def test_edges_in_any_order_are_a_set(case):
     graph, pairs = case.build().validate(), pairs_of_case(case)
@@ -55,7 +55,7 @@ def test_edges_in_any_order_are_a_set(case):
     assert graph.key[perm.long()].tolist() == sorted(graph.key.tolist())
 
 
-@cases(60)
+@cases(25)
 @given(case=graph_cases(), seed=SEEDS, density=st.sampled_from([0., 0.3, 1.]))
 def test_set_algebra(case, seed, density):
     other = replace(case, seed=seed, density=density)
@@ -68,7 +68,7 @@ def test_set_algebra(case, seed, density):
     assert (ours == theirs) == (a == b)
 
 
-@cases(40)
+@cases(20)
 @given(case=graph_cases(square=True))
 def test_self_loops(case):
     pairs, loops = pairs_of_case(case), {(i, i) for i in range(case.num_queries)}
@@ -77,7 +77,7 @@ def test_self_loops(case):
     assert pairs_of(graph.without_self_loops().validate()) == pairs - loops
 
 
-@cases(40)
+@cases(20)
 @given(case=graph_cases())
 def test_transposed(case):
     graph = case.build()
@@ -87,7 +87,7 @@ def test_transposed(case):
     assert turned.transpose() == graph
 
 
-@cases(40)
+@cases(20)
 @given(parts=st.lists(graph_cases(), min_size=1, max_size=4))
 def test_batches(parts):
     graph, expected, sizes = BipartiteGraph.batch([case.build() for case in parts]), set(), []
@@ -101,7 +101,7 @@ def test_batches(parts):
     assert list(zip(graph.query_ptr.diff().tolist(), graph.key_ptr.diff().tolist())) == sizes
 
 
-@cases(60)
+@cases(25)
 @given(case=graph_cases())
 def test_conversions_there_and_back(case):
     pairs = pairs_of_case(case)
@@ -125,7 +125,7 @@ def test_conversions_there_and_back(case):
     assert all(each == graph for each in back)
 
 
-@cases(30)
+@cases(15)
 @given(case=graph_cases(square=True, small=True))
 def test_networkx_tokens(case):
     n, pairs = case.num_queries, pairs_of_case(case)
@@ -140,7 +140,7 @@ def test_networkx_tokens(case):
         (key, query) for query, key in pairs}
 
 
-@cases(40)
+@cases(20)
 @given(case=graph_cases(), has_prob=st.booleans(), is_used=st.booleans(), seed=SEEDS)
 def test_copies_are_equal_and_usable(case, has_prob, is_used, seed):
     graph = case.build()
@@ -159,7 +159,7 @@ def test_copies_are_equal_and_usable(case, has_prob, is_used, seed):
         assert other.transpose() == graph.transpose()
 
 
-@cases(40)
+@cases(20)
 @given(case=graph_cases(), seed=SEEDS)
 def test_values_follow_their_edges(case, seed):
     """``edge_prob`` and the permutation that is returned, for edges in any order."""

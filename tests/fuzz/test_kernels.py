@@ -197,14 +197,14 @@ MODERATE = {
 
 
 @every_backend
-@cases(40)
+@cases(20)
 @given(case=attention_cases(**MODERATE))
 def test_attention(backend, case):
     check(case, backend)
 
 
 @every_backend
-@cases(40)
+@cases(20)
 @given(case=attention_cases(
     exact=st.just(True), magnitude=st.sampled_from([1., 2. ** -14, 2. ** 12]),
     bias=st.sampled_from(['high', 'mixed', None]), gate=st.booleans(), heads_differ=st.booleans(),
@@ -220,7 +220,7 @@ SEVERAL = {'hops': st.integers(1, 6), **MODERATE}
 
 
 @every_backend_with_hops
-@cases(20)
+@cases(10)
 @given(case=attention_cases(
     graph_cases(square=True), teleport=teleports(ends=('none',)), **SEVERAL))
 def test_hops(backend, case):
@@ -228,7 +228,7 @@ def test_hops(backend, case):
 
 
 @every_backend_with_hops
-@cases(15)
+@cases(8)
 @given(case=attention_cases(
     graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')), **SEVERAL))
 def test_teleport_at_its_ends(backend, case):
@@ -236,7 +236,7 @@ def test_teleport_at_its_ends(backend, case):
 
 
 @every_backend_with_hops
-@cases(15)
+@cases(8)
 @given(case=attention_cases(
     graph_cases(square=True), hops=st.just(math.inf), teleport=teleports(
         ends=('none', 'low', 'ones'), shapes=('number', '[]', '[heads]', '[tokens, heads]')),
@@ -249,7 +249,7 @@ def test_all_hops(backend, case):
 
 
 @pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'reference'])
-@cases(12)
+@cases(8)
 @given(case=attention_cases(
            graph_cases(small=True), widths=st.integers(1, 5), most_heads=2,
            bias=st.sampled_from([None, 'moderate']),
@@ -295,7 +295,7 @@ def put(x: Tensor, num_rows: int, at: Tensor) -> Tensor:
 
 
 @every_backend
-@cases(40)
+@cases(20)
 @given(case=attention_cases(
            graph_cases(square=True, small=True, densities=(0.9, 0.7, 0.4)),
            widths=st.integers(1, 9), bias=st.just('moderate'), gate=st.booleans(),
@@ -356,7 +356,7 @@ def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) ->
 
 
 @every_backend
-@cases(20)
+@cases(10)
 @given(case=attention_cases(
            graph_cases(square=True, small=True), widths=st.integers(1, 9),
            bias=st.sampled_from([None, 'moderate']), gate=st.booleans(),
@@ -390,7 +390,7 @@ def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: 
 
 
 @every_backend
-@cases(10)
+@cases(6)
 @given(dropout_p=st.floats(0.01, 0.99), heads=st.integers(1, 4), seed=SEEDS,
        dtype=DTYPES)
 def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):

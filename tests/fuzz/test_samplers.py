@@ -28,7 +28,7 @@ def served(sample: Way, case: ModelCase) -> FactorModel:
 
 
 @every_sampler
-@cases(25)
+@cases(12)
 @given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS)
 def test_pairs_are_as_frequent_as_promised(sample, case, seed):
     """Counts of each pair are binomial; bounds are exact and share one probability of error."""
@@ -46,7 +46,7 @@ def test_pairs_are_as_frequent_as_promised(sample, case, seed):
 
 
 @every_sampler
-@cases(5)
+@cases(3)
 @given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS, threads=st.integers(2, 4))
 def test_a_seed_is_one_graph_for_any_number_of_threads(sample, case, seed, threads):
     model = served(sample, case)
@@ -62,7 +62,7 @@ def test_a_seed_is_one_graph_for_any_number_of_threads(sample, case, seed, threa
 
 @pytest.mark.parametrize('sample', [way for way in WAYS.values() if way.sampler == 'sample_fastrg'],
                          ids=str)
-@cases(10)
+@cases(6)
 @given(case=model_cases(copies=500, highest=(5., 1.5)), seed=SEEDS)
 def test_rates_above_one(sample: Way, case, seed):
     test_pairs_are_as_frequent_as_promised.hypothesis.inner_test(sample, case, seed)
