@@ -228,7 +228,7 @@ def test_hops(backend, case):
 
 
 @every_backend_with_hops
-@cases(8)
+@cases(15)
 @given(case=attention_cases(
     graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')), **SEVERAL))
 def test_teleport_at_its_ends(backend, case):
@@ -295,7 +295,7 @@ def put(x: Tensor, num_rows: int, at: Tensor) -> Tensor:
 
 
 @every_backend
-@cases(20)
+@cases(40)
 @given(case=attention_cases(
            graph_cases(square=True, small=True, densities=(0.9, 0.7, 0.4)),
            widths=st.integers(1, 9), bias=st.just('moderate'), gate=st.booleans(),
