@@ -2,5 +2,6 @@
 
     python -m tests.fuzz --minutes 30
 
-A failure is reduced to its smallest case and printed with the seed that finds it again.
+What a case consists of is in :mod:`strategies`; what attention must be, in :mod:`dense`. A failure
+is reduced to its smallest case, and printed with the command that runs it again.
 """

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz.budget import TIMES
+from tests.fuzz.budget import CASE, TIMES
+
+FOLDER = Path(__file__).parent
 
 
 def main() -> None:
@@ -19,19 +21,34 @@ def main() -> None:
     parser.add_argument('--times', type=int, default=20,
                         help='cases of a round, in multiples of those of a test run')
     parser.add_argument('--only', default='', help='tests whose names match, as of pytest -k')
+    parser.add_argument('--test', help='the one test that --case is for')
+    parser.add_argument('--case', help='runs this case alone, which an earlier failure printed')
     options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
-    seed = options.seed
+    if (options.test is None) != (options.case is None):
+        parser.error('--test and --case go together')
+    if options.case:
+        sys.exit(run([options.test], {CASE: options.case}))
+    fuzz(options.minutes, options.seed, options.times, options.only)
+
+
+def fuzz(minutes: float, seed: int, times: int, only: str) -> None:
+    start, first = time.monotonic(), seed
     while True:
-        command = [sys.executable, '-m', 'pytest', '-q', '-n', '2', str(Path(__file__).parent),
-                   f'--hypothesis-seed={seed}', '-k', options.only]
-        print(f'round of seed {seed}', flush=True)
-        if subprocess.run(command, env={**os.environ, TIMES: str(options.times)}).returncode:
-            sys.exit(f'seed {seed} fails; again: python -m tests.fuzz --minutes 0 --seed {seed} '
-                     f'--times {options.times}')
-        if time.monotonic() > end:
+        print(f'round {seed - first + 1}, seed {seed}, '
+              f'{(time.monotonic() - start) / 60:.1f} of {minutes:g} minutes', flush=True)
+        if run(['-n', '2', str(FOLDER), f'--hypothesis-seed={seed}', '-k', only],
+               {TIMES: str(times)}):
+            again = f'--seed {seed} --times {times}' + (f" --only '{only}'" if only else '')
+            sys.exit(f'seed {seed} fails; its cases are above, the whole round again: '
+                     f'python -m tests.fuzz --minutes 0 {again}')
+        if time.monotonic() - start > 60 * minutes:
             return
         seed += 1
+
+
+def run(arguments: list[str], variables: dict[str, str]) -> int:
+    command = [sys.executable, '-m', 'pytest', '-q', '--tb=short', *arguments]
+    return subprocess.run(command, env={**os.environ, **variables}).returncode
 
 
 if __name__ == '__main__':
