@@ -30,7 +30,8 @@ from experiments.objectives import Training
 from experiments.runs.checkpoints import LAST, DurableCheckpoints, newest_good, read_checkpoint
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import bound_aliases
-from experiments.runs.run_folder import RunFolder, SaveConfig, check_folder
+from experiments.runs.run_folder import RunFolder, SaveConfig
+from graphattn._files import check_folder
 
 
 class StepSeeds(Callback):
@@ -93,7 +94,7 @@ class TrainCLI(LightningCLI):
         options = self.config[self.config.subcommand]
         _check_seed(options.seed_everything)
         options.ckpt_path = _checkpoint(self.config.subcommand, options.ckpt_path)
-        check_folder(Path(options.trainer.default_root_dir))
+        check_folder('trainer.default_root_dir', Path(options.trainer.default_root_dir))
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init[self.subcommand].trainer

@@ -106,15 +106,29 @@ def read_yaml(path: Path) -> Any:
 
     text = read_text(path, most=LARGEST_CONFIG)
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _size(node, {}) > MOST_NODES:
-            raise ValueError(f'more than {MOST_NODES:,} entries when its aliases are written out')
-        return loader.construct_document(node)
+        check_aliases(text)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f'{path}: not a config in YAML ({error})') from error
+
+
+def check_aliases(text: str) -> None:
+    """Checks that a YAML text is not much longer than it looks.
+
+    Raises:
+        ValueError: It has more than ``MOST_NODES`` entries when its aliases are written out, or it
+            is nested too deep.
+        yaml.YAMLError: It is no YAML.
+    """
+    import yaml
+
+    try:
+        node = yaml.compose(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+        size = 0 if node is None else _size(node, {})
+    except RecursionError as error:
+        raise ValueError('nested thousands of levels deep') from error
+    if size > MOST_NODES:
+        raise ValueError(f'more than {MOST_NODES:,} entries when its aliases are written out')
 
 
 def _size(node: Node, known: dict[Node, float]) -> float:

@@ -14,7 +14,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
     """Runs a command; what users got wrong ends it with one line and status 2, not a traceback."""
     try:
         command()
-    except (OSError, TypeError, ValueError) as error:
+    except (ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError) as error:
         print(f'error: {in_short(error)}', file=sys.stderr)
         sys.exit(2)
 

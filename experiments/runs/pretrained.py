@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from experiments.runs.checkpoints import read_checkpoint
-from experiments.runs.config_file import read_yaml
+from graphattn._reading import read_yaml
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
 
@@ -104,7 +104,7 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     parser.add_argument('--model', type=nn.Module)
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
-        config = read_yaml(config_path.read_text())['model']['init_args']['model']
+        config = read_yaml(config_path)['model']['init_args']['model']
         model = parser.instantiate(parser.parse_object({'model': config})).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})

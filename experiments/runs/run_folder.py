@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 
@@ -22,23 +21,6 @@ import graphattn
 from experiments.runs.figures import training_curves
 from experiments.runs.lost_edges import heads_without_edges
 from graphattn._files import write_whole
-
-ROOM = 2**16  # bytes: less than any run leaves
-
-
-def check_folder(folder: Path) -> None:
-    """Refuses a folder that a run could not be left in; before the run, and without making it.
-
-    Raises:
-        ValueError: It is a file, there is no permission, or no room.
-    """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    try:
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(bytes(ROOM))
-    except OSError as error:
-        raise ValueError(f"'trainer.default_root_dir' cannot be written to: {folder} "
-                         f"({error.strerror})") from error
 
 
 class SaveConfig(SaveConfigCallback):

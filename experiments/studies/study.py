@@ -16,10 +16,9 @@ from matplotlib.figure import Figure
 from experiments import train
 from experiments.objectives import Training
 from experiments.runs.checkpoints import LAST, read_checkpoint
-from experiments.runs.config_file import read_yaml
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
-from graphattn._reading import read_json
+from graphattn._reading import read_json, read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
 CONFIGS = Path(__file__).parent / 'configs'
@@ -103,7 +102,7 @@ def summary(run: Path) -> dict:
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     """What a run left, its data, and a trainer that tests as its own did."""
-    config = read_yaml((run / 'config.yaml').read_text())
+    config = read_yaml(run / 'config.yaml')
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument('--model', type=Training)
     parser.add_argument('--data', type=L.LightningDataModule)

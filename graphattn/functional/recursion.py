@@ -118,6 +118,8 @@ def _most_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, valu
 
 
 _HOPS_OF_TRIAL = 1_000
+
+
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
     """Whether diffusion is plain attention."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
