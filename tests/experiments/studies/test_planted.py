@@ -11,14 +11,10 @@ from graphattn.patterns import Mask, load_masks
 MASK = Mask(DiagonalLayout(12), '0010010000')
 
 
-@pytest.fixture(scope='module')
-def out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('studies')
-    planted.main('smoke', folder)
-    return folder / 'smoke'
-
-
+@pytest.mark.slow
 def test_the_table_says_what_the_masks_hold(out):
+    planted.main('smoke', out)
+    out = out / 'smoke'
     table = pd.read_csv(out / 'planted' / 'table.csv')
     assert table['masks'].tolist() == 2 * [planted.LEARNED, planted.SETTLED, planted.RANDOM,
                                            planted.FULL]

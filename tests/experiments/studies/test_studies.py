@@ -18,15 +18,14 @@ from experiments.studies.study import Study
 from experiments.studies.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
 from graphattn.patterns import load_masks, parse, without_diagonal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('studies of pre-training')]
 
 
 @pytest.fixture(scope='module')
-def out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('studies')
+def studied(out):
     for study in (importance, diagonal, masks, two_hop):
-        study.main(scale='smoke', out=folder)
-    return folder
+        study.main(scale='smoke', out=out)
+    return out
 
 
 def table(out, study):
@@ -78,9 +77,9 @@ def test_head_without_contrast_does_not_outweigh_the_others():
     assert all(row['head 1'] == pytest.approx(1.) for row in rows.values())
 
 
-def test_importance_is_that_of_the_trained_masks(out):
-    rows = table(out, 'importance').set_index('pairs')
-    run = out / 'smoke/runs/soft-0'
+def test_importance_is_that_of_the_trained_masks(studied):
+    rows = table(studied, 'importance').set_index('pairs')
+    run = studied / 'smoke/runs/soft-0'
     probability = learned_probability(run)
     heads, size, _ = probability.shape
     assert rows['number'].sum() == size**2
@@ -98,8 +97,8 @@ def test_importance_is_that_of_the_trained_masks(out):
     assert probability.std() > 0.01  # it was learned: it starts at 1/2 within 0.001
 
 
-def test_diagonal_takes_away_exactly_one_nth(out):
-    rows = table(out, 'diagonal')
+def test_diagonal_takes_away_exactly_one_nth(studied):
+    rows = table(studied, 'diagonal')
     assert list(rows.columns) == [
         'attention', 'diagonal', 'sparsity, %', 'paper, sparsity', 'masked tokens, loss',
         'loss, spread', 'RTE', 'average', 'average, spread', 'paper, average']
@@ -112,9 +111,9 @@ def test_diagonal_takes_away_exactly_one_nth(out):
         assert sparsity[name, 'without'] - sparsity[name, 'with'] == pytest.approx(100 / 16)
 
 
-def test_diagonal_means_are_those_of_the_runs(out):
-    rows = table(out, 'diagonal').set_index(['attention', 'diagonal'])
-    runs = out / 'smoke/runs'
+def test_diagonal_means_are_those_of_the_runs(studied):
+    rows = table(studied, 'diagonal').set_index(['attention', 'diagonal'])
+    runs = studied / 'smoke/runs'
     losses = [json.loads((runs / f'full_no_diagonal-{seed}/summary.json').read_text())['mlm_loss']
               for seed in (0, 1)]
     assert losses[0] != losses[1]
@@ -126,8 +125,8 @@ def test_diagonal_means_are_those_of_the_runs(out):
     assert 0 <= row['RTE'] <= 100
 
 
-def test_dam_is_tuned_with_and_without_the_diagonal(out):
-    runs = out / 'smoke/runs'
+def test_dam_is_tuned_with_and_without_the_diagonal(studied):
+    runs = studied / 'smoke/runs'
     for change, has_diagonal in (('with', True), ('without', False)):
         tuned = runs / f'tuned-dam_s-1e-1-0-{change}_diagonal-RTE-0'
         heads = load_masks(runs / 'dam_s-1e-1-0' / 'masks.npz')
@@ -139,11 +138,11 @@ def test_dam_is_tuned_with_and_without_the_diagonal(out):
             assert torch.equal(mask[off_diagonal], head.build(16).to_mask()[off_diagonal])
 
 
-def test_masks_are_those_that_were_learned(out):
-    rows = table(out, 'masks').set_index('mask')
+def test_masks_are_those_that_were_learned(studied):
+    rows = table(studied, 'masks').set_index('mask')
     assert list(rows.index) == ['Star', 'DAM_u, 1e-4', 'DAM_u, 1e-1', 'DAM_s, 1e-4', 'DAM_s, 1e-1']
     for name in rows.index[1:]:
-        run = out / 'smoke/runs' / f'{name.replace("DAM", "dam").replace(", ", "-")}-0'
+        run = studied / 'smoke/runs' / f'{name.replace("DAM", "dam").replace(", ", "-")}-0'
         heads = load_masks(run / 'masks.npz')
         dense = torch.stack([mask.build(16).to_mask() for mask in heads]).float()
         assert rows.loc[name, 'sparsity, %'] == pytest.approx(100 * float(1 - dense.mean()))
@@ -155,27 +154,27 @@ def test_masks_are_those_that_were_learned(out):
     assert (star['diagonal, %'], star['neighbours, %'], star['paper, average']) == (100, 100, 78.9)
 
 
-def test_penalty_makes_masks_sparser(out):
-    sparsity = table(out, 'masks').set_index('mask')['sparsity, %']
+def test_penalty_makes_masks_sparser(studied):
+    sparsity = table(studied, 'masks').set_index('mask')['sparsity, %']
     for kind in ('u', 's'):
         assert sparsity[f'DAM_{kind}, 1e-1'] > sparsity[f'DAM_{kind}, 1e-4'] + 5
 
 
-def test_studies_share_their_runs(out, monkeypatch):
+def test_studies_share_their_runs(studied, monkeypatch):
     monkeypatch.setattr(train, 'main', lambda args: pytest.fail(f'trained again: {args}'))
-    before = table(out, 'masks')
-    masks.main(scale='smoke', out=out)
-    pd.testing.assert_frame_equal(table(out, 'masks'), before)
-    shared = [path.name for path in (out / 'smoke/runs').iterdir()]
+    before = table(studied, 'masks')
+    masks.main(scale='smoke', out=studied)
+    pd.testing.assert_frame_equal(table(studied, 'masks'), before)
+    shared = [path.name for path in (studied / 'smoke/runs').iterdir()]
     assert 'star-0' in shared and len(shared) == len(set(shared))
 
 
-def test_one_hop_of_one_layer_is_right_as_often_as_a_guess(out):
-    rows = table(out, 'two_hop').set_index(['layers', 'hops'])
+def test_one_hop_of_one_layer_is_right_as_often_as_a_guess(studied):
+    rows = table(studied, 'two_hop').set_index(['layers', 'hops'])
     assert list(rows.index) == [(1, 1), (1, 2), (1, 3), (1, 5), (2, 1)]
     assert rows.loc[(1, 1), 'mean'] == rows.loc[(1, 1), 'seed 0'] == rows.loc[(1, 1), 'chance']
     for layers, hops in rows.index:
-        run = out / 'smoke/runs' / f'two_hop-{layers}x{hops}-0'
+        run = studied / 'smoke/runs' / f'two_hop-{layers}x{hops}-0'
         encoder = yaml.safe_load((run / 'config.yaml').read_text())['model']['init_args']['model'][
             'init_args']['encoder']['init_args']
         assert (encoder['num_layers'], encoder['hops']) == (layers, hops)

@@ -11,12 +11,8 @@ from experiments.studies.document_runs import COUNT, DocumentRuns
 from experiments.studies.study import CONFIGS, Study, restored, summary
 from graphattn.patterns import get, parse
 
+pytestmark = pytest.mark.xdist_group('studies of diffusion')
 COLUMNS = {'accuracy, %': 'accuracy', 'macro F1, %': 'macro_f1'}
-
-
-@pytest.fixture(scope='module')
-def out(tmp_path_factory):
-    return tmp_path_factory.mktemp('studies')
 
 
 def table(study, out):

@@ -15,13 +15,8 @@ from experiments.studies.study import Study, summary
 from experiments.studies.text_runs import TextRuns
 from graphattn.patterns import load_masks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('studies of pruning')]
 HEADS, SIZE = 2, 16  # of the smoke configs
-
-
-@pytest.fixture(scope='module')
-def out(tmp_path_factory):
-    return tmp_path_factory.mktemp('studies')
 
 
 @pytest.fixture(scope='module')
