@@ -57,5 +57,4 @@ def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
     mixed = (1 - teleport) * message + teleport * start
     # A start that is not finite is kept out of what never returns to it. No other entry is masked:
     # the gradient of a teleport of 0 is not 0.
-    is_finite = start.detach().abs() < torch.inf
-    return torch.where((teleport == 0) & ~is_finite, message, mixed)
+    return torch.where(start.isfinite() | (teleport != 0), mixed, message)
