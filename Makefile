@@ -3,15 +3,22 @@ VENV ?= .venv
 pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 metadata = setup.cfg pyproject.toml constraints.txt
 
-.PHONY: train test fuzz
+.PHONY: train check test fuzz
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
 	$(VENV)/bin/python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
 
+# Loops are compiled before the tests, for its processes would each compile the same ones.
+check: $(VENV)/everything
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python -m graphattn.compile --float64
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m 'not slow'
+
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m graphattn.compile --float64
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 MINUTES ?= 10
 fuzz: $(VENV)/everything

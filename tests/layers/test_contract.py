@@ -219,18 +219,20 @@ def clean_dynamo():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('kind', ['attention', 'diffusion', 'encoder'])
-def test_compiled_modules_give_the_eager_numbers(kind, source, clean_dynamo):
-    module = MODULES[kind](source)
+@pytest.mark.parametrize('kind, name', [
+    *(('encoder', name) for name in SOURCES), ('diffusion', 'pattern'), ('diffusion', 'soft mask')])
+def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
+    torch.manual_seed(0)
+    module = MODULES[kind](SOURCES[name]())
     expected = [train(module), evaluate(module)]
     module.compile(backend='aot_eager')
     assert_same([train(module), evaluate(module)], expected)
     assert_same([train(module), evaluate(module)], expected)
 
 
-@pytest.mark.parametrize('kind', ['attention', 'diffusion', 'layer', 'encoder', 'shared source',
-                                  'tokens'])
-@pytest.mark.parametrize('name', ['pattern', 'pattern of each head'])
+@pytest.mark.parametrize('kind, name', [
+    ('encoder', 'pattern'), ('diffusion', 'pattern of each head'),
+    ('shared source', 'pattern of each head'), ('tokens', 'pattern of each head')])
 def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]())

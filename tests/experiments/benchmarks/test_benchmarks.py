@@ -1,8 +1,6 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
-import subprocess
-import sys
-from pathlib import Path
+from importlib import import_module
 
 import pandas as pd
 import pytest
@@ -10,21 +8,18 @@ import torch
 
 from experiments.benchmarks import length
 from experiments.benchmarks.layer import released_algorithm
-from experiments.benchmarks.measure import interleave, saved_bytes
+from experiments.benchmarks.measure import interleave, run_benchmark, saved_bytes
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource
 
-ROOT = Path(__file__).parents[3]
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'layer', 'length',
                                   'sampler', 'scaling'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
-    command = [sys.executable, '-m', f'experiments.benchmarks.{name}', '--quick',
-               '--out', str(tmp_path)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
+    main = import_module(f'experiments.benchmarks.{name}').main
+    run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
     assert (tmp_path / f'{name}.png').stat().st_size > 1000
 
