@@ -4,20 +4,28 @@ Complete graphs need no mask. Others get theirs chunk by chunk, so that no more 
 ``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
 is not finite reaches every query of its block, and a query every key's gradient. It takes no gates
 and forms no weights.
+
+torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
+the size of the logits. Above ``LARGEST_LOGIT``, which is 5e-4 of a weight in float32, weights are
+formed and kept instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms, everywhere
 
 PAIRS_PER_CHUNK = 2**24
+LARGEST_LOGIT = 2**12  # whose rounding may pass into gradients
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -45,9 +53,20 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, t
                    mask: Tensor | None = None) -> Tensor:
     """Every query to every key of its block, but for those that the mask takes away."""
     blocks = [x.unflatten(0, (num_blocks, -1)).transpose(1, 2) for x in (query, key, value)]
-    attended = F.scaled_dot_product_attention(*blocks, attn_mask=mask, dropout_p=terms.dropout_p,
-                                              scale=terms.scale)
+    may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
+    keeps_weights = may_round and _may_be_large(query, key, terms.scale)
+    with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
+        attended = F.scaled_dot_product_attention(
+            *blocks, attn_mask=mask, dropout_p=terms.dropout_p, scale=terms.scale)
     return attended.transpose(1, 2).flatten(0, 1)
+
+
+def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
+    """Whether a logit may be larger than ``LARGEST_LOGIT``, by the largest numbers in vectors."""
+    if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
+        return False
+    largest = [float(torch.linalg.vector_norm(x.detach(), torch.inf)) for x in (query, key)]
+    return query.size(-1) * largest[0] * largest[1] * abs(scale) > LARGEST_LOGIT
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:

@@ -16,6 +16,8 @@ from analysis.figures.densities import diffuser_parts
 from analysis.figures.picture import Picture, Row
 from graphattn.patterns import GlobalTokens, SlidingWindow, get
 
+pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+
 
 def rows_of(picture: Picture) -> dict[str, Row]:
     rows = {row.quantity: row for row in picture.rows}

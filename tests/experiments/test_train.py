@@ -18,6 +18,8 @@ from experiments import train
 from experiments.runs.checkpoints import LAST, PREVIOUS, write_checkpoint
 from experiments.runs.command import run_or_exit
 
+pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'config.yaml')
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'

@@ -94,7 +94,7 @@ def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_
         os.write(to_sender, order.encode())
         for turn in cycle((0, 1)):
             if end == math.inf and select([from_sender], [], [], 0)[0]:
-                end = time.monotonic() + 5
+                end = time.monotonic() + 60
             if time.monotonic() > end:
                 break
             if bytes_of(operation(turn)) != expected[turn]:

@@ -8,6 +8,7 @@ absolute numbers. So bounds follow from the dtype and the sizes of the sums of e
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph, kernels
 from graphattn.functional import edge_attention
+from graphattn.kernels.edge_math import highest_logit
 from tests.fuzz.budget import cases
 from tests.fuzz.dense import Arrays, Dense
 from tests.fuzz.strategies import (
@@ -178,12 +180,32 @@ def check(case: AttentionCase, backend: str) -> None:
     graph, drawn = case.graph.build(), case.draw()
     actual = attend(case, backend, graph, drawn)
     assert {x.dtype for x in actual.values()} == {case.dtype}
-    expected, bound = expect(case, graph, drawn)
-    assert_within(actual, expected, bound)
+    right = [expect(case, graph, drawn)]
+    if 'edge_bias' in drawn and backend in ('auto', 'sdpa'):
+        right.append(expect(case, graph, below_highest(graph, drawn)))
+    assert_within_one(actual, right)
     with torch.no_grad():  # where others may be faster
         evaluated = edge_attention(graph=graph, **drawn, hops=case.hops, scale=case.scale,
                                    backend=backend)
-    assert_within({'out': evaluated}, expected, bound)
+    assert_within_one({'out': evaluated}, right)
+
+
+def below_highest(graph: BipartiteGraph, drawn: Arguments) -> Arguments:
+    """With biases less the highest of their query, as dense attention takes them: of huge biases
+    that are equal less is rounded off."""
+    bias = drawn['edge_bias'].detach()
+    bias = bias.unsqueeze(1) if bias.dim() == 1 else bias
+    highest = highest_logit(bias, graph.query, graph.num_queries)
+    highest = highest.masked_fill(highest == -torch.inf, 0.)[graph.query]
+    return drawn | {'edge_bias': (bias - highest).view_as(drawn['edge_bias'])}
+
+
+def assert_within_one(actual: Results, right: list[tuple[Results, Results]]) -> None:
+    *others, last = right
+    for expected, bound in others:
+        with suppress(AssertionError):
+            return assert_within(actual, expected, bound)
+    assert_within(actual, *last)
 
 
 # One hop #############################################################################

@@ -782,9 +782,9 @@ def test_the_unchanged_call_is_accepted():
 
 @pytest.mark.parametrize('hops, time, error, match', [
     (-1, 1., ValueError, "'hops' must not be negative"),
-    (2, 0., ValueError, "'time' must be a positive number .got 0.0"),
-    (2, math.inf, ValueError, "'time' must be a positive number"),
-    (2, '1', ValueError, "'time' must be a positive number"),
+    (2, 0., ValueError, "'time' must be positive and finite .got 0.0"),
+    (2, math.inf, ValueError, "'time' must be positive and finite"),
+    (2, '1', TypeError, "'time' must be a number .got str"),
 ])
 def test_heat_teleport_refuses(hops, time, error, match):
     with pytest.raises(error, match=match):

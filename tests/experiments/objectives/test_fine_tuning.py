@@ -19,6 +19,8 @@ from experiments.objectives.fine_tuning import BEST, LAST, FineTuning, new_metri
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
 
+pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -22,6 +22,8 @@ from graphattn.patterns import Full, load_masks
 from graphattn.sources import LearnedMaskSource, PatternSource
 from tests.experiments.data.text.traceable import write_traceable
 
+pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'mlm.yaml')
 MODEL = '--model.init_args'
