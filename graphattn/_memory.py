@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+try:
+    import resource
+except ImportError:  # not on Windows, which grants no more than it has
+    resource = None
 
 _OF_TORCH = ("can't allocate memory", 'Storage size calculation overflowed')
 _CGROUP = Path('/sys/fs/cgroup')
@@ -21,6 +25,9 @@ def within_free_memory() -> Iterator[None]:
     Raises:
         MemoryError: One was refused.
     """
+    if resource is None:
+        yield
+        return
     free = free_bytes()
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [psutil.Process().memory_info().data + free, before, most]

@@ -410,23 +410,21 @@ FACTORS = FactorModel(torch.full((300, 2), 0.5), torch.full((2, 2), 0.5), torch.
 
 @pytest.mark.parametrize('make', MADE_OF_MANY_EDGES.values(), ids=MADE_OF_MANY_EDGES)
 def test_nothing_but_rows_stays_in_memory(make):
-    before = {id(each) for each in long_int64_tensors()}
-    graph = make()
-    assert graph.num_edges > 10_000
-    assert graph.key.dtype == graph.query.dtype == graph.edge_index.dtype == torch.int64
-    assert not [each.shape for each in long_int64_tensors() if id(each) not in before]
+    gc.freeze()  # so that what was there before is not looked at
+    try:
+        graph = make()
+        assert graph.num_edges > 10_000
+        assert graph.key.dtype == graph.query.dtype == graph.edge_index.dtype == torch.int64
+        gc.collect()
+        assert not [each.shape for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
+                    and each.dtype == torch.int64 and each.numel() > 10_000]
+    finally:
+        gc.unfreeze()
     parts = [*graph.csr, graph.query_ptr, graph.key_ptr]
     parts += [] if graph.edge_prob is None else [graph.edge_prob]
     assert graph.nbytes == sum(part.nbytes for part in parts)
     for part in parts:  # nor is a part a view of more
         assert part.untyped_storage().nbytes() == part.nbytes
-
-
-def long_int64_tensors() -> list[torch.Tensor]:
-    """Of this process, as long as the edges of a graph here."""
-    gc.collect()
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
-            and each.dtype == torch.int64 and each.numel() > 10_000]
 
 
 # Blocks ##############################################################################

@@ -42,7 +42,7 @@ def main(
         out: Where table and figure go.
     """
     if quick:
-        nodes, rounds = (256, 1024), 3
+        nodes, densities, rounds = (256,), (0.05, 0.35, 1.), 3
     rows = []
     for n, density in progress(product(nodes, densities), 'crossover'):
         rows += measure(n, density, heads, channels, rounds)
