@@ -308,7 +308,7 @@ def test_picture_holds_the_curves():
 @pytest.mark.parametrize('arguments, message', [
     (['--epsilon', '2'], "'epsilon' must be in (0, 1] (got 2.0)"),
     (['--steps', '0'], "'steps' must be at least 1 (got 0)"),
-    (['--n', '0'], "'graph' must have as many keys as queries"),
+    (['--n', '0'], "'n' must be at least 1"),
 ])
 def test_bad_input_is_one_line(arguments, message, error_line):
     assert message in error_line(main, arguments)

@@ -407,7 +407,7 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     (['--time_limit', '0'], "'time_limit' must be a positive"),
     (['--max_layers', '0'], "'max_layers' must be at least 1"),
     (['--hops', '0'], "'hops' must be at least 1"),
-    (['--clusters', '0'], "'count' must be at least 1"),
+    (['--clusters', '0'], "'clusters' must be at least 1"),
     (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
     (['--graph', 'missing.npz'], "'graph' cannot be read"),
 ])

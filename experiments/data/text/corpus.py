@@ -53,7 +53,10 @@ def read_documents(path: str | Path) -> Iterator[Document]:
         yield from _read_data_set(path)
         return
     for file in text_files(path):
-        yield from _read_text_file(file)
+        try:
+            yield from _read_text_file(file)
+        except ValueError as error:
+            raise ValueError(f"'corpus' cannot be read: {error}") from error
 
 
 def text_files(path: Path) -> list[Path]:

@@ -288,7 +288,7 @@ def test_a_broken_gzip_file(tmp_path):
     whole = path.read_bytes()
     for content in (b'no gzip', whole[:len(whole) // 2], whole[:200] + b'\0' * 50 + whole[250:]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="'path' cannot be read: .*books.json.gz, after line|"
+        with pytest.raises(ValueError, match="'path' cannot be read: .*books.json.gz|"
                                              'books.json.gz, line'):
             list(read_json_lines(path))
 
