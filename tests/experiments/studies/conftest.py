@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 
 @pytest.fixture(scope='session')
@@ -12,3 +13,11 @@ def out(tmp_path_factory, worker_id) -> Path:
     folder = (folder if worker_id == 'master' else folder.parent) / 'studies'
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope='module', autouse=True)
+def plain_curves():
+    """Nobody looks at the curves of these runs, of which there are many; other tests draw them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('experiments.runs.run_folder.training_curves', lambda history: Figure())
+        yield
