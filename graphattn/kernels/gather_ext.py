@@ -23,9 +23,11 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
     query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
-    # Of a query whose logits are all -inf it would make NaN.
-    is_nothing = (highest_logit(logit, query, graph.num_queries) == -torch.inf)[query]
-    weight = scatter_softmax(logit.masked_fill(is_nothing, 0.), query, **sizes)
+    # Less the highest here, for it would make NaN of the largest numbers, and of queries whose
+    # logits are all -inf.
+    highest = highest_logit(logit, query, graph.num_queries)[query]
+    is_nothing = highest == -torch.inf
+    weight = scatter_softmax((logit - highest).masked_fill(is_nothing, 0.), query, **sizes)
     return with_first_derivative(weight.masked_fill(is_nothing, 0.), 'gather_ext')
 
 
