@@ -125,6 +125,7 @@ def method(request) -> str:
     return request.param
 
 
+@pytest.mark.slow
 def test_workers_of_a_data_loader_batch_graphs(method):
     graphs = pairs_of_variants()
     loader = DataLoader(graphs, batch_size=2, collate_fn=BipartiteGraph.batch, num_workers=1,
@@ -142,6 +143,7 @@ def attend_to_all(inbox, outbox) -> None:
             outbox.put((graph, attend(graph)[0]))
 
 
+@pytest.mark.slow
 def test_graphs_go_through_queues_and_come_back(method):
     context = torch.multiprocessing.get_context(method)
     inbox, outbox = context.Queue(), context.Queue()

@@ -221,6 +221,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_library_runs_without_extras():
     missing = sorted(HEAVY | {'torch_scatter', 'torch_sparse', 'numba'})
     compiled = {name for name, path in LIBRARY.items() if 'jit' in path.read_text()}

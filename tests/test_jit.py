@@ -265,6 +265,7 @@ for attempt in (use, load, use):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == 'win32', reason='the function has another name there')
 def test_where_the_system_lacks_a_function_auto_warns_once_and_numba_raises():
     result = run(WITHOUT_THE_FUNCTION, PACKAGE.parent)

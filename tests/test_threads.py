@@ -104,6 +104,7 @@ raise SystemExit('the child hangs')
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='does not fork')
 def test_a_forked_process_has_threads_of_its_own():
     result = subprocess.run([sys.executable, '-c', FORK], capture_output=True, text=True)

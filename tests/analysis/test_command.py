@@ -18,8 +18,6 @@ from analysis.result import Result
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
-
 CONFIG = ['fit', '--config', 'experiments/configs/digits/sbm.yaml', '--trainer.max_epochs', '1',
           '--trainer.limit_train_batches', '1', '--trainer.limit_val_batches', '1',
           '--trainer.limit_test_batches', '1', '--trainer.enable_progress_bar', 'false',

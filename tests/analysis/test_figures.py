@@ -16,7 +16,7 @@ from analysis.figures.densities import diffuser_parts
 from analysis.figures.picture import Picture, Row
 from graphattn.patterns import GlobalTokens, SlidingWindow, get
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+pytestmark = pytest.mark.slow
 
 
 def rows_of(picture: Picture) -> dict[str, Row]:

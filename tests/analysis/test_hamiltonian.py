@@ -203,6 +203,7 @@ def test_no_obstacle_is_seen_where_there_is_a_path():
 
 # Brute force #####################################################################################
 
+@pytest.mark.slow
 @pytest.mark.parametrize('directed', [True, False])
 def test_brute_force(directed):
     rng = np.random.default_rng(0)

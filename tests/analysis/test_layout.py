@@ -23,6 +23,7 @@ assert hamiltonian_path(SlidingWindow(1).build(5)).exists
 """
 
 
+@pytest.mark.slow
 def test_asks_without_pictures_and_commands():
     script = ASK.format(missing=['matplotlib', 'jsonargparse', 'analysis.command'],
                         questions=QUESTIONS)

@@ -58,6 +58,7 @@ def test_self_loops_are_edges():
     assert (loops_only.values == 0).all() and loops_only.num_components == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
 @pytest.mark.parametrize('extremes', [None, 3])
 def test_disconnected_graph_has_exact_zeros(laplacian, extremes):

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from experiments import train
 from experiments.runs.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENTS = Path(train.__file__).parent
 CONFIGS, STUDIES = EXPERIMENTS / 'configs', EXPERIMENTS / 'studies/configs'
 # Configs of studies that are laid over others, and what a study says where a config is silent.

@@ -18,7 +18,7 @@ from experiments import train
 from experiments.runs.checkpoints import LAST, PREVIOUS, write_checkpoint
 from experiments.runs.command import run_or_exit
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'config.yaml')
@@ -265,7 +265,6 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     assert 'heads without edges of their own: layer0/head0\n' in output
 
 
-@pytest.mark.slow
 def test_two_processes_divide_drawn_batches_once(tmp_path):
     config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', str(config),

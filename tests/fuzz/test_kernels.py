@@ -257,6 +257,7 @@ def test_teleport_at_its_ends(backend, case):
     check(case, backend)
 
 
+@pytest.mark.slow
 @every_backend_with_hops
 @cases(8)
 @given(case=attention_cases(

@@ -38,7 +38,7 @@ from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
 from tests.fuzz.budget import cases
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
+pytestmark = pytest.mark.slow
 
 MOST_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
 SECONDS = 60

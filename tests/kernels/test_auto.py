@@ -108,6 +108,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_numba_auto_warns_once_and_numba_raises():
     result = subprocess.run([sys.executable, '-c', WITHOUT_NUMBA], capture_output=True, text=True)
     assert "numba, which cannot be imported" in result.stdout, result.stderr

@@ -505,6 +505,7 @@ print(json.dumps(increase))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
 def test_memory_is_linear_in_edges():
     backends = ['gather', 'csr', 'numba']

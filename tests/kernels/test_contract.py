@@ -112,6 +112,7 @@ def test_compiled_code_gives_the_eager_numbers(backend, clean_dynamo):
         assert_same(with_grads(compiled(each, inputs), inputs), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops, learns', [(3, False), (3, True), (1, False)])
 def test_compiled_hops_and_weights(hops, learns, clean_dynamo):
     graph = GRAPHS['ragged_batch']()

@@ -157,6 +157,7 @@ def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
     assert_same(with_grads(out, leaves), with_grads(expected, leaves), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('teleport', TELEPORTS)
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 @pytest.mark.parametrize('name', SQUARE)
@@ -347,6 +348,7 @@ def test_the_limit_of_nan_is_nan():
 # Gradients and precision #############################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 @pytest.mark.parametrize('hops', [1, 3])
 def test_gradcheck(edge_values, hops, backend):
@@ -358,6 +360,7 @@ def test_gradcheck(edge_values, hops, backend):
         list(inputs.values()))
 
 
+@pytest.mark.slow
 def test_gradcheck_of_the_limit():
     graph = random_graph(5, 5, 0.5)
     inputs = draw(graph, channels=3, value_channels=2)
@@ -562,6 +565,7 @@ def test_bytes_saved_for_backward(hops, run):
     assert needed <= saved <= needed + edges + 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edges_at_once', [1, 2**20])
 @pytest.mark.parametrize('teleport', TELEPORTS)
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
@@ -728,6 +732,7 @@ print(peak_megabytes() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
 def test_memory_is_linear_in_edges():
     result = subprocess.run([sys.executable, '-c', PEAK_MEMORY], text=True, capture_output=True,

@@ -114,6 +114,7 @@ COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda module: pickle.loads(pickl
           'torch.save': saved, 'average': lambda module: AveragedModel(module).module}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', COPIES.values(), ids=COPIES)
 def test_copies_do_what_the_original_does(module, make):
     fresh = make(module)
@@ -220,7 +221,8 @@ def clean_dynamo():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name', [
-    *(('encoder', name) for name in SOURCES), ('diffusion', 'pattern'), ('diffusion', 'soft mask')])
+    ('encoder', 'drawn pattern'), ('encoder', 'block model'), ('encoder', 'learned mask'),
+    ('encoder', 'soft mask'), ('diffusion', 'pattern')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]())
@@ -230,6 +232,7 @@ def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
     assert_same([train(module), evaluate(module)], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, name', [
     ('encoder', 'pattern'), ('diffusion', 'pattern of each head'),
     ('shared source', 'pattern of each head'), ('tokens', 'pattern of each head')])
@@ -247,6 +250,7 @@ def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
 GRAPH = BipartiteGraph.batch([SlidingWindow(1).build(length) for length in (5, 0, 7)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops', [1, 2])
 def test_a_given_graph_is_compiled_in_one_piece(hops, clean_dynamo):
     module = GraphAttention(CHANNELS, HEADS, hops=hops, teleport=0.1 * (hops - 1))
@@ -269,6 +273,7 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
     assert_same(exported(*arguments[0], **arguments[1]), layer(*arguments[0], **arguments[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strict', [False, True])
 @pytest.mark.parametrize('kind', ['attention', 'encoder'])
 def test_a_module_with_a_pattern_is_exported(kind, strict):

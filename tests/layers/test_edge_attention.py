@@ -125,6 +125,7 @@ SQUARE = [name for name in GRAPHS
           if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops, teleport', [(3, 0.1), (1, 0.2), (2, (0.5, 0.)), (math.inf, 0.3)])
 @pytest.mark.parametrize('name', SQUARE)
 def test_explicit_and_fused_way_diffuse_alike(name, hops, teleport):

@@ -236,6 +236,7 @@ def test_set_operators_are_mask_algebra(case):
             assert torch.equal(pattern.build(12, seed=0).to_mask(), mask), pattern
 
 
+@pytest.mark.slow
 @every_sparse_case
 def test_edges_of_many_tokens(case):
     pattern = case.large or case.pattern

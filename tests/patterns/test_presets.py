@@ -100,6 +100,7 @@ def test_density_of_diffuser():
     assert measured == pytest.approx({1024: 25.2, 2048: 13.3, 4096: 6.84}, abs=0.1)
 
 
+@pytest.mark.slow
 def test_density_of_diffuser_repo():
     """One draw of the authors' code had 5 of 64 global tokens below 512 and 21 below 1,024, and
     20.8, 14.2, 9.2 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens."""
@@ -186,6 +187,7 @@ print(graph.num_edges, (peak_bytes() - before) / graph.num_edges)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_diffuser_of_65536_tokens_takes_memory_by_the_edge():
     ran = subprocess.run([sys.executable, '-c', MEASURE_DIFFUSER], capture_output=True, text=True,

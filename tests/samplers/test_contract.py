@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -486,33 +488,29 @@ def test_inference_mode_and_its_tensors_do_not_matter(method, num_threads, resto
 
 # Memory ##############################################################################
 
-MEASURE = """
-import torch
-from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-
 def peak():
     # Not ru_maxrss, which a process inherits from the one that starts it.
     line, = (line for line in open('/proc/self/status') if line.startswith('VmHWM'))
     return 1024 * int(line.split()[1])
 
-def draw(n):
-    model = FactorModel(torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16))
-    return {sampler}(model, method={method!r})
 
-torch.manual_seed(0)
-draw(2048)
-before = peak()
-print(draw(8192).num_edges, peak() - before)
-"""
+def edges_and_bytes(sample):
+    def draw(n):
+        factors = torch.rand(n, 16), torch.full((16, 16), 1e-5), torch.rand(n, 16)
+        return sample(FactorModel(*factors))
+
+    torch.manual_seed(0)
+    draw(2048)
+    before = peak()
+    return draw(8192).num_edges, peak() - before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 @every_sampler
 def test_memory_stays_far_below_the_number_of_pairs(sample):
-    script = MEASURE.format(**sample._asdict())
-    run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
-                         check=True)
-    num_edges, num_bytes = map(int, run.stdout.split())
+    with ProcessPoolExecutor(1, get_context('fork')) as pool:  # whose peak is its own
+        num_edges, num_bytes = pool.submit(edges_and_bytes, sample).result()
     assert num_edges == pytest.approx(8192**2 * 0.00064, rel=0.1)
     assert num_bytes < 8192**2 / 4  # a quarter of a boolean mask
 
@@ -613,6 +611,7 @@ for sample, method in ((sample_bernoulli, 'compare'), (sample_bernoulli, 'thin')
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('missing', ['numba', 'llvmlite'])
 def test_without_numba_torch_samples_after_one_warning(missing):
     run = run_script(f'import sys; sys.modules[{missing!r}] = None\n{SAMPLE_TWICE}')
@@ -629,10 +628,13 @@ BREAKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('module, error', BREAKS.values(), ids=BREAKS)
 def test_other_faults_are_not_hidden_by_slower_ways(module, error):
     run = run_script(f"""
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 class Finder:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:

@@ -198,6 +198,7 @@ class Graphs:
         return ask(list(SOURCES.values())[number]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method', ['fork', 'spawn'])
 def test_graphs_travel_from_workers(method):
     here = [Graphs()[number] for number in range(len(SOURCES))]  # also fills the cache
@@ -288,6 +289,7 @@ def give_way(frame, event, argument):
     return give_way
 
 
+@pytest.mark.slow
 @every_source
 def test_each_thread_gets_the_graph_of_its_own_sequences(name):
     source = SOURCES[name]().eval()
@@ -309,6 +311,7 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
             assert all(other == graph for other in graphs)
 
 
+@pytest.mark.slow
 @every_source
 @pytest.mark.parametrize('is_training', [True, False])
 def test_compiled_code_gives_the_same(name, is_training):

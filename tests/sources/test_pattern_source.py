@@ -166,6 +166,7 @@ def as_attention(source):
     return attend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pattern', ['SlidingWindow(1) | GlobalTokens(1)',
                                      ['SlidingWindow(1)', 'RandomKeys(2)'], 'diffuser_repo'])
 def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):

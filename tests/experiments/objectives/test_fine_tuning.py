@@ -19,8 +19,6 @@ from experiments.objectives.fine_tuning import BEST, LAST, FineTuning, new_metri
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
-
 ROOT = Path(__file__).parents[3]
 
 
@@ -96,6 +94,7 @@ def test_the_constant_predictor_has_defined_metrics():
     assert float(metrics.compute()['matthews']) == 0.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('task', ['RTE', 'MNLI', 'STS-B'])
 def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys):
     config, written = write_config(tmp_path, pretrained, task, num_train=240)
@@ -152,6 +151,7 @@ def test_biases_and_norms_do_not_decay(pretrained):
     assert len(decaying['params']) + len(others['params']) == len(names)
 
 
+@pytest.mark.slow
 def test_frozen_masks_stay_as_they_are(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'RTE')
     fit(config, '--model.init_args.freeze_how', 'top-k', '--model.init_args.sparsity', '0.8')
@@ -168,6 +168,7 @@ def test_a_source_from_the_config(pretrained, tmp_path):
     assert set(density) == {'all_layers/all_heads'} and density['all_layers/all_heads'] < 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers_its_best_epoch(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'RTE')
     fit(config, '--trainer.max_epochs', '2')

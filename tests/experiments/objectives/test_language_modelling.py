@@ -22,8 +22,6 @@ from graphattn.patterns import Full, load_masks
 from graphattn.sources import LearnedMaskSource, PatternSource
 from tests.experiments.data.text.traceable import write_traceable
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
-
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'mlm.yaml')
 MODEL = '--model.init_args'
@@ -69,6 +67,7 @@ def finished_run(corpus, tmp_path_factory):
     return folder / 'run', recorded(folder / 'batches.rank0')
 
 
+@pytest.mark.slow
 def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run):
     folder, batches = finished_run
     assert {path.name for path in folder.iterdir()} == {

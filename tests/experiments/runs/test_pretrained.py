@@ -18,8 +18,6 @@ from graphattn.sources import BlockModelSource, PatternSource
 from tests.experiments.document_folders import write_imdb
 from tests.experiments.glue_files import write_pretrained
 
-pytestmark = pytest.mark.xdist_group(__name__)  # fixtures that take long are made once
-
 TOKENS, PTR = torch.arange(5, 55), torch.tensor([0, 12, 50])
 NODES = torch.empty(50, 2, 1)
 SEGMENTS = (TOKENS > 30).long()

@@ -18,7 +18,7 @@ from experiments.studies.study import Study
 from experiments.studies.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
 from graphattn.patterns import load_masks, parse, without_diagonal
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('studies of pre-training')]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope='module')

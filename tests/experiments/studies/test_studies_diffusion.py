@@ -11,7 +11,8 @@ from experiments.studies.document_runs import COUNT, DocumentRuns
 from experiments.studies.study import CONFIGS, Study, restored, summary
 from graphattn.patterns import get, parse
 
-pytestmark = pytest.mark.xdist_group('studies of diffusion')
+pytestmark = pytest.mark.slow
+
 COLUMNS = {'accuracy, %': 'accuracy', 'macro F1, %': 'macro_f1'}
 
 
@@ -31,7 +32,6 @@ def pattern_of(run):
     return parse(encoder_config(run)['source']['init_args']['pattern'])
 
 
-@pytest.mark.slow
 def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
     rows = table(diffusion, out).set_index('attention')
     assert list(rows.hops) == [1, 1, 5, 1, 5, 1, 5, 1, 5]
@@ -51,7 +51,6 @@ def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
         pattern_of(runs['diffuser-8-8-8-1-0']).build(64).in_degree()[0])
 
 
-@pytest.mark.slow
 def test_ablation_leaves_out_what_it_names(out):
     rows = table(ablation, out).set_index('model')
     density = rows['density, %']
@@ -64,7 +63,6 @@ def test_ablation_leaves_out_what_it_names(out):
     assert (40, 40) not in edges or (41, 41) not in edges  # no window: not every token sees itself
 
 
-@pytest.mark.slow
 def test_hops_and_teleports_are_those_of_the_runs(out):
     rows = table(hops, out)
     for _, row in rows.iterrows():
@@ -76,7 +74,6 @@ def test_hops_and_teleports_are_those_of_the_runs(out):
         assert row['accuracy, %'] == pytest.approx(100 * summary(run)['accuracy'])
 
 
-@pytest.mark.slow
 def test_edge_types_vary_one_kind_or_exchange_two(out):
     rows = table(edge_types, out)
     for kind in ('local', 'global', 'random'):
@@ -86,7 +83,6 @@ def test_edge_types_vary_one_kind_or_exchange_two(out):
     assert list(rows[rows.varied.str.startswith('random of')].value) == [0, 8, 16]
 
 
-@pytest.mark.slow
 def test_sampled_edges_are_diffused(out):
     rows = table(sbm_diffusion, out)
     assert list(zip(rows.hops, rows.penalty)) == [(1, 0), (5, 0), (1, 1), (5, 1)]
@@ -95,7 +91,6 @@ def test_sampled_edges_are_diffused(out):
     assert rows['density, %'].between(5, 60).all()
 
 
-@pytest.mark.slow
 def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(out):
     rows = table(rolling, out)
     unrolled = rows[rows.by == 0]
@@ -105,7 +100,6 @@ def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(out):
         pytest.approx(100 * full)] * 2
 
 
-@pytest.mark.slow
 def test_documents_are_rolled(out):
     run = DocumentRuns(Study('any', 'smoke', out)).trained(
         DocumentRuns(Study('any', 'smoke', out)).full, 0)
@@ -134,7 +128,6 @@ def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
     assert config['data']['init_args']['max_length'] == size
 
 
-@pytest.mark.slow
 def test_other_documents_must_be_a_config(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_code:
         run_or_exit(lambda: diffusion.main('smoke', documents=tmp_path / 'none.yaml',

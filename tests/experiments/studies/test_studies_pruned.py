@@ -15,7 +15,7 @@ from experiments.studies.study import Study, summary
 from experiments.studies.text_runs import TextRuns
 from graphattn.patterns import load_masks
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('studies of pruning')]
+pytestmark = pytest.mark.slow
 HEADS, SIZE = 2, 16  # of the smoke configs
 
 

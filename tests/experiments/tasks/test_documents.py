@@ -81,6 +81,7 @@ def encoded(folder, max_length=24, part='test'):
     return documents, tokenizer, EncodedDocuments(documents, tokenizer, max_length)
 
 
+@pytest.mark.slow
 def test_documents_are_framed_and_cut(learned):
     documents, tokenizer, examples = encoded(learned)
     special = special_tokens(tokenizer)
@@ -106,6 +107,7 @@ def test_what_there_is_is_printed(learned, capsys):
         f'{max(lengths)}; {sum(length > 24 for length in lengths)} are cut to 24\n')
 
 
+@pytest.mark.slow
 def test_the_tokenizer_comes_from_the_training_part_alone(learned):
     vocabulary = load_tokenizer(learned / 'run/tokenizer.json').get_vocab()
     assert 'great' in vocabulary
@@ -223,6 +225,7 @@ def small_model(num_classes=2):
     return SequenceClassifier(encoder, num_classes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('steps, saved', [(22, 20), (17, 16)])
 def test_a_broken_run_resumes_as_if_nothing_had_been(steps, saved, learned, tmp_path):
     config = write_config(tmp_path, cache=str(learned / 'cache'))
@@ -241,6 +244,7 @@ def test_a_broken_run_resumes_as_if_nothing_had_been(steps, saved, learned, tmp_
     assert whole['dev'] == resumed['dev'] and len(whole['dev']) == 3
 
 
+@pytest.mark.slow
 def test_a_pretrained_encoder(tmp_path):
     checkpoint, _ = write_pretrained(tmp_path / 'pretrained', 'learned')
     config = write_config(tmp_path, tokenizer=str(checkpoint.parents[1] / 'tokenizer.json'))
@@ -276,6 +280,7 @@ def test_two_processes_count_every_document_once(learned, tmp_path):
         assert together[name] == pytest.approx(alone[name], abs=1e-6), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the positions"),
     (['--data.init_args.max_length', '2'], "'max_length' must be at least 3"),

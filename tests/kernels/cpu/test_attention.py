@@ -145,6 +145,7 @@ def test_the_long_graph_takes_chunks():
         assert chunks.keys_per_chunk(channels, edges, 1) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('heads', [1, 2])
 @pytest.mark.parametrize('edge_values', ['plain', 'shared'])
 @pytest.mark.parametrize('num_threads', [1, 3])
@@ -439,6 +440,7 @@ def test_a_change_between_the_passes_is_an_error(changed):
         out.sum().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edge_values', ['plain', 'shared', 'per_head'])
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
