@@ -9,13 +9,12 @@ metadata = setup.cfg pyproject.toml constraints.txt
 train: $(VENV)/experiments
 	$(VENV)/bin/python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
 
-# Loops are compiled before the tests, whose processes would each compile the same ones; and each
-# file of tests goes to one process, which makes its fixtures once.
 check: $(VENV)/everything
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m graphattn.compile --float64
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not slow'
+	$(VENV)/bin/python -m pytest -n 2 -m 'not slow'
 
+# Loops are compiled before the tests, whose processes would each compile the same ones; and each
+# file of tests goes to one process, which makes its fixtures once.
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m graphattn.compile --float64

@@ -190,17 +190,17 @@ class EdgeAttention(MessagePassing):
         alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
                                   edge_gate=edge_gate)
 
-        def one_hop(z: Tensor) -> Tensor:
+        def one_hop(alpha: Tensor, z: Tensor) -> Tensor:
             return self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=z, alpha=alpha, graph=graph,
                                   edge_bias=edge_bias, edge_gate=edge_gate, teleport=teleport)
 
         if is_one_hop(self.hops, teleport):
-            out = one_hop(value).to(dtype)
+            out = one_hop(alpha, value).to(dtype)
         else:
             check_square(graph)
             spread = spread_teleport(teleport, self.hops, value)
-            out = diffuse(one_hop, value, spread.unsqueeze(-1),
+            out = diffuse(one_hop, alpha, value, spread.unsqueeze(-1),
                           to_the_limit=self.hops == math.inf).to(dtype)
         return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
 
