@@ -12,6 +12,7 @@ formed and kept instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -65,8 +66,8 @@ def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
     """Whether a logit may be larger than ``LARGEST_LOGIT``, by the largest numbers in vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
-    largest = [float(torch.linalg.vector_norm(x.detach(), torch.inf)) for x in (query, key)]
-    return query.size(-1) * largest[0] * largest[1] * abs(scale) > LARGEST_LOGIT
+    bounds = [max(map(abs, torch.stack(x.detach().aminmax()).tolist())) for x in (query, key)]
+    return query.size(-1) * math.prod(bounds) * abs(scale) > LARGEST_LOGIT
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:
