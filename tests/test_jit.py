@@ -277,6 +277,7 @@ def test_where_the_system_lacks_a_function_auto_warns_once_and_numba_raises():
     assert warning.endswith(message) and errors == [message] * 3
 
 
+@pytest.mark.slow
 def test_a_fault_of_our_own_is_not_taken_for_a_missing_compiler(package):
     change(package / SOFTMAX, 'import whole_vectors', 'import whole_vectorr')
     result = run('import graphattn.functional', package.parent)

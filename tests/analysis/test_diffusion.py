@@ -306,6 +306,7 @@ def test_matrices_it_cannot_invert(monkeypatch):
 # Command #############################################################################
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'SlidingWindow(2)', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
           '--hops', '3', '--out', str(tmp_path)])

@@ -218,6 +218,7 @@ def test_brute_force(directed):
     assert min(found.values()) >= 40
 
 
+@pytest.mark.slow
 def test_search_alone_against_brute_force():
     """CP-SAT by itself is right both ways, and rotations find no path where there is none."""
     rng = np.random.default_rng(1)

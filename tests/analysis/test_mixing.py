@@ -282,6 +282,7 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
 # Command #############################################################################
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'SlidingWindow(2)', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
           '--steps', '100', '--out', str(tmp_path)])

@@ -71,6 +71,7 @@ def test_disconnected_graph_has_exact_zeros(laplacian, extremes):
     assert result.max_residual < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
 @pytest.mark.parametrize('expression', [
     'SlidingWindow(8)', 'star', 'RandomKeys(8)', 'RandomRegular(6)', 'diffuser',
@@ -96,6 +97,7 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('expression, method', [
     ('SlidingWindow(8)', 'shift-invert'), ('star', 'shift-invert'),
     ('RandomRegular(8)', 'Lanczos'), ('diffuser', 'Lanczos'),
@@ -116,6 +118,7 @@ def test_window_where_smallest_magnitude_is_wrong():
         7.517e-6, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_long_path_in_closed_form():
     """lambda_2 is 7e-10: next to nothing, and still right in six digits."""
     result = spectrum(nx.path_graph(80_000), laplacian='combinatorial', extremes=2)

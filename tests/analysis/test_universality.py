@@ -65,6 +65,7 @@ def test_layers_of_patterns(patterns, layers):
     assert result.assumption_1 is (layers is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('chunk', [1, 5, 2**23])
 def test_reach_by_its_definition(chunk, monkeypatch):
     """Random patterns with and without self-loops, and queries that attend to nothing."""

@@ -218,6 +218,7 @@ MODERATE = {
     'terms_learn': st.booleans(), 'wants_weights': st.booleans()}
 
 
+@pytest.mark.slow
 @every_backend
 @cases(20)
 @given(case=attention_cases(**MODERATE))

@@ -687,6 +687,7 @@ def test_the_gradient_that_comes_in_stays_what_it_is(learn_teleport):
     assert bool((cotangent == 1).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()

@@ -213,6 +213,7 @@ def test_other_sizes_are_refused_and_change_nothing(sizes, match):
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
     with pytest.raises(ValueError, match='a decoder that is not tied'):

@@ -107,6 +107,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('share_source', [True, False])
 @pytest.mark.parametrize('seed', [None, 5], ids=['default generator', 'own generator'])
 @pytest.mark.parametrize('source', SOURCES)

@@ -224,6 +224,7 @@ def test_contains_agrees_with_edges(case):
     assert torch.equal(found.view(15, 15), case.pattern.build(15, seed=0).to_mask())
 
 
+@pytest.mark.slow
 @every_case
 def test_set_operators_are_mask_algebra(case):
     for other in CASES:

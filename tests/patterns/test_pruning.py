@@ -47,6 +47,7 @@ def test_the_seed_decides_and_heads_draw_apart():
     assert first[0] != first[1]
 
 
+@pytest.mark.slow
 def test_at_random_no_entry_goes_before_another():
     kept = dense(prune_at_random(4000, 4, 0.25, seed=0), 4).double().mean(0)
     assert float((kept - 0.75).abs().max()) < 5 * (0.75 * 0.25 / 4000) ** 0.5

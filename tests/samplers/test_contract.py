@@ -648,6 +648,7 @@ sys.meta_path.insert(0, Finder())
 # Compiled by torch ###################################################################
 
 
+@pytest.mark.slow
 @every_sampler
 def test_a_compiled_function_samples_outside_its_graph(sample):
     def draw(x):

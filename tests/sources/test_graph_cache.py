@@ -65,6 +65,7 @@ def test_the_graphs_that_were_used_last_are_kept(room, built):
         built.clear()
 
 
+@pytest.mark.slow
 def test_a_thousand_lengths_stay_within_the_bound(room):
     room(2**20)
     for length in range(1, 1001):

@@ -220,6 +220,7 @@ def test_source_is_as_before_after_evaluation():
     assert set(source.state_dict()) == names == {'logit'}
 
 
+@pytest.mark.slow
 def test_probability_is_the_relative_frequency_of_samples():
     source = LearnedMaskSource(1, 5, init_std=1.)
     generator = torch.Generator().manual_seed(0)

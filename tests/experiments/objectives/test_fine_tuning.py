@@ -160,6 +160,7 @@ def test_frozen_masks_stay_as_they_are(pretrained, tmp_path):
     assert before.model.encoder.source.patterns[0].build(24).density() < 0.5
 
 
+@pytest.mark.slow
 def test_a_source_from_the_config(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'CoLA')
     fit(config, '--model.init_args.source', 'graphattn.sources.PatternSource',

@@ -90,6 +90,7 @@ def test_one_hop_of_one_layer_does_not_see_the_answer(pattern):
     assert not answers_told_apart(model, batch).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_layers, hops', [(1, 2), (1, 5), (2, 1)])
 @pytest.mark.parametrize('pattern', PATTERNS)
 def test_two_hops_or_layers_see_the_answer(pattern, num_layers, hops):
