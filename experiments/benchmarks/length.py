@@ -17,8 +17,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -29,6 +27,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from torch import Tensor
 
 from experiments.benchmarks.measure import (
+    elsewhere,
     interleave,
     memory,
     progress,
@@ -152,14 +151,6 @@ def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
 def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
     # Of a sum, a layer norm would pass back nothing but rounding.
     torch.autograd.grad(out, inputs, torch.randn_like(out))
-
-
-def elsewhere(measured: Callable[..., int], *arguments: object) -> int:
-    """What a new process makes of it. Its parent has imported everything and run nothing."""
-    context = get_context('forkserver')
-    context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(measured, *arguments).result()
 
 
 def peak_bytes(case: str, n: int) -> int:

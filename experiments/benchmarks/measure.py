@@ -6,8 +6,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
@@ -20,6 +22,7 @@ from experiments.runs.command import run_or_exit
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
 
+Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
@@ -55,7 +58,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken a second.
+    times as often while they have not taken a seventh of a second for each of the ``rounds``.
     """
     times = {name: [] for name in cases}
     for case in cases.values():
@@ -63,7 +66,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
     begin = time.perf_counter()
     for done in range(100 * rounds):
         spent = time.perf_counter() - begin
-        if done >= 2 and spent > (seconds if done < rounds else 1):
+        if done >= 2 and spent > (seconds if done < rounds else rounds / 7):
             break
         for name in random.Random(done).sample(list(cases), len(cases)):
             case = cases[name]
@@ -88,6 +91,14 @@ def saved_bytes(forward: Callable[[], object]) -> int:
         kept = forward()
     del kept
     return sum(storages.values())
+
+
+def elsewhere(measured: Callable[..., Measured], *arguments: object) -> Measured:
+    """What a new process makes of it. Its parent has imported everything and run nothing."""
+    context = get_context('forkserver')
+    context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(measured, *arguments).result()
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:

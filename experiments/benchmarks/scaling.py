@@ -9,9 +9,6 @@ what it takes to only read and write the rows that an edge needs.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +17,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from numba import njit
 
-from experiments.benchmarks.measure import log_log, memory, progress, run_benchmark
+from experiments.benchmarks.measure import elsewhere, log_log, memory, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
@@ -48,7 +45,7 @@ def main(
         out: Where table and figure go.
     """
     nodes, rounds = ((1024, 2048), 2) if quick else (nodes, rounds)
-    rows = [measure_elsewhere(n, keys, heads, channels, rounds)
+    rows = [elsewhere(measure, n, keys, heads, channels, rounds)
             for n in progress(nodes, 'scaling')]
     for row in rows:
         for name in ('ns per edge and head', 'ns of memory'):
@@ -59,16 +56,6 @@ def main(
              'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
             'scaling', out, title=f'{keys} keys per query, {heads} heads of {channels}',
             x='tokens', y='')
-
-
-def measure_elsewhere(*setting: int) -> dict:
-    """:func:`measure` in a new process."""
-    command = [sys.executable, '-m', 'experiments.benchmarks.scaling', '--measure',
-               *map(str, setting)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f'measuring {setting} failed: {done.stderr.strip().splitlines()[-1]}')
-    return json.loads(done.stdout)
 
 
 def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
@@ -114,7 +101,4 @@ def _walk(keys, key, value, grad_key, grad_value):
 
 
 if __name__ == '__main__':
-    if sys.argv[1:2] == ['--measure']:
-        print(json.dumps(measure(*map(int, sys.argv[2:]))))
-    else:
-        run_benchmark(main)
+    run_benchmark(main)

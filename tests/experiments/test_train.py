@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import torch
 from experiments import train
 from experiments.runs.checkpoints import LAST, PREVIOUS, write_checkpoint
 from experiments.runs.command import run_or_exit
+from tests.forked import forked
 
 pytestmark = pytest.mark.slow
 
@@ -34,17 +34,13 @@ def fit(folder, *options):
     run('fit', folder, *options)
 
 
-def start(folder, *options):
-    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', CONFIG,
-               '--trainer.default_root_dir', str(folder), *options]
-    return subprocess.Popen(command, cwd=HERE.parents[1], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, env={**os.environ, 'OMP_NUM_THREADS': '1'})
+def fit_in_two(folder, *options):
+    return forked(lambda: run_or_exit(lambda: fit(folder, *TWO, *options)), ranks=2)
 
 
-def finish(process):
-    output = process.communicate(timeout=300)[0].decode()
-    assert process.returncode == 0, output
-    return output
+def finish(processes):
+    assert [process.returncode for process in processes] == [0, 0], processes
+    return ''.join(process.stdout for process in processes)
 
 
 def load(folder):
@@ -129,8 +125,8 @@ TWO = ['--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epo
 @pytest.fixture(scope='module')
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp('runs') / 'two'
-    return folder, finish(start(
-        folder, *TWO, '--trainer.callbacks+=tests.experiments.callbacks.SaveParameters'))
+    return folder, finish(fit_in_two(
+        folder, '--trainer.callbacks+=tests.experiments.callbacks.SaveParameters'))
 
 
 def test_two_processes_end_with_equal_parameters(two_processes):
@@ -145,14 +141,19 @@ def test_two_processes_end_with_equal_parameters(two_processes):
 
 
 def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_path):
-    process = start(tmp_path, *TWO, '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
-                    '--trainer.callbacks.steps=4')
-    output = process.communicate(timeout=300)[0].decode().strip()
+    """In processes that Lightning starts, which none may outlive."""
+    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', CONFIG,
+               '--trainer.default_root_dir', str(tmp_path), *TWO,
+               '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
+               '--trainer.callbacks.steps=4']
+    process = subprocess.run(command, cwd=HERE.parents[1], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=300, text=True)
     assert process.returncode == 2
+    output = process.stdout.strip()
     assert output.startswith('error: ') and output.endswith(LAST + "'") and '\n' not in output
     assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [LAST]
 
-    finish(start(tmp_path, *TWO, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST)))
+    finish(fit_in_two(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST)))
     assert_same_run(tmp_path, two_processes[0], steps=6)
 
 
@@ -267,10 +268,8 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
 
 def test_two_processes_divide_drawn_batches_once(tmp_path):
     config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
-    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', str(config),
-               '--trainer.default_root_dir', str(tmp_path), '--trainer.max_epochs', '1',
-               '--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.accelerator',
-               'cpu', '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']
-    subprocess.run(command, cwd=HERE.parents[1], check=True,
-                   env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    finish(forked(lambda: train.main([
+        'fit', '--config', str(config), '--trainer.default_root_dir', str(tmp_path), *TWO,
+        '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
+        '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']), ranks=2))
     assert load(tmp_path)['global_step'] == 3

@@ -221,8 +221,8 @@ def clean_dynamo():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name', [
-    ('encoder', 'drawn pattern'), ('encoder', 'block model'), ('encoder', 'learned mask'),
-    ('encoder', 'soft mask'), ('diffusion', 'pattern')])
+    ('encoder', 'drawn pattern'), ('layer', 'block model'), ('layer', 'learned mask'),
+    ('layer', 'soft mask'), ('diffusion', 'pattern')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from functools import partial
 from itertools import combinations
 from statistics import mean
 
@@ -23,6 +23,7 @@ from graphattn.patterns import (
     Star,
     get,
 )
+from tests.forked import peak_bytes
 
 SELF_LOOPS = SlidingWindow(0)
 
@@ -172,29 +173,13 @@ def test_density_of_diffuser_as_printed_is_of_other_settings():
     assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)
 
 
-MEASURE_DIFFUSER = """
-from graphattn import patterns
-
-def peak_bytes():
-    # Of this process alone; ru_maxrss would begin at the peak of the process that started it.
-    with open('/proc/self/status') as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
-
-patterns.get('diffuser').build(256, seed=0)
-before = peak_bytes()
-graph = patterns.get('diffuser').build(65_536, seed=0)
-print(graph.num_edges, (peak_bytes() - before) / graph.num_edges)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_diffuser_of_65536_tokens_takes_memory_by_the_edge():
-    ran = subprocess.run([sys.executable, '-c', MEASURE_DIFFUSER], capture_output=True, text=True,
-                         check=True, timeout=120)
-    num_edges, bytes_per_edge = ran.stdout.split()
-    assert 17e6 < int(num_edges) < 19.5e6
-    assert 16 < float(bytes_per_edge) < 50  # an edge is two int64; the mask would be 228
+    build = partial(get('diffuser').build, seed=0)
+    assert 17e6 < build(65_536).num_edges < 19.5e6
+    bytes_per_edge = peak_bytes(lambda: build(65_536)) / build(65_536).num_edges
+    assert 16 < bytes_per_edge < 50  # an edge is two int64; the mask would be 228
 
 
 # By name #############################################################################

@@ -8,7 +8,7 @@ import torch
 
 from experiments.benchmarks import length
 from experiments.benchmarks.layer import released_algorithm
-from experiments.benchmarks.measure import interleave, run_benchmark, saved_bytes
+from experiments.benchmarks.measure import elsewhere, interleave, run_benchmark, saved_bytes
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource
@@ -64,12 +64,12 @@ def test_full_attention_by_length_is_attention_along_the_full_pattern(case):
 @pytest.mark.slow
 def test_peak_by_length_sees_the_weights_that_are_formed():
     weights = 4 * length.HEADS * 1024**2  # bytes
-    sdpa, eager = (length.elsewhere(length.peak_bytes, case, 1024) for case in length.FULL)
+    sdpa, eager = (elsewhere(length.peak_bytes, case, 1024) for case in length.FULL)
     assert sdpa + 2 * weights < eager < 4.5 * weights  # in the backward pass there are three
 
 
 @pytest.mark.slow
 def test_recomputed_diffusion_takes_less_memory_than_sdpa():
-    sdpa, diffusion = (length.elsewhere(length.peak_bytes, case, 4096)
+    sdpa, diffusion = (elsewhere(length.peak_bytes, case, 4096)
                        for case in ('full SDPA', 'Diffuser, 5 hops, recomputed'))
     assert diffusion < sdpa

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from experiments.data.text.glue_files import TASKS
 from experiments.objectives.fine_tuning import BEST, LAST, FineTuning, new_metrics
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
+from tests.forked import forked
 
 ROOT = Path(__file__).parents[3]
 
@@ -186,12 +184,10 @@ def test_a_resumed_run_remembers_its_best_epoch(pretrained, tmp_path):
 @pytest.mark.slow
 def test_two_processes_count_every_example_once(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'MNLI')
-    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', str(config),
-               '--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epochs', '1',
-               '--data.init_args.batch_size', '1']
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300,
-                            env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    assert result.returncode == 0, result.stderr
+    ended = forked(lambda: train.main([
+        'fit', '--config', str(config), '--trainer.devices', '2', '--trainer.strategy', 'ddp',
+        '--trainer.max_epochs', '1', '--data.init_args.batch_size', '1']), ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
     train.main(['test', '--config', str(config),
                 '--trainer.default_root_dir', str(tmp_path / 'alone'),
                 '--ckpt_path', str(tmp_path / 'run/checkpoints/last.ckpt')])

@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +18,7 @@ from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, load_masks
 from graphattn.sources import LearnedMaskSource, PatternSource
 from tests.experiments.data.text.traceable import write_traceable
+from tests.forked import forked
 
 HERE = Path(__file__).parent
 CONFIG = str(HERE / 'mlm.yaml')
@@ -47,11 +45,8 @@ def recording(path, kill_at=-1):
             f'--trainer.callbacks.path={path}', f'--trainer.callbacks.kill_at={kill_at}']
 
 
-def run(corpus, folder, *more):
-    return subprocess.run(
-        [sys.executable, '-m', 'experiments.train', *options(corpus, folder), *more],
-        cwd=HERE.parents[2], text=True, capture_output=True, timeout=300,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'})
+def run(corpus, folder, *more, ranks=1):
+    return forked(lambda: train.main([*options(corpus, folder), *more]), ranks=ranks)
 
 
 def recorded(path):
@@ -103,8 +98,8 @@ def test_a_killed_run_sees_the_batches_of_an_uninterrupted_one(
     folder, expected = finished_run
     assert len(expected) == 2 * 36  # so the last case stops where an epoch ends
     workers = ['--data.init_args.num_workers', str(num_workers)]
-    killed = run(corpus, tmp_path / 'run', *workers, *recording(tmp_path / 'first', kill_at))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed, = run(corpus, tmp_path / 'run', *workers, *recording(tmp_path / 'first', kill_at))
+    assert killed.returncode == -signal.SIGKILL, killed
     last = tmp_path / 'run/checkpoints/last.ckpt'
     assert torch.load(last, weights_only=True)['global_step'] == saved_at
 
@@ -120,9 +115,9 @@ def test_a_killed_run_sees_the_batches_of_an_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_processes_share_each_epoch(corpus, tmp_path):
-    result = run(corpus, tmp_path / 'run', *recording(tmp_path / 'batches'),
-                 '--trainer.devices', '2', '--trainer.strategy', 'ddp')
-    assert result.returncode == 0, result.stderr
+    ended = run(corpus, tmp_path / 'run', *recording(tmp_path / 'batches'),
+                '--trainer.devices', '2', '--trainer.strategy', 'ddp', ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
     first, second = (recorded(tmp_path / f'batches.rank{rank}') for rank in range(2))
     assert len(first) == len(second)
     assert not {digest for _, digest in first} & {digest for _, digest in second}

@@ -5,10 +5,12 @@ import json
 import pandas as pd
 import pytest
 
+from experiments import train
 from experiments.objectives.fine_tuning import BEST, LAST
 from experiments.studies.glue_table import COLUMNS, main, table
 from tests.experiments.glue_files import write_pretrained, write_task
 from tests.experiments.objectives.test_fine_tuning import write_config
+from tests.forked import forked
 
 # BERT-base (ours) on the development sets, SparseBERT's Table 1.
 PRINTED = {'MNLI-m': 85.4, 'MNLI-mm': 85.8, 'QQP': 88.2, 'QNLI': 91.5, 'SST-2': 92.9, 'CoLA': 62.1,
@@ -45,8 +47,15 @@ def test_mean_over_seeds(tmp_path):
         'QQP']
 
 
+@pytest.fixture
+def forks(monkeypatch):
+    """Each run in a process that need not import again; there is a real one below."""
+    monkeypatch.setattr('experiments.studies.glue_table.subprocess.run',
+                        lambda command: forked(lambda: train.main(command[3:]))[0])
+
+
 @pytest.mark.slow
-def test_trains_the_tasks_and_leaves_a_table(tmp_path, capsys):
+def test_trains_the_tasks_and_leaves_a_table(tmp_path, capsys, forks):
     checkpoint, _ = write_pretrained(tmp_path / 'pretrained')
     config, _ = write_config(tmp_path, checkpoint, 'RTE')
     for task in ('CoLA', 'MNLI'):

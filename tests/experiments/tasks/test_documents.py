@@ -1,9 +1,6 @@
 """Long documents: what is encoded, batches by length, metrics, and runs that resume."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +27,7 @@ from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
 from tests.experiments.glue_files import write_pretrained
+from tests.forked import forked
 
 ROOT = Path(__file__).parents[3]
 
@@ -264,12 +262,12 @@ def test_a_pretrained_encoder(tmp_path):
 @pytest.mark.slow
 def test_two_processes_count_every_document_once(learned, tmp_path):
     config = write_config(tmp_path)
-    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', str(config),
-               '--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epochs', '1']
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300,
-                            env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count('documents of 2 classes') == 3  # one process tells
+    ended = forked(lambda: train.main([
+        'fit', '--config', str(config), '--trainer.devices', '2', '--trainer.strategy', 'ddp',
+        '--trainer.max_epochs', '1']), ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
+    told = [process.stdout.count('documents of 2 classes') for process in ended]
+    assert told == [3, 0]
     train.main(['test', '--config', str(config),
                 '--trainer.default_root_dir', str(tmp_path / 'alone'),
                 '--ckpt_path', str(tmp_path / 'run/checkpoints/last.ckpt')])

@@ -1,0 +1,82 @@
+"""Work in processes forked from the test's own: what it has imported they need not import."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from experiments.benchmarks.measure import memory
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended (as in :mod:`subprocess`: minus the signal that killed it), and what it
+    wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def forked(work: Callable[[], None], *, ranks: int = 1, timeout: float = 120.) -> list[Ended]:
+    """Calls ``work`` in each of ``ranks`` processes, those of one group where there are several,
+    which Lightning finds as those that torchrun starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        group = {} if ranks == 1 else {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(_free_port()),
+                                       'WORLD_SIZE': str(ranks)}
+        processes = [get_context('fork').Process(
+            target=_work, args=(work, rank, group, Path(folder))) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        end = time.monotonic() + timeout
+        for process in processes:
+            process.join(max(0., end - time.monotonic()))
+        alive = [process for process in processes if process.is_alive()]
+        for process in alive:
+            process.kill()
+            process.join()
+        ended = [Ended(process.exitcode, *((Path(folder) / f'{name}{rank}').read_text()
+                                           for name in ('stdout', 'stderr')))
+                 for rank, process in enumerate(processes)]
+    assert not alive, f'still at work after {timeout} s: {ended}'
+    return ended
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that ``work`` takes over what its process has, from Linux."""
+    def measure() -> None:
+        Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
+        before = memory('VmRSS')
+        work()
+        print(memory('VmHWM') - before)
+
+    process, = forked(measure)
+    assert process.returncode == 0, process
+    return int(process.stdout)
+
+
+def _work(work: Callable[[], None], rank: int, group: dict[str, str], folder: Path) -> None:
+    for name, number in (('stdout', 1), ('stderr', 2)):
+        file = open(folder / f'{name}{rank}', 'w', buffering=1)
+        os.dup2(file.fileno(), number)
+        setattr(sys, name, file)
+    if group:
+        os.environ.update(group, RANK=str(rank), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)  # threads of the process before, idle or not, do not come along
+    os.environ['TOKENIZERS_PARALLELISM'] = 'false'
+    work()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(('127.0.0.1', 0))
+        return listener.getsockname()[1]
