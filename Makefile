@@ -14,11 +14,11 @@ check: $(VENV)/everything
 	$(VENV)/bin/python -m pytest -n 2 -m 'not slow'
 
 # Loops are compiled before the tests, whose processes would each compile the same ones; and each
-# file of tests goes to one process, which makes its fixtures once.
+# process takes a half of the files, whose fixtures it makes once, until one of them is done.
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m graphattn.compile --float64
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 MINUTES ?= 10
 fuzz: $(VENV)/everything

@@ -188,6 +188,7 @@ def test_clusters_joined_by_too_few_relays():
     assert answer(clusters_and_relays(5, 4)) is True
 
 
+@pytest.mark.slow
 def test_no_obstacle_is_seen_where_there_is_a_path():
     """A path in a random order and edges at random: every certificate against it must fail."""
     rng = np.random.default_rng(0)
@@ -243,6 +244,7 @@ def test_twelve_keys_each(directed, seed):
     assert hamiltonian_path(graph, directed=directed).seconds < 30
 
 
+@pytest.mark.slow
 def test_sparse_graphs_of_a_thousand_tokens():
     rng = np.random.default_rng(4)
     regular = sum(sp.csr_array((np.ones(1000), (np.arange(1000), rng.permutation(1000))))

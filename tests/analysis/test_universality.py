@@ -216,6 +216,7 @@ def test_lemma_1_expects_a_cycle_where_there_is_no_path(n):
     assert n == 64 or (bound < 1e-5 and found == 0)
 
 
+@pytest.mark.slow
 def test_existence_needs_a_logarithm():
     """At (ln n + 3) / n a path exists with probability 0.9 and more."""
     n = 128

@@ -104,7 +104,8 @@ def test_compiled_code_gives_the_eager_numbers(backend, clean_dynamo):
     expected = with_grads(attend(graph, inputs), inputs)
     compiled = torch.compile(attend, backend='aot_eager',
                              fullgraph=backend not in BREAKS_GRAPHS)
-    for each in (graph, random_graph(9, 11), random_graph(7, 5)):  # the first call, and others
+    others = [] if backend == 'reference' else [random_graph(9, 11), random_graph(7, 5)]
+    for each in (graph, *others):  # the reference takes 3 s for each
         if each.num_queries != 9:
             inputs = leaves(each, edge_values)
             inputs.pop('edge_gate', None)

@@ -105,6 +105,7 @@ def test_the_generator_decides_what_is_sampled():
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
     torch.manual_seed(0)
     bert = model(PatternSource(Full()), norm_first=False)

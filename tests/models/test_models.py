@@ -253,6 +253,7 @@ def test_classifiers_hand_segments_on(model):
     assert torch.equal(model(TOKENS, PTR), logits[0]) and not torch.equal(*logits)
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_eight_sequences_by_heart():
     torch.manual_seed(0)
     source = BlockModelSource(heads=2, head_channels=8, clusters=4)

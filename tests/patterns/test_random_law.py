@@ -18,6 +18,8 @@ from graphattn.patterns import (
     RandomRegular,
 )
 
+pytestmark = pytest.mark.slow
+
 UNLIKELY = 1e-4  # of a dozen tests of right samplers, one in 800 suites would fail
 
 

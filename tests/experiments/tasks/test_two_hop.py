@@ -100,6 +100,7 @@ def test_two_hops_or_layers_see_the_answer(pattern, num_layers, hops):
     assert answers_told_apart(model, batch).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops, expected', [(1, 1 / NUM_SYMBOLS), (2, 1.)])
 def test_two_hops_learn_what_one_cannot(hops, expected):
     model = classifier('SlidingWindow(2)', hops=hops)

@@ -148,8 +148,7 @@ def test_the_long_graph_takes_chunks():
 @pytest.mark.slow
 @pytest.mark.parametrize('heads', [1, 2])
 @pytest.mark.parametrize('edge_values', ['plain', 'shared'])
-@pytest.mark.parametrize('num_threads', [1, 3])
-def test_chunks_of_keys_equal_reference(edge_values, heads, num_threads, with_threads):
+def test_chunks_of_keys_equal_reference(edge_values, heads, with_threads):
     graph = long_graph()
     inputs = draw(graph, edge_values, channels=64, value_channels=48, heads=heads)
     if 'edge_bias' in inputs:  # a first chunk that adds nothing, and one that fades away
@@ -159,8 +158,9 @@ def test_chunks_of_keys_equal_reference(edge_values, heads, num_threads, with_th
     with torch.no_grad():
         inputs['query'] *= 0.1
     expected = with_grads(attend(graph, inputs, 'reference'), inputs)
-    actual = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
-    assert_same(actual, expected)
+    for num_threads in (1, 3):
+        assert_same(with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs)),
+                    expected)
 
 
 @pytest.mark.parametrize('heads', [1, 2])
@@ -241,6 +241,7 @@ def test_only_results_are_rounded(name, dtype):
                                atol=20 * max(cotangent_error, 1e-6), check_dtype=False)
 
 
+@pytest.mark.slow
 def test_exponential_is_within_two_roundings():
     x = torch.linspace(-86, 0, 20_001)
     graph = BipartiteGraph.from_mask(torch.ones(1, x.numel(), dtype=torch.bool))
