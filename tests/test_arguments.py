@@ -30,9 +30,9 @@ PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
 OTHERS = {'PairMask': PairMask,
           **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
 # For those who write a pattern or hook into message passing, who are given what was checked.
-GIVEN_CHECKED = {'edges', 'contains', 'from_pairs', 'edge_collect', 'edge_update', 'edge_updater',
-                 'message', 'message_and_aggregate', 'propagate', 'value_of', 'logit_terms',
-                 'check_probability'}
+GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
+                 'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
+                 'logit_terms', 'check_probability'}
 
 
 # What is meant ########################################################################
@@ -146,7 +146,7 @@ def masks_in_a_file(tmp_path, monkeypatch):
 
 # Nothing, or no step, is a size there is.
 MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'hops', 'radius', 'count', 'tokens',
-               'first', 'summary', 'degree', 'length'}
+               'first', 'summary', 'degree', 'length', 'offset'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
                'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
 MAY_BE_NEGATIVE = {'scale'}
