@@ -31,6 +31,7 @@ from graphattn.models import Encoder
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.samplers import thinning
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.shards import same_rows
 
 PTR = torch.tensor([0, 21, 21, 29, 83])  # one sequence without tokens
 NUM_TOKENS, CHANNELS, HEADS = 83, 16, 2
@@ -81,7 +82,7 @@ def compare(module, own: Callable[[SequenceParallel], slice] | None = None,
                                        **{returned: True, **arguments(mine)})
         (own_out * target[mine]).sum().backward()
     differences = {'output': [largest(out[mine] - own_out)],
-                   'graph': [int(not same_rows(whole, rows, mine))
+                   'graph': [int(not same_rows(whole, rows, NUM_TOKENS, mine))
                              for whole, rows in zip(as_list(graphs), as_list(own_graphs))],
                    'parameters': [largest(p - q) for p, q in zip(
                        summed(one, [1, *[0] * 9][dist.get_rank()]), summed(module))]}
@@ -106,16 +107,6 @@ def summed(module, times: int = 1) -> list[Tensor]:
         dist.all_reduce(grad)
         grads.append(grad)
     return grads
-
-
-def same_rows(whole: BipartiteGraph, rows: BipartiteGraph, own: slice) -> bool:
-    """Whether a process has its rows of the whole graph, of heads that own one or share it."""
-    num_own = own.stop - own.start
-    times = whole.num_queries // NUM_TOKENS
-    query = torch.cat([torch.arange(own.start, own.stop) + head * NUM_TOKENS
-                       for head in range(times)])
-    return (rows.num_queries == times * num_own and rows.num_keys == whole.num_keys
-            and torch.equal(rows.validate().to_mask(), whole.to_mask()[query]))
 
 
 def given_graph() -> dict:
