@@ -114,7 +114,7 @@ class SequenceParallel(nn.Module):
             raise ValueError("'module' must not have infinitely many hops, whose number each "
                              "process would settle for itself; take a number of hops")
         self.module = module
-        self._group, self._timeout = group, timeout
+        self._given_group, self._own_group, self._timeout = group, None, timeout
         self._generator: torch.Generator | None = None
         self._is_compared = False
         self._halos: dict[int, _Halo] = {}
@@ -151,32 +151,37 @@ class SequenceParallel(nn.Module):
         num_tokens = int(ptr[-1])
         return slice(num_tokens * rank // size, num_tokens * (rank + 1) // size)
 
-    def gather(self, x: Tensor, ptr: Tensor, own: slice | None = None) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         """The rows of all processes, for a head that reads whole sequences.
 
         Args:
             x (Tensor): Of own tokens, ``[num_own, ...]``.
-            ptr (Tensor): As in a call.
-            own (slice, optional): As in a call.
 
         Returns:
             Tensor ``[num_tokens, ...]``, in every process. In the backward pass the gradients of
             all processes are added.
+
+        Raises:
+            TypeError: ``x`` is not a Tensor.
         """
-        return self._shard(x, ptr, own, None).gather(x)
+        check_kind('x', x, Tensor)
+        sizes = _all_gather(torch.tensor(x.size(0), device=x.device), self.group).tolist()
+        return _gathered(x, sizes, self.group)
 
     @property
     def group(self) -> dist.ProcessGroup:
         """The processes; the group is made in the first use, by all of them."""
-        if self._group is None:
+        if self._given_group is not None:
+            return self._given_group
+        if self._own_group is None:
             if not dist.is_initialized():
                 raise RuntimeError("there is no process group: start the processes with torchrun "
                                    "and call torch.distributed.init_process_group first")
-            self._group = dist.new_group(timeout=self._timeout)
-        return self._group
+            self._own_group = dist.new_group(timeout=self._timeout)
+        return self._own_group
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), '_group': None, '_generator': None, '_is_compared': False,
+        return {**vars(self), '_own_group': None, '_generator': None, '_is_compared': False,
                 '_halos': {}}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
@@ -310,8 +315,7 @@ class _Shard(Shard):
 
     def gather(self, x: Tensor) -> Tensor:
         sizes = [stop - start for start, stop in zip(self.bounds, self.bounds[1:])]
-        everyone = torch.arange(self.num_own, device=x.device).repeat(len(sizes))
-        return _Exchange.apply(x, everyone, [self.num_own] * len(sizes), sizes, self.group)
+        return _gathered(x, sizes, self.group)
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_kind('graph', graph, BipartiteGraph)
@@ -409,6 +413,13 @@ class _Exchange(torch.autograd.Function):
         returned = _all_to_all(grad.contiguous(), *ctx.sizes, ctx.group)
         grad_x = returned.new_zeros(ctx.shape).index_add_(0, send, returned)
         return grad_x, None, None, None, None
+
+
+def _gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
+    """All rows, of which each process has so many: a halo of everything."""
+    num_own, num_processes = x.size(0), len(sizes)
+    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
+    return _Exchange.apply(x, everyone, [num_own] * num_processes, sizes, group)
 
 
 def _all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,

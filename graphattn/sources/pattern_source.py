@@ -197,6 +197,8 @@ def _build_all(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piec
 def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None) -> BipartiteGraph:
     length, first, last = piece
     with torch.device('cpu'):  # whatever device the user has set as the default one
+        if last - first == length:
+            return pattern.build(length, seed=seed, crop=True)
         return pattern.build(last - first, length, offset=first, seed=seed, crop=True)
 
 

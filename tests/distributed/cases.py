@@ -164,7 +164,7 @@ def class_token() -> dict:
     (one(tokens, PTR)[29] * target[29]).sum().backward()
     module = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
     parallel = sequence_parallel(module, dist.group.WORLD)
-    hidden = parallel.gather(parallel(tokens[parallel.share(PTR)], PTR), PTR)
+    hidden = parallel.gather(parallel(tokens[parallel.share(PTR)], PTR))
     (hidden[29] * target[29]).sum().backward()
     mean = [grad / dist.get_world_size() for grad in summed(module)]
     return {'parameters': max(largest(p.grad - q) for p, q in zip(one.parameters(), mean)
@@ -272,20 +272,28 @@ class WithoutRows(GraphSource):
         return SlidingWindow(1).build(query.size(0))
 
 
-def killed() -> dict:
-    """The last process dies in the middle of a step; what the others see, and after how long."""
-    parallel = sequence_parallel(encoder(PatternSource(WINDOW_GLOBAL_RANDOM)), timeout=TIMEOUT)
+def left_alone(leave: Callable[[], None], timeout: timedelta) -> dict:
+    """The last process leaves after a step; what the others see, and after how long."""
+    parallel = sequence_parallel(encoder(PatternSource(WINDOW_GLOBAL_RANDOM)), timeout=timeout)
     own, (tokens, _) = parallel.share(PTR), inputs(parallel.module)
     parallel(tokens[own], PTR)
-    if dist.get_rank() == dist.get_world_size() - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     start = time.perf_counter()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        leave()
     try:
         for _ in range(2):
             parallel(tokens[own], PTR).sum().backward()
     except RuntimeError as error:
         return {'error': str(error), 'seconds': time.perf_counter() - start}
     return {'error': None}
+
+
+def failures() -> dict[str, dict]:
+    found = {}
+    if dist.get_world_size() == 2:
+        found['hangs'] = left_alone(lambda: time.sleep(6), timedelta(seconds=4))
+    found['killed'] = left_alone(lambda: os.kill(os.getpid(), signal.SIGKILL), TIMEOUT)
+    return found
 
 
 def run(case: Callable[[], dict | None]) -> dict:
@@ -304,7 +312,7 @@ def main(folder: Path, rank: int, world: int) -> None:
     dist.init_process_group('gloo', init_method=f'file://{folder}/{world}.store', timeout=TIMEOUT,
                             rank=rank, world_size=world)
     (folder / f'{world}.{rank}.json').write_text(json.dumps(run_all()))
-    (folder / f'{world}.{rank}.killed.json').write_text(json.dumps(killed()))
+    (folder / f'{world}.{rank}.failures.json').write_text(json.dumps(failures()))
     os._exit(0)  # for the group cannot be left in good order
 
 
