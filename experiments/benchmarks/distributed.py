@@ -56,11 +56,11 @@ def main(
         nodes: Tokens of the sequence.
         nodes_of_block_model: Tokens where the edges are a quarter of the pairs.
         rounds: Measurements of each case, of which the median counts.
-        quick: One and two processes and a short sequence.
+        quick: Two processes and a short sequence.
         out: Where table and figure go.
     """
     if quick:
-        processes, nodes, nodes_of_block_model, rounds = (1, 2), 1024, 256, 2
+        processes, nodes, nodes_of_block_model, rounds = (2,), 1024, 256, 2
     rows = []
     for world in progress(processes, 'distributed'):
         rows += measure_elsewhere(world, nodes, nodes_of_block_model, rounds)
