@@ -63,4 +63,4 @@ class RandomBlocks(RowPattern):
         block_of_query = positions(queries) // self.block - query_blocks.start
         first_key = (key_block * self.block)[block_of_query].flatten()
         slot, key = ranges(first_key, (first_key + self.block).clamp_(max=num_keys))
-        return torch.stack([key, slot // max(self.count, 1) + queries.start])
+        return torch.stack([key, (slot // max(self.count, 1)).add_(queries.start)])
