@@ -17,6 +17,8 @@ from torch import Tensor
 
 import graphattn
 from graphattn import BipartiteGraph
+from graphattn.distributed import sequence_parallel
+from graphattn.layers import GraphAttention
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
@@ -27,12 +29,12 @@ from graphattn.sources import GraphSource, PatternSource
 PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
     'functional', 'layers', 'models', 'patterns', 'samplers', 'sources'))]
 # Public too, though no page lists them.
-OTHERS = {'PairMask': PairMask,
+OTHERS = {'PairMask': PairMask, 'sequence_parallel': sequence_parallel,
           **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
 # For those who write a pattern or hook into message passing, who are given what was checked.
-GIVEN_CHECKED = {'edges', 'contains', 'from_pairs', 'edge_collect', 'edge_update', 'edge_updater',
-                 'message', 'message_and_aggregate', 'propagate', 'value_of', 'logit_terms',
-                 'check_probability'}
+GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
+                 'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
+                 'logit_terms', 'check_probability', 'shard_graph'}
 
 
 # What is meant ########################################################################
@@ -79,6 +81,7 @@ MEANT = {
     'unfold_heads.x': torch.randn(10, 1, 4), 'tokens': torch.arange(5),
     'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
     'encoder': encoder(), 'num_classes': 3, 'GlobalTokens.tokens': 2,
+    'module': GraphAttention(8, 2),
     'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
     'load_roberta.model': MaskedLanguageModel(encoder()),
     # patterns, samplers, sources
@@ -146,7 +149,7 @@ def masks_in_a_file(tmp_path, monkeypatch):
 
 # Nothing, or no step, is a size there is.
 MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'hops', 'radius', 'count', 'tokens',
-               'first', 'summary', 'degree', 'length'}
+               'first', 'summary', 'degree', 'length', 'offset'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
                'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
 MAY_BE_NEGATIVE = {'scale'}
@@ -209,7 +212,7 @@ def kinds_of(parameter: inspect.Parameter) -> list[str]:
 def bad_values(name: str, key: str, parameter: inspect.Parameter) -> list:
     kinds = kinds_of(parameter)
     may_be_none = 'None' in kinds
-    kinds = [kind for kind in kinds if kind != 'None']
+    kinds = [kind for kind in kinds if kind not in ('None', 'Shard')]
     if key in ('teleport', 'device') and kinds != ['Tensor']:
         bad = BAD[key]
     elif kinds == ['Tensor']:

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parent.parent
 # A unit imports itself and what stands here, nothing else of this repository.
 # What graphs are made of, and what everything else is made of.
 GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'}
-GROUND = GRAPH | {'pair_mask', 'pair_layout', '_files', '_reading', '_memory', '_threads',
+GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
-ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'graphattn'}
+ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -38,6 +38,7 @@ MAY_IMPORT = {
     'graph': GRAPH,
     'pair_layout': GRAPH,
     'pair_mask': GRAPH | {'pair_layout'},
+    'shard': {'blocks'},
     'patterns': GROUND,
     'samplers': GROUND,
     'kernels': GROUND,
@@ -45,6 +46,7 @@ MAY_IMPORT = {
     'sources': MIDDLE | {'functional'},
     'layers': MIDDLE | {'functional', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
+    'distributed': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'compile': MIDDLE | {'functional'},
     'experiments': set(),
     'experiments.runs': ALL,

@@ -58,7 +58,7 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
     """
     generator = torch.Generator().manual_seed(seed)
     size = max(length, _MODEL_LENGTH)
-    position, = draw_distinct(1, size**2, size * num_random, generator)
+    position, = draw_distinct(range(1), size**2, size * num_random, generator)
     is_random = np.zeros(size**2, dtype=bool)
     is_random[position.numpy()] = True
     token = window + torch.randperm(size - window, generator=generator)[:num_global]

@@ -17,6 +17,7 @@ from graphattn._checks import (
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.pair_mask import PairMask
+from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
 
@@ -73,7 +74,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        ptr: Tensor,
+        ptr: Tensor | Shard,
         *,
         source: GraphSource | None = None,
         graph: BipartiteGraph | PairMask | None = None,

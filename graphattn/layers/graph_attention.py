@@ -25,6 +25,7 @@ from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
+from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 from graphattn.sources.base import fold_ptr
 
@@ -126,7 +127,7 @@ class GraphAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        ptr: Tensor,
+        ptr: Tensor | Shard,
         *,
         source: GraphSource | None = None,
         graph: BipartiteGraph | PairMask | None = None,
@@ -137,8 +138,9 @@ class GraphAttention(nn.Module):
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
-            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``, as in a PyG
-                ``Batch``.
+            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
+                a PyG ``Batch``; or which of a batch's tokens ``x`` are
+                (:func:`graphattn.distributed.sequence_parallel` gives it).
             source (GraphSource, optional): Instead of the layer's own.
             graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
@@ -165,7 +167,7 @@ class GraphAttention(nn.Module):
         return (out, graph) if return_graph else out
 
     def _attend(
-        self, x: Tensor, ptr: Tensor, *, source: GraphSource | None,
+        self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
         graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
     ) -> tuple[Tensor, BipartiteGraph | PairMask]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
@@ -175,7 +177,10 @@ class GraphAttention(nn.Module):
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
             check_source(source, self.heads)
-            graph = source(query, key, ptr, generator=generator)
+            ask = source.rows if isinstance(ptr, Shard) else source
+            graph = ask(query, key, ptr, generator=generator)
+        elif isinstance(ptr, Shard):
+            ptr.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
             _check_sequences(graph, ptr, self.heads, x.size(0))
@@ -186,7 +191,7 @@ class GraphAttention(nn.Module):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
             terms = {} if source is None else source.logit_terms(graph)
-            out = self._along_edges(query, key, value, graph, terms)
+            out = self._along_edges(query, key, value, ptr, graph, terms)
         return self.lin_out(out.flatten(1)), graph
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
@@ -196,12 +201,16 @@ class GraphAttention(nn.Module):
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
             teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
-    def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                     terms: dict[str, Tensor]) -> Tensor:
-        num_tokens = query.size(0)
-        if graph.num_queries == num_tokens == graph.num_keys:
-            return self.attention(query, key, value, graph, teleport=self.teleport(), **terms)
-        if graph.num_queries != self.heads * num_tokens or graph.num_keys != graph.num_queries:
+    def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
+                     graph: BipartiteGraph, terms: dict[str, Tensor]) -> Tensor:
+        num_tokens = num_keys = query.size(0)
+        attend = self.attention
+        if isinstance(ptr, Shard):
+            num_keys, attend = ptr.num_tokens, partial(ptr.attend, self.attention)
+        sizes = graph.num_queries, graph.num_keys
+        if sizes == (num_tokens, num_keys):
+            return attend(query, key, value, graph, teleport=self.teleport(), **terms)
+        if sizes != (self.heads * num_tokens, self.heads * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if every head owns a graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
@@ -209,7 +218,7 @@ class GraphAttention(nn.Module):
         teleport = self.teleport()
         if teleport is not None:  # each folded node has its head's
             teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
-        return unfold_heads(self.attention(*folded, graph, teleport=teleport, **terms), self.heads)
+        return unfold_heads(attend(*folded, graph, teleport=teleport, **terms), self.heads)
 
     def extra_repr(self) -> str:
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'

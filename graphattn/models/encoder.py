@@ -23,6 +23,7 @@ from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
 from graphattn.pair_mask import PairMask
+from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
 
@@ -136,7 +137,7 @@ num_blocks=2, density=32.4%))
     def forward(
         self,
         tokens: Tensor,
-        ptr: Tensor,
+        ptr: Tensor | Shard,
         *,
         segments: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -146,7 +147,9 @@ num_blocks=2, density=32.4%))
 
         Args:
             tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``.
-            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or
+                which of a batch's tokens these are
+                (:func:`graphattn.distributed.sequence_parallel` gives it).
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all are in segment 0, as in BERT.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
@@ -172,7 +175,7 @@ num_blocks=2, density=32.4%))
         x = self.norm(x) if self.norm_first else x
         return (x, graphs) if return_graphs else x
 
-    def _embed(self, tokens: Tensor, ptr: Tensor, segments: Tensor | None) -> Tensor:
+    def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
         device = self.token_embedding.weight.device
         check_ids('tokens', tokens, self.token_embedding.num_embeddings, device)
         x = (self.token_embedding(tokens)
@@ -189,7 +192,10 @@ num_blocks=2, density=32.4%))
                              "'num_segments'")
         return self.dropout(x if self.norm_first else self.norm(x))
 
-    def _positions(self, tokens: Tensor, ptr: Tensor) -> Tensor:
+    def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
+        if isinstance(ptr, Shard):
+            self._check_lengths(ptr.ptr.diff())
+            return ptr.positions()
         check_ptr('ptr', ptr, tokens.numel(), tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):

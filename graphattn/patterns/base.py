@@ -35,7 +35,8 @@ class Pattern(ABC):
     A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
     should cost time and memory in proportion to the edges, not to the pairs. If it draws at
     random, :attr:`is_random` must say so, and if it asks for more than one token,
-    :attr:`fewest_tokens`.
+    :attr:`fewest_tokens`. One that knows some queries' edges without those of the others is a
+    :class:`RowPattern`, with :meth:`rows` instead.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -63,6 +64,22 @@ class Pattern(ABC):
             int64 Tensor ``[2, num_edges]``, key over query.
         """
 
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        """Those of :meth:`edges` that end in some consecutive queries, of which there may be none.
+
+        By default all edges are listed and the others left out, as is right where all rows are
+        drawn together. The generator moves on by as much, whatever the queries.
+
+        Args:
+            queries (range): Some of the queries.
+            num_queries, num_keys, generator: As in :meth:`edges`.
+
+        Returns:
+            int64 Tensor ``[2, num_edges]``, key over query, counted as in :meth:`edges`.
+        """
+        return crop_edges(self.edges(num_queries, num_keys, generator), queries, num_keys)
+
     @property
     def is_random(self) -> bool:
         """Whether another seed gives another graph."""
@@ -73,7 +90,7 @@ class Pattern(ABC):
         """Tokens of the shortest sequence that the pattern can do with, at least 1."""
         return 1
 
-    def build(self, num_queries: int, num_keys: int | None = None, *,
+    def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
               seed: int | torch.Generator | None = None, crop: bool = False) -> BipartiteGraph:
         """The graph of the pattern for these lengths.
 
@@ -81,6 +98,12 @@ class Pattern(ABC):
             num_queries (int): Number of queries. Without queries or keys there are no edges,
                 whatever the pattern.
             num_keys (int, optional): Number of keys; as many as queries if omitted.
+            offset (int, optional): The position of the first query in a sequence as long as the
+                keys: the graph is the rows from there of ``build(num_keys)``, of that seed, in
+                time and memory of their own edges (and, for :class:`GlobalTokens` that are random,
+                :class:`RandomPairs`, :class:`RandomRegular` and patterns without :meth:`rows` of
+                their own, in time and memory of the whole graph's). If omitted, queries begin at 0
+                and these are all.
             seed (int or torch.Generator, optional): The same seed gives the same graph. A
                 generator moves on; one that is not on the CPU seeds one that is. If omitted,
                 torch's default generator is used. Without effect unless :attr:`is_random`.
@@ -93,38 +116,47 @@ class Pattern(ABC):
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: A length is negative, or the pattern asks for more than it holds.
+            ValueError: A length is negative, the pattern asks for more than it holds, or queries
+                from ``offset`` on are more than there are.
 
         Example:
-            >>> from graphattn.patterns import OverlappingBlocks
+            >>> from graphattn.patterns import OverlappingBlocks, SlidingWindow
             >>> OverlappingBlocks(8).build(3, crop=True)
             BipartiteGraph(num_queries=3, num_keys=3, num_edges=9, density=100.0%)
+            >>> SlidingWindow(1).build(2, 5, offset=3).to_mask().int()
+            tensor([[0, 0, 1, 1, 1],
+                    [0, 0, 0, 1, 1]], dtype=torch.int32)
         """
         num_keys = num_queries if num_keys is None else num_keys
         check_size('num_queries', num_queries)
         check_size('num_keys', num_keys)
         check_num_pairs(num_queries, num_keys)
         check_bool(crop=crop)
+        queries, of_queries = _queries(offset, num_queries, num_keys)
         generator = as_generator(seed)
-        if num_queries == 0 or num_keys == 0:
+        if of_queries == 0 or num_keys == 0:
             return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
-        edges = self._fitting_edges(num_queries, num_keys, generator, crop)
+        edges = self._fitting_edges(queries, of_queries, num_keys, generator, crop)
         check_edge_index(edges)
+        if queries.start:
+            edges = edges - edges.new_tensor([[0], [queries.start]])
         check_range(edges, num_queries, num_keys)
         pair = number_pairs(*edges, num_keys)
         del edges  # the largest array there is; sorting needs room
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
-    def _fitting_edges(self, num_queries: int, num_keys: int,
+    def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """:meth:`edges`, of a short sequence cropped or refused with a hint."""
+        """:meth:`rows`, of a short sequence cropped or refused with a hint."""
         fewest = self.fewest_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
-            edges = self.edges(max(num_queries, fewest), max(num_keys, fewest), generator)
-            return crop_edges(edges, num_queries, num_keys)
+            edges = self.rows(queries, max(num_queries, fewest), max(num_keys, fewest), generator)
+            return crop_edges(edges, queries, num_keys)
         try:
-            return self.edges(num_queries, num_keys, generator)
+            if len(queries) == num_queries:
+                return self.edges(num_queries, num_keys, generator)
+            return self.rows(queries, num_queries, num_keys, generator)
         except ValueError as error:
             if not is_short:
                 raise
@@ -135,10 +167,13 @@ class Pattern(ABC):
                  generator: torch.Generator | None) -> Tensor:
         """Which of ``edges`` belong to the pattern, bool ``[num_edges]``.
 
-        By default they are looked up in :meth:`edges`. A pattern that can answer without listing
-        its edges overrides this, so that ``SlidingWindow(8) & Causal()`` stays linear.
+        By default they are looked up in the :meth:`rows` that they lie in. A pattern that can
+        answer without listing its edges overrides this, so that ``SlidingWindow(8) & Causal()``
+        stays linear.
         """
-        own = number_pairs(*self.edges(num_queries, num_keys, generator), num_keys)
+        query = edges[1]
+        queries = range(int(query.min()), int(query.max()) + 1) if query.numel() else range(0)
+        own = number_pairs(*self.rows(queries, num_queries, num_keys, generator), num_keys)
         return find_pairs(number_pairs(*edges, num_keys), sort_pairs(own))
 
     def __or__(self, other: Pattern) -> Union:
@@ -165,8 +200,26 @@ class Pattern(ABC):
         check_bool(**{name: getattr(self, name)})
 
 
+class RowPattern(Pattern):
+    """A pattern that lists the edges of some queries without looking at the others.
+
+    Where random numbers decide them, those of each query are its own
+    (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
+    """
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        return self.rows(range(num_queries), num_queries, num_keys, generator)
+
+    @abstractmethod
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        """As in :class:`Pattern`, in any order, repeats allowed, in time and memory of the edges
+        of these queries."""
+
+
 @dataclass(frozen=True, repr=False)
-class _SetOperation(Pattern):
+class _SetOperation(RowPattern):
     left: Pattern
     right: Pattern
 
@@ -211,9 +264,9 @@ class Union(_SetOperation):
     symbol = '|'
     precedence = 0
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        return torch.cat([part.edges(num_queries, num_keys, generator)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        return torch.cat([part.rows(queries, num_queries, num_keys, generator)
                           for part in (self.left, self.right)], dim=1)
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -246,9 +299,9 @@ class Intersection(_SetOperation):
     symbol = '&'
     precedence = 1
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        edges = self.left.edges(num_queries, num_keys, generator)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        edges = self.left.rows(queries, num_queries, num_keys, generator)
         return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -272,15 +325,26 @@ class Difference(_SetOperation):
     symbol = '-'
     precedence = 2
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        edges = self.left.edges(num_queries, num_keys, generator)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        edges = self.left.rows(queries, num_queries, num_keys, generator)
         return edges[:, ~self.right.contains(edges, num_queries, num_keys, generator)]
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
         in_left = self.left.contains(edges, num_queries, num_keys, generator)
         return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
+
+
+def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
+    """The queries that are asked for, and how many there are in the whole graph."""
+    if offset is None:
+        return range(num_queries), num_queries
+    check_size('offset', offset)
+    if offset + num_queries > num_keys:
+        raise ValueError(f"'offset' must leave room for the {num_queries} queries in a sequence of "
+                         f"{num_keys}, which are as many as there are keys (got {offset})")
+    return range(offset, offset + num_queries), num_keys
 
 
 def as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:

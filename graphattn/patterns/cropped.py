@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_kind
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import Pattern, RowPattern
 from graphattn.patterns.layouts import crop_edges
 
 
 @dataclass(frozen=True, repr=False)
-class Cropped(Pattern):
+class Cropped(RowPattern):
     """The first tokens of the graph that a pattern has for ``size`` tokens.
 
     What the pattern draws, it draws for all ``size`` tokens, so that with one seed the graph of a
@@ -33,7 +33,7 @@ class Cropped(Pattern):
     Example:
         >>> from graphattn.patterns import Cropped, RandomKeys
         >>> Cropped(RandomKeys(64), 4096).build(1024, seed=0)
-        BipartiteGraph(num_queries=1024, num_keys=1024, num_edges=16254, density=1.6%)
+        BipartiteGraph(num_queries=1024, num_keys=1024, num_edges=16583, density=1.6%)
     """
 
     pattern: Pattern
@@ -47,11 +47,11 @@ class Cropped(Pattern):
     def is_random(self) -> bool:
         return self.pattern.is_random
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         length = max(num_queries, num_keys)
         if length > self.size:
             raise ValueError(f"'length' must not exceed the {self.size} tokens of the graph that "
                              f"is cropped (got {length})")
-        edges = self.pattern.edges(self.size, self.size, generator)
-        return crop_edges(edges, num_queries, num_keys)
+        edges = self.pattern.rows(queries, self.size, self.size, generator)
+        return crop_edges(edges, queries, num_keys)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
-from graphattn.patterns.layouts import key_ranges, ranges
+from graphattn.patterns.base import RowPattern
+from graphattn.patterns.layouts import key_ranges, positions, ranges
 
 
 @dataclass(frozen=True, repr=False)
-class Fixed(Pattern):
+class Fixed(RowPattern):
     r"""A query attends to its block and to the last ``summary`` positions of every block,
 
     .. math::
@@ -56,16 +56,17 @@ class Fixed(Pattern):
             raise ValueError(f"'summary' must not exceed 'block' (got {self.summary} of "
                              f"{self.block})")
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        query = torch.arange(num_queries)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        query = positions(queries)
         last_key = query if self.causal else torch.full_like(query, num_keys - 1)
         block_start = query // self.block * self.block
         block_stop = (block_start + self.block).clamp_(max=num_keys)
-        own_block = key_ranges(block_start, torch.minimum(block_stop, last_key + 1))
+        own_block = key_ranges(queries, block_start, torch.minimum(block_stop, last_key + 1))
 
         key = torch.arange(num_keys)
         summary_key = key[key % self.block >= self.block - self.summary]
         num_visible = torch.searchsorted(summary_key, last_key, right=True)
-        reader, position = ranges(torch.zeros_like(query), num_visible)
-        return torch.cat([own_block, torch.stack([summary_key[position], reader])], dim=1)
+        reader, number = ranges(torch.zeros_like(query), num_visible)
+        summary = torch.stack([summary_key[number], reader + queries.start])
+        return torch.cat([own_block, summary], dim=1)

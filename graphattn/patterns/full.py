@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
-from graphattn.patterns.layouts import grid, key_ranges
+from graphattn.patterns.base import RowPattern
+from graphattn.patterns.layouts import grid, key_ranges, positions
 
 
 @dataclass(frozen=True, repr=False)
-class Full(Pattern):
+class Full(RowPattern):
     """Every query attends to every key.
 
     Source: Vaswani et al., "Attention is all you need" (2017).
     """
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        return grid(torch.arange(num_keys), torch.arange(num_queries))
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        return grid(torch.arange(num_keys), positions(queries))
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -28,7 +28,7 @@ class Full(Pattern):
 
 
 @dataclass(frozen=True, repr=False)
-class Causal(Pattern):
+class Causal(RowPattern):
     r"""A query attends to its own position and those before it: :math:`j \le i`.
 
     ``pattern & Causal()`` is the causal form of any pattern, at the cost of that pattern.
@@ -36,10 +36,10 @@ class Causal(Pattern):
     Source: Vaswani et al., "Attention is all you need" (2017), Sec. 3.2.3.
     """
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        query = torch.arange(num_queries)
-        return key_ranges(torch.zeros_like(query), (query + 1).clamp_(max=num_keys))
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        query = positions(queries)
+        return key_ranges(queries, torch.zeros_like(query), (query + 1).clamp_(max=num_keys))
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:

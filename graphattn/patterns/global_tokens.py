@@ -8,12 +8,12 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import LARGEST, Pattern
-from graphattn.patterns.layouts import grid
+from graphattn.patterns.base import LARGEST, RowPattern
+from graphattn.patterns.layouts import grid, is_in, positions
 
 
 @dataclass(frozen=True, repr=False)
-class GlobalTokens(Pattern):
+class GlobalTokens(RowPattern):
     r"""Some tokens attend to every key and every query attends to them:
     :math:`i \in G` or :math:`j \in G`.
 
@@ -89,11 +89,11 @@ class GlobalTokens(Pattern):
             return max(self.tokens, default=0) + 1
         return self.first + self.tokens if self.tokens else 1
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         token = self._positions(min(num_queries, num_keys), generator)
-        as_query = grid(torch.arange(num_keys), token)
-        as_key = grid(token, torch.arange(num_queries))
+        as_query = grid(torch.arange(num_keys), token[is_in(token, queries)])
+        as_key = grid(token, positions(queries))
         return torch.cat([as_query, as_key], dim=1)
 
     def _positions(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:

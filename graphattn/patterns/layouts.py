@@ -14,33 +14,43 @@ def grid(key: Tensor, query: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(key, query, indexing='xy')).flatten(1)
 
 
-def key_table(key: Tensor) -> Tensor:
-    """Query i attends to the keys in row i of ``key``, ``[num_queries, keys_per_query]``."""
-    query = torch.arange(key.size(0))[:, None].expand_as(key)
-    return torch.stack([key, query]).flatten(1)
+def key_table(queries: range, key: Tensor) -> Tensor:
+    """Query i of ``queries`` attends to the keys in row i of ``key``, ``[queries, keys]``."""
+    return torch.stack([key, positions(queries)[:, None].expand_as(key)]).flatten(1)
 
 
-def key_ranges(start: Tensor, stop: Tensor) -> Tensor:
-    """Query i attends to the keys ``start[i] <= key < stop[i]``."""
-    query, key = ranges(start, stop)
-    return torch.stack([key, query])
+def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
+    """Query i of ``queries`` attends to the keys ``start[i] <= key < stop[i]``."""
+    row, key = ranges(start, stop)
+    return torch.stack([key, row.add_(queries.start)])
 
 
-def diagonals(offset: Tensor, num_queries: int, num_keys: int) -> Tensor:
-    """Query i attends to key ``i + offset``, where there is one, for each of the offsets."""
-    diagonal, query = ranges((-offset).clamp(min=0), (num_keys - offset).clamp(max=num_queries))
+def diagonals(offset: Tensor, queries: range, num_keys: int) -> Tensor:
+    """A query attends to the key ``offset`` away, where there is one, for each of the offsets."""
+    diagonal, query = ranges((-offset).clamp(min=queries.start),
+                             (num_keys - offset).clamp(max=queries.stop))
     return torch.stack([query + offset[diagonal], query])
 
 
-def crop_edges(edges: Tensor, num_queries: int, num_keys: int) -> Tensor:
-    """Those of ``edges`` that lie among the first queries and keys."""
+def crop_edges(edges: Tensor, queries: range, num_keys: int) -> Tensor:
+    """Those of ``edges`` that lie among ``queries`` and the first keys."""
     key, query = edges
-    return edges[:, (key < num_keys) & (query < num_queries)]
+    return edges[:, (key < num_keys) & is_in(query, queries)]
 
 
-def all_offsets(num_queries: int, num_keys: int) -> Tensor:
+def all_offsets(queries: range, num_keys: int) -> Tensor:
     """Every ``key - query`` there is, ascending."""
-    return torch.arange(1 - num_queries, num_keys)
+    return torch.arange(1 - queries.stop, num_keys - queries.start)
+
+
+def positions(queries: range) -> Tensor:
+    """The numbers of consecutive queries, int64."""
+    return torch.arange(queries.start, queries.stop)
+
+
+def is_in(query: Tensor, queries: range) -> Tensor:
+    """Which of some numbers are those of ``queries``."""
+    return (query >= queries.start) & (query < queries.stop)
 
 
 def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import all_offsets, diagonals
 
 
 @dataclass(frozen=True, repr=False)
-class LogSparse(Pattern):
+class LogSparse(RowPattern):
     r"""A query attends to itself and to the positions a power of two away,
 
     .. math::
@@ -46,11 +46,11 @@ class LogSparse(Pattern):
     def __post_init__(self):
         self._require_bool('causal')
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        offset = all_offsets(num_queries, num_keys)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        offset = all_offsets(queries, num_keys)
         distance = offset.abs()
         attends = (distance & (distance - 1)) == 0  # at most one bit is set
         if self.causal:
             attends &= offset <= 0
-        return diagonals(offset[attends], num_queries, num_keys)
+        return diagonals(offset[attends], queries, num_keys)

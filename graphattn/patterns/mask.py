@@ -15,12 +15,12 @@ from graphattn._checks import check_kind
 from graphattn._files import write_whole
 from graphattn._reading import check_arrays
 from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
-from graphattn.patterns.base import Pattern
-from graphattn.patterns.layouts import diagonals, grid
+from graphattn.patterns.base import RowPattern
+from graphattn.patterns.layouts import diagonals, grid, is_in, positions
 
 
 @dataclass(frozen=True, repr=False)
-class Mask(Pattern):
+class Mask(RowPattern):
     """The pairs that a mask of one head turns on.
 
     Its layout says which value a pair has, in sequences of other lengths too. A mask by diagonals
@@ -67,13 +67,14 @@ class Mask(Pattern):
                              f"{self.layout} (got {len(self.values)} characters, "
                              f"{self.values[:20]!r})")
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         length = self._length(num_queries, num_keys)
         if isinstance(self.layout, DiagonalLayout):
-            return self._diagonals(length)
-        query, key = self._is_on()[self.layout.index(length)].nonzero().t()
-        return torch.stack([key, query])
+            return self._diagonals(queries, length)
+        query, key = positions(queries)[:, None], torch.arange(length)
+        row, key = self._is_on()[self.layout.value_of(query, key, length)].nonzero().t()
+        return torch.stack([key, row + queries.start])
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -93,15 +94,17 @@ class Mask(Pattern):
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.from_numpy(values)
 
-    def _diagonals(self, length: int) -> Tensor:
+    def _diagonals(self, queries: range, length: int) -> Tensor:
         distance = self._is_on()[:self.layout.num_values].nonzero().flatten()
         offset = torch.cat([-distance, distance]).unique()
         if not self.layout.border:
-            return diagonals(offset, length, length)
-        inner_length = length - 2
-        end, token = torch.tensor([0, length - 1]), torch.arange(length)
-        inside = diagonals(offset, inner_length, inner_length) + 1
-        return torch.cat([inside, grid(end, token), grid(token, end)], dim=1)
+            return diagonals(offset, queries, length)
+        end = torch.tensor([0, length - 1])
+        inner = range(max(queries.start, 1) - 1, min(queries.stop, length - 1) - 1)
+        inside = diagonals(offset, inner, length - 2) + 1
+        own_end = end[is_in(end, queries)]
+        return torch.cat([inside, grid(end, positions(queries)),
+                          grid(torch.arange(length), own_end)], dim=1)
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
-from graphattn.patterns.layouts import key_ranges
+from graphattn.patterns.base import RowPattern
+from graphattn.patterns.layouts import key_ranges, positions
 
 
 @dataclass(frozen=True, repr=False)
-class OverlappingBlocks(Pattern):
+class OverlappingBlocks(RowPattern):
     r"""Dense blocks of ``width`` tokens, each overlapping the next by half.
 
     Cut into chunks of half a width, a token of chunk c attends to the chunks c - 1, c and c + 1,
@@ -57,11 +57,11 @@ class OverlappingBlocks(Pattern):
     def fewest_tokens(self) -> int:
         return self.width
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         if self.width > num_keys:
             raise ValueError(f"'width' must not exceed the {num_keys} keys (got {self.width})")
         half = self.width // 2
-        chunk_start = torch.arange(num_queries) // half * half
-        return key_ranges((chunk_start - half).clamp_(min=0),
+        chunk_start = positions(queries) // half * half
+        return key_ranges(queries, (chunk_start - half).clamp_(min=0),
                           (chunk_start + 2 * half).clamp_(max=num_keys))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.draw_distinct import draw_distinct
-from graphattn.patterns.layouts import ranges
+from graphattn.patterns.layouts import positions, ranges
 
 
 @dataclass(frozen=True, repr=False)
-class RandomBlocks(Pattern):
+class RandomBlocks(RowPattern):
     """Each block of queries attends to exactly ``count`` distinct random blocks of keys.
 
     Every subset of blocks is equally likely, its own and its neighbours included, so a random
@@ -52,14 +52,15 @@ class RandomBlocks(Pattern):
         # The last block may be of one key.
         return max((self.count - 1) * self.block + 1, 1)
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        num_query_blocks, num_key_blocks = (-(-size // self.block)
-                                            for size in (num_queries, num_keys))
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        num_key_blocks = -(-num_keys // self.block)
         if self.count > num_key_blocks:
             raise ValueError(f"'count' must not exceed the {num_key_blocks} blocks of "
                              f"{self.block} keys (got {self.count})")
-        key_block = draw_distinct(num_query_blocks, num_key_blocks, self.count, generator)
-        first_key = (key_block * self.block)[torch.arange(num_queries) // self.block].flatten()
+        query_blocks = range(queries.start // self.block, -(-queries.stop // self.block))
+        key_block = draw_distinct(query_blocks, num_key_blocks, self.count, generator)
+        block_of_query = positions(queries) // self.block - query_blocks.start
+        first_key = (key_block * self.block)[block_of_query].flatten()
         slot, key = ranges(first_key, (first_key + self.block).clamp_(max=num_keys))
-        return torch.stack([key, slot // max(self.count, 1)])
+        return torch.stack([key, (slot // max(self.count, 1)).add_(queries.start)])

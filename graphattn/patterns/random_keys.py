@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_choice
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.draw_distinct import draw_distinct
-from graphattn.patterns.layouts import key_table
+from graphattn.patterns.layouts import key_table, positions
 
 _SPACINGS = ('random', 'uniform')
 
 
 @dataclass(frozen=True, repr=False)
-class RandomKeys(Pattern):
+class RandomKeys(RowPattern):
     r"""Each query attends to exactly ``count`` distinct keys, drawn uniformly or evenly spaced.
 
     Drawn, every subset of ``count`` keys is equally likely, independently for each query. Nothing
@@ -67,11 +67,11 @@ class RandomKeys(Pattern):
     def fewest_tokens(self) -> int:
         return max(self.count, 1)
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         if self.count > num_keys:
             raise ValueError(f"'count' must not exceed the {num_keys} keys (got {self.count})")
         if self.is_random:
-            return key_table(draw_distinct(num_queries, num_keys, self.count, generator))
+            return key_table(queries, draw_distinct(queries, num_keys, self.count, generator))
         midpoint = (2 * torch.arange(self.count) + 1) * num_keys // max(2 * self.count, 1)
-        return key_table((torch.arange(num_queries)[:, None] + midpoint) % num_keys)
+        return key_table(queries, (positions(queries)[:, None] + midpoint) % num_keys)

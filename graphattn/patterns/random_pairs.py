@@ -52,5 +52,5 @@ class RandomPairs(Pattern):
         num_pairs = num_queries * num_keys
         if count > num_pairs:
             raise ValueError(f"'count' must not exceed the {num_pairs} pairs (got {count})")
-        pair = draw_distinct(1, num_pairs, count, generator)[0]
+        pair = draw_distinct(range(1), num_pairs, count, generator)[0]
         return torch.stack([pair % num_keys, pair // num_keys])

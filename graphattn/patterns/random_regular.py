@@ -66,7 +66,8 @@ class RandomRegular(Pattern):
             left_out = _draw_permutations(num_queries, num_queries - 1 - self.degree, generator)
             absent = torch.ones(num_queries, num_queries, dtype=torch.bool)
             return absent.scatter_(1, left_out, False).nonzero().t().flip(0)
-        return key_table(_draw_permutations(num_queries, self.degree, generator)[:, 1:])
+        return key_table(range(num_queries),
+                         _draw_permutations(num_queries, self.degree, generator)[:, 1:])
 
 
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:

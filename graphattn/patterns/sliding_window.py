@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import diagonals
 
 
 @dataclass(frozen=True, repr=False)
-class SlidingWindow(Pattern):
+class SlidingWindow(RowPattern):
     r"""A query attends to the positions at most ``radius`` steps away from it,
 
     .. math::
@@ -51,9 +51,9 @@ class SlidingWindow(Pattern):
         self._require_bool('causal')
         self._require_int('dilation', at_least=1)
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
         furthest = (max(num_queries, num_keys) - 1) // self.dilation
         reach = min(self.radius, furthest)
         step = torch.arange(-reach, 1 if self.causal else reach + 1)
-        return diagonals(step * self.dilation, num_queries, num_keys)
+        return diagonals(step * self.dilation, queries, num_keys)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.global_tokens import GlobalTokens
 from graphattn.patterns.sliding_window import SlidingWindow
 
 
 @dataclass(frozen=True, repr=False)
-class Star(Pattern):
+class Star(RowPattern):
     r"""A query attends to itself, its two neighbours and the relay, token 0, which attends to all.
 
     It is ``SlidingWindow(1) | GlobalTokens(1)``: the ring of satellites does not close, for then
@@ -31,6 +31,6 @@ class Star(Pattern):
                 [1, 0, 0, 1, 1]], dtype=torch.int32)
     """
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        return (SlidingWindow(1) | GlobalTokens(1)).edges(num_queries, num_keys, generator)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        return (SlidingWindow(1) | GlobalTokens(1)).rows(queries, num_queries, num_keys, generator)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import Pattern
+from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import all_offsets, diagonals
 
 
 @dataclass(frozen=True, repr=False)
-class Strided(Pattern):
+class Strided(RowPattern):
     r"""A query attends to the positions around it and to every ``stride``-th one,
 
     .. math::
@@ -50,10 +50,10 @@ class Strided(Pattern):
         self._require_int('stride', at_least=1)
         self._require_bool('causal')
 
-    def edges(self, num_queries: int, num_keys: int,
-              generator: torch.Generator | None) -> Tensor:
-        offset = all_offsets(num_queries, num_keys)
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        offset = all_offsets(queries, num_keys)
         attends = (offset.abs() < self.stride) | (offset % self.stride == 0)
         if self.causal:
             attends &= offset <= 0
-        return diagonals(offset[attends], num_queries, num_keys)
+        return diagonals(offset[attends], queries, num_keys)

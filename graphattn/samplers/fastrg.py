@@ -90,7 +90,7 @@ def _sample_compiled(model: FactorModel, generator: torch.Generator | None) -> B
     from graphattn.samplers.rates import Rates
     rates = Rates(model)
     query_rate = rates.of_queries()
-    _check_rate(query_rate.sum())
+    check_rate(query_rate.sum())
     num_draws = torch.poisson(torch.from_numpy(query_rate), generator).long()
     return rates.draw(num_draws.numpy(), draw_seed(generator)).to_graph(model)
 
@@ -101,7 +101,7 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
     key_mass = sum_blocks(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_block]
     query_rate = cluster_rate.sum(1)
-    _check_rate(query_rate.sum().item())
+    check_rate(query_rate.sum().item())
     query = torch.repeat_interleave(torch.poisson(query_rate, generator).long())
 
     num_clusters = cluster_rate.size(1)
@@ -124,7 +124,8 @@ def _nonzero(mass: Tensor) -> Tensor:
     return mass.where(mass > 0, 1.)
 
 
-def _check_rate(expected_draws: float) -> None:
+def check_rate(expected_draws: float) -> None:
+    """That so many draws can be held."""
     if not expected_draws < _MOST_DRAWS:
         raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
                          f"scale 'mixing' down")

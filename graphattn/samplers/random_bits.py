@@ -19,10 +19,18 @@ def draw_seed(generator: torch.Generator | None) -> np.uint64:
     return np.uint64(seed.item() % 2**64)
 
 
+_ROW = 0xD1342543DE82EF95
+
+
+def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
+    """The seed whose rows are those of ``seed`` from ``row`` on."""
+    return np.uint64((int(seed) + row * _ROW) % 2**64)
+
+
 @jit(inline=True)
 def stream_of(seed, row):
     """The stream of a row."""
-    return _hash(seed + uint64(row) * uint64(0xD1342543DE82EF95))
+    return _hash(seed + uint64(row) * uint64(_ROW))
 
 
 @jit(inline=True)

@@ -45,11 +45,8 @@ class Thinning:
 
     def is_faster(self) -> bool:
         """Than to compare all pairs."""
-        if not (self.bound <= _HIGHEST_BOUND).all():
-            return False
-        table_entries = self.model.num_keys * self.model.num_clusters
-        num_draws = self.num_draws.sum() + TABLE_ENTRY * table_entries
-        return num_draws < _FASTER_BELOW * self.model.blocks.num_pairs
+        return is_faster(self.bound, self.num_draws, self.model.num_keys * self.model.num_clusters,
+                         self.model.blocks.num_pairs)
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
         """Draws each pair with its probability.
@@ -64,8 +61,13 @@ class Thinning:
                              f"'key_factor' (got {self.bound[query]:.6g} for query {query}); take "
                              f"'compare'")
         num_draws = torch.poisson(torch.from_numpy(self.num_draws), generator).long()
-        rows = self.rates.draw(num_draws.numpy(), draw_seed(generator))
-        self._thin(rows, draw_seed(generator))
+        return self.thinned(num_draws.numpy(), draw_seed(generator), draw_seed(generator))
+
+    def thinned(self, num_draws: np.ndarray, seed: np.uint64,
+                coin_seed: np.uint64) -> BipartiteGraph:
+        """What is kept of ``num_draws[i]`` draws of each query."""
+        rows = self.rates.draw(num_draws, seed)
+        self._thin(rows, coin_seed)
         return rows.to_graph(self.model)
 
     def _thin(self, rows: Rows, seed: np.uint64) -> None:
@@ -73,6 +75,21 @@ class Thinning:
         first_key = rates.key_ptr[rates.query_block]
         in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.boost,
                    rates.query, rates.key_factor)
+
+
+def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
+              num_pairs: int) -> bool:
+    """Whether to thin takes less time than to compare all pairs.
+
+    Args:
+        bound (numpy.ndarray): On the probabilities of each query.
+        num_draws (numpy.ndarray): How many are expected of each query.
+        table_entries (int): Keys times clusters.
+        num_pairs (int): Inside the blocks.
+    """
+    if not (bound <= _HIGHEST_BOUND).all():
+        return False
+    return num_draws.sum() + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _boost(bound: np.ndarray) -> np.ndarray:

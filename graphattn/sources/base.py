@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from graphattn._checks import check_floating, check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
+from graphattn.shard import Shard
 
 
 class GraphSource(nn.Module, ABC):
@@ -53,6 +54,31 @@ class GraphSource(nn.Module, ABC):
             ValueError: Shapes do not fit, or ``ptr`` does not rise from 0 to the tokens
                 (:meth:`check_tokens`).
         """
+
+    def rows(
+        self,
+        query: Tensor,
+        key: Tensor,
+        shard: Shard,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """The rows of the graph that belong to the queries of this process.
+
+        Args:
+            query (Tensor): Of the shard's tokens, ``[num_own, heads, head_channels]``.
+            key (Tensor): As ``query``.
+            shard (Shard): Which tokens of which batch they are.
+            generator (torch.Generator, optional): In one state in all processes.
+
+        Returns:
+            BipartiteGraph with the blocks of :meth:`forward`, of own queries and all keys.
+
+        Raises:
+            NotImplementedError: The source has none of its own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no 'rows', which give a process the "
+                                  f"edges of its own queries; sequence parallelism needs them")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         """How the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""

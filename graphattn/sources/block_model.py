@@ -19,6 +19,8 @@ from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
+from graphattn.samplers.some_rows import sample_rows
+from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 
@@ -132,9 +134,16 @@ class BlockModelSource(GraphSource):
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr)
-        graph, fixed = SAMPLERS[self.law](model, generator=generator), None
-        if self.fixed is not None:
-            fixed = BipartiteGraph.batch([self.fixed.graph(ptr, generator)] * self.heads)
+        graph = SAMPLERS[self.law](model, generator=generator)
+        fixed = None if self.fixed is None else self.fixed.graph(ptr, generator)
+        return self._with_fixed(graph, fixed, model)
+
+    def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
+                    model: FactorModel) -> BipartiteGraph:
+        """The edges that were drawn and those of one head that are always present; in training
+        with their probabilities."""
+        if fixed is not None:
+            fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
         if not (self.training and torch.is_grad_enabled()):
             return graph
@@ -142,6 +151,29 @@ class BlockModelSource(GraphSource):
         if fixed is not None:
             edge_prob = edge_prob.masked_fill(graph.isin(fixed), 1.)
         return graph.with_edge_prob(edge_prob)
+
+    def rows(
+        self,
+        query: Tensor,
+        key: Tensor,
+        shard: Shard,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """As in :class:`GraphSource`. Every process needs the memberships of all keys and receives
+        those of the other processes' tokens, ``heads * clusters`` numbers for each: 64 MiB for
+        32,768 tokens, 4 heads and 128 clusters in float32. As many gradients go back."""
+        self.check_tokens(query, key, shard.own_ptr)
+        check_generator(generator)
+        query_factor, mixing, key_factor = self._factors(query, key)
+        of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
+        key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
+        model = FactorModel(query_factor, mixing, key_factor, exploration=self._exploration(),
+                            query_ptr=fold_ptr(shard.own_ptr, self.heads, shard.num_own),
+                            key_ptr=fold_ptr(shard.ptr, self.heads, shard.num_tokens))
+        graph = sample_rows(model, shard, law=self.law, generator=generator)
+        fixed = None if self.fixed is None else self.fixed.shard_graph(shard, generator)
+        return self._with_fixed(graph, fixed, model)
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
         """The law of the graphs, before any is drawn; arguments as for a call."""
@@ -165,8 +197,10 @@ class BlockModelSource(GraphSource):
 
     def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor) -> FactorModel:
         ptr = fold_ptr(ptr, self.heads, factors[0].size(0) // self.heads)
-        return FactorModel(*factors, query_ptr=ptr, key_ptr=ptr,
-                           exploration=self.exploration if self.training else 0.)
+        return FactorModel(*factors, query_ptr=ptr, key_ptr=ptr, exploration=self._exploration())
+
+    def _exploration(self) -> float:
+        return self.exploration if self.training else 0.
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return {} if graph.edge_prob is None else straight_through(graph.edge_prob, self.estimator)

@@ -21,6 +21,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
+from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource
 from graphattn.sources.pattern_source import pattern_graph
 
@@ -155,6 +156,28 @@ class LearnedMaskSource(GraphSource):
             return PairMask(self._draw(generator), self.layout, logit_drop=self.logit_drop,
                             is_hard=self.hard)
         return self._settled_graph(ptr)
+
+    def rows(
+        self,
+        query: Tensor,
+        key: Tensor,
+        shard: Shard,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """As in :class:`GraphSource`, of settled masks alone.
+
+        Raises:
+            ValueError: The mask is soft, or being learned: all pairs are needed.
+        """
+        self.check_tokens(query, key, shard.own_ptr)
+        if self.mode == 'soft' or self.training:
+            raise ValueError(f"'source' must give edges to processes that share a sequence, and a "
+                             f"mask that is soft or being learned needs all pairs (got mode="
+                             f"{self.mode!r} in {'training' if self.training else 'eval'} mode); "
+                             f"settle it, by freeze() or eval()")
+        return pattern_graph(self._settled_masks(), None, shard.lengths, shard.ptr.device,
+                             shard.spans())
 
     @torch.compiler.disable(reason='the edges of settled masks are numbers of parameters')
     def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:

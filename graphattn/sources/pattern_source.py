@@ -20,6 +20,7 @@ from graphattn._checks import (
 from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Mask, Pattern, load_masks, parse
+from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.graph_cache import GRAPHS, is_value
 
@@ -95,6 +96,25 @@ class PatternSource(GraphSource):
             return self._traced_graph(query.size(0), ptr)
         return self._built(ptr, generator)
 
+    def rows(
+        self,
+        query: Tensor,
+        key: Tensor,
+        shard: Shard,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        self.check_tokens(query, key, shard.own_ptr)
+        return self.shard_graph(shard, generator)
+
+    def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
+        """:meth:`rows`, whatever the tokens."""
+        if not self._draws_anew:
+            return pattern_graph(self.patterns, self.seed, shard.lengths, shard.ptr.device,
+                                 shard.spans())
+        return _batch([_build(pattern, piece, generator) for pattern in self.patterns
+                       for piece in _pieces(shard.lengths, shard.spans())], shard.ptr.device)
+
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
         heads = len(self.patterns)
@@ -116,8 +136,8 @@ class PatternSource(GraphSource):
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
         return GRAPHS.get(None, lambda: _batch(
-            [_build(pattern, length, generator)
-             for pattern in self.patterns for length in lengths], ptr.device))
+            [_build(pattern, piece, generator)
+             for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
 
     def extra_repr(self) -> str:
         patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'
@@ -125,8 +145,13 @@ class PatternSource(GraphSource):
         return f'{patterns}, seed={self.seed}' if is_random else patterns
 
 
+# A sequence's tokens, and the queries of which the rows are wanted: from where to where.
+Piece = tuple[int, int, int]
+
+
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
-                  device: torch.device) -> BipartiteGraph:
+                  device: torch.device,
+                  spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
     """The graph of sequences of these lengths, which is kept.
 
     Args:
@@ -134,36 +159,47 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
         seed (int, optional): Head h of a random pattern has ``seed + h``; needed for such only.
         lengths (sequence of int): Of the sequences.
         device (torch.device): Of the graph.
+        spans (sequence of tuple, optional): From where to where the queries of each sequence are
+            wanted, each with all keys of the sequence; all if omitted.
 
     Returns:
         BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
     """
     parts = tuple((pattern, seed + head if pattern.is_random else None)
                   for head, pattern in enumerate(patterns))
-    return _kept(parts, tuple(lengths), device)
+    return _kept(parts, _pieces(lengths, spans), device)
 
 
-def _kept(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
+def _pieces(lengths: Sequence[int],
+            spans: Sequence[tuple[int, int]] | None = None) -> tuple[Piece, ...]:
+    spans = [(0, length) for length in lengths] if spans is None else spans
+    return tuple((length, *span) for length, span in zip(lengths, spans))
+
+
+def _kept(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ...],
           device: torch.device) -> BipartiteGraph:
-    key = (parts, lengths, device) if is_value(parts) else None
-    return GRAPHS.get(key, lambda: _build_all(parts, lengths, device))
+    key = (parts, pieces, device) if is_value(parts) else None
+    return GRAPHS.get(key, lambda: _build_all(parts, pieces, device))
 
 
-def _build_all(parts: tuple[tuple[Pattern, int | None], ...], lengths: tuple[int, ...],
+def _build_all(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ...],
                device: torch.device) -> BipartiteGraph:
     cpu = torch.device('cpu')  # where patterns are built
-    if len(parts) == len(lengths) == 1 and device == cpu:
+    if len(parts) == len(pieces) == 1 and device == cpu:
         (pattern, seed), = parts
-        return _build(pattern, lengths[0], seed)
-    graph_of = {(number, length): _kept((part,), (length,), cpu)
-                for number, part in enumerate(parts) for length in set(lengths)}
-    return _batch([graph_of[number, length]
-                   for number in range(len(parts)) for length in lengths], device)
+        return _build(pattern, pieces[0], seed)
+    graph_of = {(number, piece): _kept((part,), (piece,), cpu)
+                for number, part in enumerate(parts) for piece in set(pieces)}
+    return _batch([graph_of[number, piece]
+                   for number in range(len(parts)) for piece in pieces], device)
 
 
-def _build(pattern: Pattern, length: int, seed: int | torch.Generator | None) -> BipartiteGraph:
+def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None) -> BipartiteGraph:
+    length, first, last = piece
     with torch.device('cpu'):  # whatever device the user has set as the default one
-        return pattern.build(length, seed=seed, crop=True)
+        if last - first == length:
+            return pattern.build(length, seed=seed, crop=True)
+        return pattern.build(last - first, length, offset=first, seed=seed, crop=True)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:

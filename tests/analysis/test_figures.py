@@ -172,7 +172,9 @@ def test_128_96_96_come_to_the_printed_parts(tables, n):
     for part in ('total', 'local', 'global', 'random'):
         row = rows[f'Diffuser, n = {n}, {part} [%]']
         by_chance = part in ('total', 'global') and n < 4096
-        assert row.fitted == pytest.approx(row.printed, abs=0.8 if by_chance else 0.051)
+        share = n / 4096  # of the 96 global tokens of 4,096, each 200 / n % of the pairs
+        spread = 200 / n * (96 * share * (1 - share)) ** 0.5
+        assert row.fitted == pytest.approx(row.printed, abs=3 * spread if by_chance else 0.051)
         assert row.printed - row.computed > 0.3
 
 

@@ -153,6 +153,24 @@ def test_a_pattern_that_leaves_the_range_is_told_so():
         Backwards().build(5)
 
 
+def test_a_pattern_without_rows_of_its_own_has_those_of_its_edges():
+    @dataclass(frozen=True, repr=False)
+    class Mirrored(Pattern):
+        def edges(self, num_queries, num_keys, generator):
+            query = torch.arange(num_queries)
+            return torch.stack([num_keys - 1 - query, query])
+
+    whole = (Mirrored() | SlidingWindow(1)) - GlobalTokens((2,))
+    rows = whole.build(3, 8, offset=4).to_mask()
+    assert torch.equal(rows, whole.build(8).to_mask()[4:7])
+
+
+@pytest.mark.parametrize('length, offset', [((3, 5), 3), ((3,), 1), ((6, 5), 0)])
+def test_offset_leaves_room_for_the_queries(length, offset):
+    with pytest.raises(ValueError, match=rf"'offset' must leave room .* \(got {offset}\)"):
+        Full().build(*length, offset=offset)
+
+
 def test_a_composite_is_random_if_a_part_is():
     assert (A | RandomKeys(1)).is_random and (RandomKeys(1) - A).is_random
     assert not (A | B & C).is_random

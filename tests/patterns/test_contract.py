@@ -245,3 +245,40 @@ def test_edges_of_many_tokens(case):
     assert graph.num_edges <= case.per_query * MANY
     listed = pattern.edges(MANY, MANY, torch.Generator().manual_seed(0))
     assert listed.size(1) <= 1.5 * graph.num_edges  # little is listed twice
+
+
+@every_case
+def test_rows_are_those_of_the_whole_graph(case):
+    for n in [size for size, keys in SIZES if size == keys and case.takes(size, size)]:
+        whole = case.pattern.build(n, seed=0).to_mask()
+        for first, last in {(0, n), (0, n // 2), (n // 3, n), (n // 2, n // 2), (n // 3, n // 2)}:
+            part = case.pattern.build(last - first, n, offset=first, seed=0).validate()
+            assert torch.equal(part.to_mask(), whole[first:last]), (n, first, last)
+
+
+@every_case
+def test_rows_of_short_sequences_are_those_of_the_cropped_graph(case):
+    n = case.pattern.fewest_tokens - 1
+    whole = case.pattern.build(n, seed=0, crop=True).to_mask()
+    part = case.pattern.build(n - n // 2, n, offset=n // 2, seed=0, crop=True)
+    assert torch.equal(part.to_mask(), whole[n // 2:])
+
+
+@every_case
+def test_a_generator_moves_on_alike_for_any_rows(case):
+    states = []
+    for first, last in ((0, 16), (3, 9), (5, 5)):
+        generator = torch.Generator().manual_seed(0)
+        case.pattern.build(last - first, 16, offset=first, seed=generator)
+        states.append(generator.get_state())
+    assert all(torch.equal(state, states[0]) for state in states)
+
+
+@pytest.mark.slow
+@every_sparse_case
+def test_few_rows_of_many_tokens_list_few_edges(case):
+    pattern = case.large or case.pattern
+    if isinstance(pattern, patterns.RandomPairs | patterns.RandomRegular):
+        return  # whose rows are drawn together
+    listed = pattern.rows(range(1000, 1100), MANY, MANY, torch.Generator().manual_seed(0))
+    assert listed.size(1) <= 3 * (case.per_query + 1) * 100

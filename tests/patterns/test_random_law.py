@@ -48,7 +48,7 @@ def masks(pattern, num_draws: int, *size: int) -> np.ndarray:
 
 def test_the_test_finds_a_biased_cell():
     draws = masks(RandomKeys(3), 1500, 4, 10)
-    draws[:100, 0] = np.arange(10) < 3
+    draws[:200, 0] = np.arange(10) < 3
     assert chance_of_such_means(draws.reshape(1500, -1), 0.3) < UNLIKELY
 
 

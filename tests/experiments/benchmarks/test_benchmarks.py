@@ -15,8 +15,8 @@ from graphattn.sources import BlockModelSource, PatternSource
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'layer', 'length',
-                                  'sampler', 'scaling'])
+@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed', 'layer',
+                                  'length', 'sampler', 'scaling'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])

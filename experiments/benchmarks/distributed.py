@@ -1,0 +1,171 @@
+"""One sequence over several processes: time, and bytes sent beside those that all keys would be.
+
+Every process has one thread, whatever their number, and those beyond the cores wait for others.
+
+    python -m experiments.benchmarks.distributed
+    python -m experiments.benchmarks.distributed --quick
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from jsonargparse.typing import PositiveInt
+from torch import Tensor
+
+from experiments.benchmarks.measure import log_log, progress, run_benchmark
+from experiments.runs.tables import report
+from graphattn.distributed import sequence_parallel
+from graphattn.layers import GraphAttention
+from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow, get
+from graphattn.sources import BlockModelSource, PatternSource
+
+HEADS, CHANNELS = 4, 32
+CASES = {
+    'window': lambda: _layer(PatternSource(SlidingWindow(32))),
+    'window, global, random': lambda: _layer(
+        PatternSource(SlidingWindow(32) | GlobalTokens(2) | RandomKeys(4))),
+    'Diffuser, 5 hops': lambda: _layer(
+        PatternSource(get('diffuser', num_global=16, num_random=16)), hops=5, teleport=.1),
+    'block model, 26 %': lambda: _layer(BlockModelSource(HEADS, CHANNELS, 32)),
+}
+
+
+def main(
+    processes: list[PositiveInt] = (1, 2, 4),
+    nodes: PositiveInt = 16384,
+    nodes_of_block_model: PositiveInt = 2048,
+    rounds: PositiveInt = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times training steps of a layer whose sequence several processes share.
+
+    Args:
+        processes: Numbers of processes, of one thread each.
+        nodes: Tokens of the sequence.
+        nodes_of_block_model: Tokens where the edges are a quarter of the pairs.
+        rounds: Measurements of each case, of which the median counts.
+        quick: Two processes and a short sequence.
+        out: Where table and figure go.
+    """
+    if quick:
+        processes, nodes, nodes_of_block_model, rounds = (2,), 1024, 256, 2
+    rows = []
+    for world in progress(processes, 'distributed'):
+        rows += measure_elsewhere(world, nodes, nodes_of_block_model, rounds)
+    report(rows, 'distributed', out)
+    shared = [row for row in rows if row['processes'] > 1]
+    log_log({f'{case}: {what}': ([row['processes'] for row in shared if row['case'] == case],
+                                 [row[f'{what} MiB'] for row in shared if row['case'] == case])
+             for case in CASES for what in ('sent', 'all keys')}, 'distributed', out,
+            title=f'One training step of {HEADS} heads of {CHANNELS}', x='processes',
+            y='MiB that a process sends, on average')
+
+
+def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
+    """:func:`measure` in so many new processes, which share what they measure."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [subprocess.Popen(
+            [sys.executable, '-m', 'experiments.benchmarks.distributed', '--measure', folder,
+             *map(str, (rank, world, *sizes))], text=True, stderr=subprocess.PIPE,
+            env={**os.environ, 'OMP_NUM_THREADS': '1'}) for rank in range(world)]
+        errors = [process.communicate()[1] for process in processes]
+        if any(process.returncode for process in processes):
+            raise ValueError(f'{world} processes failed: {"".join(errors).strip()}')
+        parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
+    return [{'case': case, 'processes': world, 'n': rows[0]['n'],
+             'step ms': max(row['step ms'] for row in rows),
+             'edges': sum(row['edges'] for row in rows),
+             **{name: sum(row[name] for row in rows) / world
+                for name in ('sent MiB', 'all keys MiB')}}
+            for case, rows in zip(CASES, zip(*parts))]
+
+
+def measure(folder: Path, rank: int, world: int, nodes: int, nodes_of_block_model: int,
+            rounds: int) -> None:
+    """Writes a row for each case, of this process."""
+    torch.set_num_threads(1)
+    dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
+                            world_size=world)
+    rows = [measure_case(case, nodes_of_block_model if 'block' in case else nodes, rounds)
+            for case in CASES]
+    (folder / f'{rank}.json').write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure_case(case: str, n: int, rounds: int) -> dict:
+    """Median time of a training step, and what this process sends in one."""
+    torch.manual_seed(0)
+    layer = sequence_parallel(CASES[case](), dist.group.WORLD)
+    ptr = torch.tensor([0, n])
+    own = layer.share(ptr)
+    x = torch.randn(n, HEADS * CHANNELS)[own].requires_grad_()
+
+    def step() -> int:
+        out, graph = layer(x, ptr, return_graph=True)
+        out.sum().backward()
+        return graph.num_edges
+
+    for _ in range(2):  # compiles, compares parameters and plans the halo
+        step()
+    with counted() as sent:
+        edges = step()
+    times = []
+    for _ in range(rounds):
+        dist.barrier()
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return {'n': n, 'step ms': 1e3 * sorted(times)[rounds // 2], 'edges': edges,
+            'sent MiB': sent[0] / 2**20, 'all keys MiB': bytes_of_all_keys(layer.module, x) / 2**20}
+
+
+def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
+    """What a process would send were all keys and values gathered, z once more for each further
+    hop, and their gradients sent back; and, of a block model, the memberships of keys."""
+    numbers = (1 + layer.attention.hops) * x.numel()
+    if isinstance(layer.source, BlockModelSource):
+        numbers += x.size(0) * HEADS * layer.source.clusters
+    return 2 * (dist.get_world_size() - 1) * x.element_size() * numbers
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Counts the bytes that this process sends to others, of all that is exchanged."""
+    total, all_to_all = [0], dist.all_to_all_single
+
+    def counting(arrived: Tensor, rows: Tensor, receive_sizes: list[int] | None,
+                 send_sizes: list[int] | None, group: dist.ProcessGroup) -> None:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        sizes = [rows.size(0) // world] * world if send_sizes is None else send_sizes
+        total[0] += (rows.nbytes // max(rows.size(0), 1)) * (sum(sizes) - sizes[rank])
+        all_to_all(arrived, rows, receive_sizes, send_sizes, group)
+
+    dist.all_to_all_single = counting
+    try:
+        yield total
+    finally:
+        dist.all_to_all_single = all_to_all
+
+
+def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphAttention:
+    return GraphAttention(HEADS * CHANNELS, HEADS, source, **options)
+
+
+if __name__ == '__main__':
+    if sys.argv[1:2] == ['--measure']:
+        measure(Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    else:
+        run_benchmark(main)

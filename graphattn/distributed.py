@@ -1,0 +1,438 @@
+"""One sequence over several processes: each holds some tokens, and the edges of their queries.
+
+What a process lacks for its edges, the keys and values of other processes' tokens, is its *halo*.
+It is exchanged before attention, and again for each further hop; gradients go back the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import weakref
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from graphattn import functional
+from graphattn._checks import check_generator, check_kind, check_ptr
+from graphattn.functional.choose import accumulated, choose_weighing
+from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
+from graphattn.graph import BipartiteGraph
+from graphattn.layers import EdgeAttention, GraphAttention
+from graphattn.shard import Shard
+from graphattn.sources.base import fold_ptr
+
+TIMEOUT = timedelta(minutes=5)
+
+
+def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None, *,
+                      timeout: timedelta = TIMEOUT) -> SequenceParallel:
+    r"""Lets the processes of a group share each sequence, of which each holds some tokens.
+
+    Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the rows of the graph that
+    end in them. Before attention it receives the keys and values that its edges touch and does
+    not own, its halo
+
+    .. math::
+        \{ j \mid (j \to i) \in E, \; b_r \le i < b_{r+1} \} \setminus \{b_r, \dots, b_{r+1} - 1\},
+
+    and diffusion receives that of z again for each hop. Outputs and gradients are those of one
+    process. Patterns build own rows alone; block models draw them alone, of memberships of all keys
+    that every process receives (``heads * clusters`` numbers for each token). Masks must be
+    settled.
+
+    **Gradients.** What is differentiated is the *sum* of all processes' losses, and the gradient
+    of a parameter is the sum over processes of what each one finds. So with a loss that is a sum
+    over tokens, add up ``parameter.grad`` (``torch.distributed.all_reduce``).
+    ``DistributedDataParallel``, and with it Lightning's ``'ddp'``, takes the mean instead: multiply
+    the loss by the number of processes. What all processes compute alike, such as the loss of a
+    class token after :meth:`SequenceParallel.gather`, is right under the mean as it stands.
+
+    **Seeds.** All processes need the same parameters and seeds, and are compared in the first step.
+    Without ``generator`` graphs are drawn from a generator of the wrapper's own, which begins with
+    a number of torch's default one: dropout then moves the latter on as it likes in each process.
+
+    **Failures.** Once a process has died, the others end with a RuntimeError: gloo sees it at once.
+    Should one hang, they wait for ``timeout``.
+
+    Args:
+        module (Module): A :class:`~graphattn.layers.GraphAttention`,
+            :class:`~graphattn.models.Encoder` or a module of your own that takes ``(x, ptr)`` and
+            hands ``ptr`` on to such.
+        group (ProcessGroup, optional): The processes. If omitted, all of them, in a group of the
+            module's own, so that what ``DistributedDataParallel`` sends does not come in between.
+        timeout (timedelta): How long that group waits for a process; a group that is given has
+            one of its own.
+
+    Returns:
+        SequenceParallel, a module whose parameters are those of ``module``.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``module`` holds no GraphAttention, or one of infinitely many hops, whose number
+            each process would settle for itself.
+
+    Source: DeepSpeed-Ulysses and ring attention share sequences for dense attention; halos are how
+    graphs are shared, as in DistDGL (Zheng et al., 2020).
+
+    Example:
+        >>> import torch
+        >>> import torch.distributed as dist
+        >>> from graphattn.distributed import sequence_parallel
+        >>> from graphattn.models import Encoder
+        >>> from graphattn.patterns import SlidingWindow
+        >>> from graphattn.sources import PatternSource
+        >>> # torchrun starts several processes, each of which runs init_process_group('gloo')
+        >>> dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+        >>> encoder = sequence_parallel(Encoder(
+        ...     PatternSource(SlidingWindow(2)), num_tokens=100, max_length=16, channels=32,
+        ...     heads=4, num_layers=2))
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 4, 20])  # the whole batch
+        >>> encoder(tokens[encoder.share(ptr)], ptr).shape  # of own tokens
+        torch.Size([20, 32])
+        >>> dist.destroy_process_group()
+    """
+    check_kind('module', module, nn.Module)
+    check_kind('timeout', timeout, timedelta)
+    if group is not None:
+        check_kind('group', group, dist.ProcessGroup)
+    return SequenceParallel(module, group, timeout)
+
+
+class SequenceParallel(nn.Module):
+    """What :func:`sequence_parallel` makes of a module."""
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None, timeout: timedelta):
+        super().__init__()
+        layers = [layer for layer in module.modules() if isinstance(layer, GraphAttention)]
+        if not layers:
+            raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
+        if any(layer.attention.hops == math.inf for layer in layers):
+            raise ValueError("'module' must not have infinitely many hops, whose number each "
+                             "process would settle for itself; take a number of hops")
+        self.module = module
+        self._given_group, self._own_group, self._timeout = group, None, timeout
+        self._generator: torch.Generator | None = None
+        self._is_compared = False
+        self._halos: dict[int, _Halo] = {}
+
+    def forward(self, x: Tensor, ptr: Tensor, *, own: slice | None = None,
+                generator: torch.Generator | None = None, **arguments: Any) -> Any:
+        """Runs the module on the tokens of this process; every process must call it.
+
+        Args:
+            x (Tensor): What the module takes for its own tokens, ``[num_own, ...]``.
+            ptr (Tensor): Where each sequence of the *whole* batch begins, int64
+                ``[num_sequences + 1]``, the same in all processes.
+            own (slice, optional): Which tokens of the batch these are; :meth:`share` if omitted.
+            generator (torch.Generator, optional): In one state in all processes.
+            **arguments: Further ones of the module, those on tokens for own tokens; a ``graph``
+                has own queries and all keys of each sequence.
+
+        Returns:
+            What the module gives, for own tokens.
+
+        Raises:
+            TypeError, ValueError: In every process, if in one: an argument is of the wrong type,
+                ranges do not cover the batch in the order of processes, or overlap, a process has
+                no token, or processes differ in ``ptr``, parameters, settings or seeds.
+            RuntimeError: There is no process group, or a process has died or did not answer.
+        """
+        shard = self._shard(x, ptr, own, generator)
+        return self.module(x, shard, generator=self._drawing(generator), **arguments)
+
+    def share(self, ptr: Tensor) -> slice:
+        """The tokens of this process, of which all hold as many, give or take one."""
+        check_ptr('ptr', ptr, None, ptr.device)
+        rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        num_tokens = int(ptr[-1])
+        return slice(num_tokens * rank // size, num_tokens * (rank + 1) // size)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of all processes, for a head that reads whole sequences.
+
+        Args:
+            x (Tensor): Of own tokens, ``[num_own, ...]``.
+
+        Returns:
+            Tensor ``[num_tokens, ...]``, in every process. In the backward pass the gradients of
+            all processes are added.
+
+        Raises:
+            TypeError: ``x`` is not a Tensor.
+        """
+        check_kind('x', x, Tensor)
+        sizes = _all_gather(torch.tensor(x.size(0), device=x.device), self.group).tolist()
+        return _gathered(x, sizes, self.group)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The processes; the group is made in the first use, by all of them."""
+        if self._given_group is not None:
+            return self._given_group
+        if self._own_group is None:
+            if not dist.is_initialized():
+                raise RuntimeError("there is no process group: start the processes with torchrun "
+                                   "and call torch.distributed.init_process_group first")
+            self._own_group = dist.new_group(timeout=self._timeout)
+        return self._own_group
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), '_own_group': None, '_generator': None, '_is_compared': False,
+                '_halos': {}}
+
+    def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
+        """The generator that graphs are drawn from."""
+        if generator is None and self._generator is None:
+            device = next(self.module.parameters()).device
+            seed = int(torch.randint(2**63 - 1, ()))
+            self._generator = torch.Generator(device).manual_seed(seed)
+        return self._generator if generator is None else generator
+
+    def _shard(self, x: Tensor, ptr: Tensor, own: slice | None,
+               generator: torch.Generator | None) -> _Shard:
+        """What this process holds, once all have agreed on what they hold."""
+        error, facts = None, _Facts()
+        try:
+            facts = self._facts(x, ptr, own, generator)
+        except (TypeError, ValueError) as raised:
+            error = raised
+        mine = torch.tensor(facts, device=next(self.module.parameters()).device)
+        facts = [_Facts(*row) for row in _all_gather(mine, self.group).tolist()]
+        if error is not None:
+            raise error
+        _check_facts(facts)
+        self._is_compared = True
+        bounds = [0, *(fact.stop for fact in facts)]
+        return _Shard(ptr, bounds, self.group, self._halos)
+
+    def _facts(self, x: Tensor, ptr: Tensor, own: slice | None,
+               generator: torch.Generator | None) -> _Facts:
+        check_kind('x', x, Tensor)
+        check_kind('ptr', ptr, Tensor)
+        check_ptr('ptr', ptr, None, x.device)
+        check_generator(generator)
+        if own is not None:
+            check_kind('own', own, slice)
+        num_tokens = int(ptr[-1])
+        start, stop, step = (self.share(ptr) if own is None else own).indices(num_tokens)
+        if step != 1 or stop - start != x.size(0):
+            raise ValueError(f"'own' must be the range of the {x.size(0)} tokens of 'x' (got "
+                             f"{start} to {stop} in steps of {step})")
+        return _Facts(
+            is_right=1, start=start, stop=stop, num_tokens=num_tokens, ptr=_digest(ptr),
+            generator=_digest(self._drawing(generator).get_state()),
+            training=int(self.module.training),
+            module=0 if self._is_compared else _digest_module(self.module))
+
+
+class _Facts(NamedTuple):
+    """What processes tell one another before each step; digests stand for what must be equal."""
+
+    is_right: int = 0
+    start: int = 0
+    stop: int = 0
+    num_tokens: int = 0
+    ptr: int = 0
+    generator: int = 0
+    training: int = 0
+    module: int = 0
+
+
+def _check_facts(facts: list[_Facts]) -> None:
+    """The same error in every process, for all look at the same facts."""
+    for rank, fact in enumerate(facts):
+        if not fact.is_right:
+            raise ValueError(f"process {rank} was called with what it refuses; see its own error")
+    for name, what in (('num_tokens', "'ptr'"), ('ptr', "'ptr'"),
+                       ('training', 'whether they train'),
+                       ('module', 'parameters or settings'),
+                       ('generator', "seeds, or states of 'generator'")):
+        values = [getattr(fact, name) for fact in facts]
+        if len(set(values)) > 1:
+            other = next(rank for rank, value in enumerate(values) if value != values[0])
+            raise ValueError(f"processes must not differ in {what}, but {other} differs from 0")
+    _check_ranges([(fact.start, fact.stop) for fact in facts], facts[0].num_tokens)
+
+
+def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
+    shown = ', '.join(f'{start} to {stop}' for start, stop in ranges)
+    if num_tokens < len(ranges):
+        raise ValueError(f"'ptr' must mark at least one token for each of the {len(ranges)} "
+                         f"processes (got {num_tokens}); take fewer processes")
+    starts, stops = zip(*ranges)
+    if (starts[0], stops[-1]) != (0, num_tokens) or starts[1:] != stops[:-1]:
+        raise ValueError(f"'own' must give each of the {num_tokens} tokens to one process, in the "
+                         f"order of processes (got {shown})")
+    if any(start == stop for start, stop in ranges):
+        raise ValueError(f"'own' must give each process a token (got {shown})")
+
+
+def _digest(*tensors: Tensor) -> int:
+    """63 bits that stand for the bytes of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(f'{tensor.dtype} {tuple(tensor.shape)}'.encode())
+        digest.update(plain.view(torch.uint8).numpy().data)
+    return int.from_bytes(digest.digest()[:8], 'little') >> 1
+
+
+def _digest_module(module: nn.Module) -> int:
+    """One for parameters, buffers and what the module prints of its settings."""
+    settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
+    return _digest(settings, *module.parameters(), *module.buffers())
+
+
+class _Halo(NamedTuple):
+    """Who sends which nodes to whom, to let them attend along the edges of each."""
+
+    graph: BipartiteGraph  # of own queries, to the nodes that arrive, in their order
+    send: Tensor  # own nodes, those for process 0 first, int64
+    send_sizes: list[int]
+    receive_sizes: list[int]
+    place: Tensor | None  # of each node of the graph among those that arrive; as they come if None
+
+
+class _Shard(Shard):
+    """A shard and the processes that hold the others.
+
+    Args:
+        ptr (Tensor): Where each sequence of the whole batch begins.
+        bounds (list of int): Where the tokens of each process begin, and where the last ones end.
+        group (ProcessGroup): The processes.
+        halos (dict): Those of graphs that live, by their ``id``.
+    """
+
+    def __init__(self, ptr: Tensor, bounds: list[int], group: dist.ProcessGroup,
+                 halos: dict[int, _Halo]):
+        rank = dist.get_rank(group)
+        super().__init__(ptr, bounds[rank], bounds[rank + 1])
+        self.bounds, self.group, self.halos = bounds, group, halos
+
+    def gather(self, x: Tensor) -> Tensor:
+        sizes = [stop - start for start, stop in zip(self.bounds, self.bounds[1:])]
+        return _gathered(x, sizes, self.group)
+
+    def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
+        check_kind('graph', graph, BipartiteGraph)
+        fits = any(torch.equal(graph.blocks.query_ptr, fold_ptr(self.own_ptr, times, self.num_own))
+                   and torch.equal(graph.blocks.key_ptr, fold_ptr(self.ptr, times, self.num_tokens))
+                   for times in (1, heads))
+        fits = self._all_say(fits)
+        if not all(fits):
+            raise ValueError(f"'graph' must have the queries of its process and all keys of each "
+                             f"sequence for blocks, but that of process {fits.index(0)} of "
+                             f"{len(fits)} has not; was it built for other processes? Here "
+                             f"query_ptr must be {self.own_ptr.tolist()} and key_ptr "
+                             f"{self.ptr.tolist()} (got {graph.query_ptr.tolist()} and "
+                             f"{graph.key_ptr.tolist()})")
+
+    def attend(self, attention: EdgeAttention, query: Tensor, key: Tensor, value: Tensor,
+               graph: BipartiteGraph, *, teleport: Tensor | None = None,
+               **terms: Tensor) -> Tensor:
+        halo = self._halo(graph)
+        key = self._exchange(key, halo)
+        teleport = attention.teleport if teleport is None else teleport
+        if is_one_hop(attention.hops, teleport):
+            return attention(query, key, self._exchange(value, halo), halo.graph, **terms)
+        weight = functional.attention_weights(
+            query, key, halo.graph, scale=attention.scale, backend=attention.backend,
+            dropout_p=attention.dropout if attention.training else 0., **terms)
+        kernel = choose_weighing(attention.backend, value.device)
+
+        def one_hop(weight: Tensor, z: Tensor) -> Tensor:
+            return kernel.weighted_sum(weight, self._exchange(z, halo), halo.graph)
+
+        spread = spread_teleport(teleport, attention.hops, value).unsqueeze(-1)
+        with torch.autocast(value.device.type, enabled=False):
+            return diffuse(one_hop, weight, accumulated(value), spread,
+                           to_the_limit=False).to(value.dtype)
+
+    def _exchange(self, x: Tensor, halo: _Halo) -> Tensor:
+        """The rows of ``x`` that the halo's graph touches, wherever they are."""
+        x = _Exchange.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self.group)
+        return x if halo.place is None else x[halo.place]
+
+    def _all_say(self, answer: bool) -> list[int]:
+        """The answers of all processes, 0 or 1."""
+        mine = torch.tensor([int(answer)], device=self.ptr.device)
+        return _all_gather(mine, self.group).flatten().tolist()
+
+    def _halo(self, graph: BipartiteGraph) -> _Halo:
+        """The halo of a graph, kept as long as the graph is. Whether all have kept theirs they ask
+        one another, for what one forgets the others may still know."""
+        known = self.halos.get(id(graph))
+        if all(self._all_say(known is not None)):
+            return known
+        halo = self._plan(graph)
+        self.halos[id(graph)] = halo
+        if known is None:
+            weakref.finalize(graph, self.halos.pop, id(graph), None)
+        return halo
+
+    def _plan(self, graph: BipartiteGraph) -> _Halo:
+        """Tells each process which of its nodes are wanted here. Heads that are folded into nodes
+        are so in every process: node ``head * num_tokens + token`` is of the token's owner."""
+        key, bounds = graph.key, torch.tensor(self.bounds, device=graph.device)
+        is_touched = torch.zeros(graph.num_keys, dtype=torch.bool, device=graph.device)
+        is_touched[key] = True
+        node = is_touched.nonzero().flatten()
+        head, token = node // self.num_tokens, node % self.num_tokens
+        owner = torch.bucketize(token, bounds[1:-1], right=True)
+        order = owner.argsort(stable=True)
+        wanted = (head * bounds.diff()[owner] + token - bounds[owner])[order]
+        receive_sizes = owner.bincount(minlength=len(self.bounds) - 1)
+        send_sizes = _all_to_all(receive_sizes, None, None, self.group).tolist()
+        receive_sizes = receive_sizes.tolist()
+        send = _all_to_all(wanted, receive_sizes, send_sizes, self.group)
+        number = is_touched.cumsum(0) - 1  # among the nodes that are touched
+        own = BipartiteGraph.from_csr(
+            graph.csr[0], number[key], node.numel(), query_ptr=graph.blocks.query_ptr,
+            key_ptr=torch.searchsorted(node, graph.blocks.key_ptr), validate=False)
+        is_sorted = bool((order.diff() > 0).all())
+        return _Halo(own, send, send_sizes, receive_sizes, None if is_sorted else order.argsort())
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows go to the processes that want them, and gradients come back and are added."""
+
+    @staticmethod
+    def forward(ctx, x, send, send_sizes, receive_sizes, group):
+        ctx.save_for_backward(send)
+        ctx.shape, ctx.sizes, ctx.group = x.shape, (receive_sizes, send_sizes), group
+        return _all_to_all(x[send], send_sizes, receive_sizes, group)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        send, = ctx.saved_tensors
+        returned = _all_to_all(grad.contiguous(), *ctx.sizes, ctx.group)
+        grad_x = returned.new_zeros(ctx.shape).index_add_(0, send, returned)
+        return grad_x, None, None, None, None
+
+
+def _gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
+    """All rows, of which each process has so many: a halo of everything."""
+    num_own, num_processes = x.size(0), len(sizes)
+    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
+    return _Exchange.apply(x, everyone, [num_own] * num_processes, sizes, group)
+
+
+def _all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
+                group: dist.ProcessGroup) -> Tensor:
+    """The rows that arrive, those of process 0 first, as many from each as go to each if no sizes
+    are given."""
+    num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
+    arrived = rows.new_empty(num_rows, *rows.shape[1:])
+    dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
+    return arrived
+
+
+def _all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The numbers of all processes, ``[num_processes, ...]``."""
+    size = dist.get_world_size(group)
+    return _all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

@@ -1,0 +1,120 @@
+"""The rows that one process draws of a graph that several processes draw together."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from graphattn.graph import BipartiteGraph
+from graphattn.samplers.factor_model import FactorModel
+from graphattn.samplers.fastrg import check_rate
+from graphattn.samplers.methods import check_sampling, takes_compiled
+from graphattn.shard import Shard
+
+
+@torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
+@torch.no_grad()
+def sample_rows(
+    model: FactorModel,
+    shard: Shard,
+    *,
+    law: Literal['bernoulli', 'poisson'],
+    generator: torch.Generator | None,
+) -> BipartiteGraph:
+    """The rows of a shard's queries in the graph that one process would draw of the whole model.
+
+    Every row has random bits of its own, so that processes draw apart. What they decide together
+    takes one or two float64 numbers for each query, which they exchange: how often it draws, and
+    whether thinning is the faster way. In float32 the graph is that of one process up to pairs
+    whose random number lies within rounding of their probability, for products are rounded
+    otherwise when other rows stand beside them.
+
+    Args:
+        model (FactorModel): Of own queries and all keys, on a CPU.
+        shard (Shard): Which tokens the queries are.
+        law (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
+        generator (torch.Generator, optional): In one state in all processes.
+
+    Returns:
+        BipartiteGraph with the blocks of ``model``.
+
+    Raises:
+        ValueError: The model is not on a CPU, or as in the samplers.
+        ImportError: numba cannot be imported.
+    """
+    check_sampling(model, generator, 'compiled', ('compiled',))
+    if model.device.type != 'cpu':
+        raise ValueError(f"'model' must be on a CPU, where rows are drawn apart (got "
+                         f"{model.device})")
+    takes_compiled(model, 'compiled')  # or says why not
+    draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[law]
+    with torch.autocast(model.device.type, enabled=False):
+        return BipartiteGraph.batch(draw(model, shard, generator))
+
+
+def _draw_exactly(model: FactorModel, shard: Shard,
+                  generator: torch.Generator | None) -> list[BipartiteGraph]:
+    from graphattn.samplers.comparing import compare
+    from graphattn.samplers.random_bits import draw_seed
+    from graphattn.samplers.thinning import Thinning, is_faster
+    heads = _heads(model)
+    thinnings = [Thinning(head) for head in heads]
+    bound, num_draws = (_of_all(values, shard) for values in (
+        [thinning.bound for thinning in thinnings], [thinning.num_draws for thinning in thinnings]))
+    num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
+    if not is_faster(bound, num_draws, model.num_keys * model.num_clusters, num_pairs):
+        seeds = _seeds(draw_seed(generator), shard, len(heads))
+        return [compare(head, seed) for head, seed in zip(heads, seeds)]
+    counts = _own_counts(num_draws, shard, generator)
+    seeds, coin_seeds = (_seeds(draw_seed(generator), shard, len(heads)) for _ in range(2))
+    return [thinning.thinned(*drawn)
+            for thinning, *drawn in zip(thinnings, counts, seeds, coin_seeds)]
+
+
+def _draw_poisson(model: FactorModel, shard: Shard,
+                  generator: torch.Generator | None) -> list[BipartiteGraph]:
+    from graphattn.samplers.random_bits import draw_seed
+    from graphattn.samplers.rates import Rates
+    heads = _heads(model)
+    rates = [Rates(head) for head in heads]
+    query_rate = _of_all([rate.of_queries() for rate in rates], shard)
+    check_rate(query_rate.sum())
+    counts = _own_counts(query_rate, shard, generator)
+    seeds = _seeds(draw_seed(generator), shard, len(heads))
+    return [rate.draw(count, seed).to_graph(head)
+            for head, rate, count, seed in zip(heads, rates, counts, seeds)]
+
+
+def _heads(model: FactorModel) -> list[FactorModel]:
+    """A model for each head, whose rows follow one another in the whole graph too."""
+    num_heads = model.num_heads
+    factors = zip(model.query_factor.detach().chunk(num_heads),
+                  model.mixing.detach().view(num_heads, model.num_clusters, -1),
+                  model.key_factor.detach().chunk(num_heads))
+    blocks = model.num_blocks // num_heads + 1
+    return [FactorModel(*of_head, query_ptr=model.query_ptr[:blocks],
+                        key_ptr=model.key_ptr[:blocks], exploration=model.exploration)
+            for of_head in factors]
+
+
+def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
+    """Numbers of each head's own queries, of all queries, the first head's first."""
+    own = torch.from_numpy(np.stack(values, axis=1))
+    return shard.gather(own).t().flatten().numpy()
+
+
+def _own_counts(mean: np.ndarray, shard: Shard,
+                generator: torch.Generator | None) -> list[np.ndarray]:
+    """How often each head's own queries draw. All processes draw for all queries, one stream."""
+    counts = torch.poisson(torch.from_numpy(mean), generator).long()
+    counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
+    return [*counts.contiguous().numpy()]
+
+
+def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
+    """The seeds whose first row is each head's first own query."""
+    from graphattn.samplers.random_bits import seed_from_row
+    return [seed_from_row(seed, head * shard.num_tokens + shard.start)
+            for head in range(num_heads)]

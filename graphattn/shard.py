@@ -1,0 +1,67 @@
+"""The part of a batch that one of several processes holds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn.blocks import block_of
+
+if TYPE_CHECKING:
+    from graphattn.graph import BipartiteGraph
+    from graphattn.layers import EdgeAttention
+
+
+class Shard(ABC):
+    """A range of the tokens of a batch, and a way to the other processes, which hold the rest.
+
+    Layers, models and sources take it in the place of ``ptr``; the graph then has the rows of the
+    shard's queries alone, and all keys of the batch.
+
+    Args:
+        ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
+        start (int): The first token of this process.
+        stop (int): Behind its last one.
+    """
+
+    def __init__(self, ptr: Tensor, start: int, stop: int):
+        self.ptr, self.start, self.stop = ptr, start, stop
+        self.lengths = ptr.diff().tolist()
+        self.num_tokens = sum(self.lengths)  # of all processes
+        self.own_ptr = ptr.clamp(start, stop) - start
+
+    @property
+    def num_own(self) -> int:
+        """Tokens of this process."""
+        return self.stop - self.start
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The own tokens of each sequence, from where to where in the sequence."""
+        begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
+                      for edge in (self.start, self.stop))
+        return [*zip(begin, end)]
+
+    def positions(self) -> Tensor:
+        """Where each own token stands in its sequence, int64 ``[num_own]``."""
+        token = torch.arange(self.start, self.stop, device=self.ptr.device)
+        return token - self.ptr[:-1][block_of(self.own_ptr)]
+
+    @abstractmethod
+    def gather(self, x: Tensor) -> Tensor:
+        """What all processes hold, ``[num_tokens, ...]`` of each one's ``[num_own, ...]``. The
+        backward pass sends gradients back and adds them."""
+
+    @abstractmethod
+    def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
+        """Raises a ValueError in every process unless the graph of each has the rows of its own
+        queries, of all heads or of each."""
+
+    @abstractmethod
+    def attend(self, attention: EdgeAttention, query: Tensor, key: Tensor, value: Tensor,
+               graph: BipartiteGraph, *, teleport: Tensor | None = None,
+               **terms: Tensor) -> Tensor:
+        """``attention`` of own queries along ``graph``, to keys and values of all processes, of
+        which each gives its own."""

@@ -1,0 +1,330 @@
+"""What every process of a group runs: each case beside one process, and what it must refuse.
+
+    python -m tests.distributed.cases FOLDER 2 4
+
+starts two processes and then four, by forks, for to import all takes longer than the cases. Each
+writes ``FOLDER/WORLD.RANK.json``: for each case the largest differences, or the error.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from graphattn import BipartiteGraph, patterns
+from graphattn.distributed import SequenceParallel, sequence_parallel
+from graphattn.layers import GraphAttention
+from graphattn.models import Encoder
+from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.samplers import thinning
+from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.shards import same_rows
+
+PTR = torch.tensor([0, 21, 21, 29, 83])  # one sequence without tokens
+NUM_TOKENS, CHANNELS, HEADS = 83, 16, 2
+TIMEOUT = timedelta(seconds=40)
+WINDOW_GLOBAL_RANDOM = SlidingWindow(3) | GlobalTokens(2) | RandomKeys(2)
+DIFFUSER = patterns.get('diffuser', window=8, num_global=4, num_random=4)
+
+
+def encoder(source: GraphSource, **options) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(source, num_tokens=50, max_length=64, channels=CHANNELS, heads=HEADS,
+                   num_layers=2, **options).double()
+
+
+def inputs(module) -> tuple[Tensor, Tensor]:
+    """Tokens, or their features, and what the output is multiplied with."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, NUM_TOKENS, CHANNELS, dtype=torch.double, generator=generator)
+    tokens = torch.randint(50, (NUM_TOKENS,), generator=generator)
+    return (tokens if isinstance(module, Encoder) else x[0]), x[1]
+
+
+def of_whole(module, arguments: Callable[[slice], dict]) -> tuple:
+    """Output, graphs and gradients of one process."""
+    x, target = inputs(module)
+    x = x.requires_grad_() if x.is_floating_point() else x
+    out, graphs = module(x, PTR, **arguments(slice(0, NUM_TOKENS)))
+    (out * target).sum().backward()
+    return out, graphs, x.grad
+
+
+def compare(module, own: Callable[[SequenceParallel], slice] | None = None,
+            arguments: Callable[[slice], dict] = lambda own: {}) -> dict:
+    """The largest differences between one process and this one, over two steps of training."""
+    returned = 'return_graphs' if isinstance(module, Encoder) else 'return_graph'
+    one, parallel = copy.deepcopy(module), sequence_parallel(module, dist.group.WORLD)
+    x, target = inputs(module)
+    mine = parallel.share(PTR) if own is None else own(parallel)
+    generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+    for _ in range(2):
+        one.zero_grad()
+        module.zero_grad()
+        out, graphs, grad = of_whole(one, lambda rows: {
+            returned: True, 'generator': generators[0], **arguments(rows)})
+        part = x[mine].clone()
+        part = part.requires_grad_() if part.is_floating_point() else part
+        own_out, own_graphs = parallel(part, PTR, own=mine, generator=generators[1],
+                                       **{returned: True, **arguments(mine)})
+        (own_out * target[mine]).sum().backward()
+    differences = {'output': [largest(out[mine] - own_out)],
+                   'graph': [int(not same_rows(whole, rows, NUM_TOKENS, mine))
+                             for whole, rows in zip(as_list(graphs), as_list(own_graphs))],
+                   'parameters': [largest(p - q) for p, q in zip(
+                       summed(one, [1, *[0] * 9][dist.get_rank()]), summed(module))]}
+    if grad is not None:
+        differences['input'] = [largest(grad[mine] - part.grad)]
+    return {name: max(values) for name, values in differences.items()}
+
+
+def as_list(graphs) -> list[BipartiteGraph]:
+    return graphs if isinstance(graphs, list) else [graphs]
+
+
+def largest(difference: Tensor) -> float:
+    return float(difference.detach().abs().max())
+
+
+def summed(module, times: int = 1) -> list[Tensor]:
+    """The gradients of all processes, added; ``times`` is 0 for those that do not count."""
+    grads = []
+    for parameter in module.parameters():
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad * times
+        dist.all_reduce(grad)
+        grads.append(grad)
+    return grads
+
+
+def given_graph() -> dict:
+    pattern = WINDOW_GLOBAL_RANDOM
+
+    def along(own: slice) -> dict:
+        parts = []
+        for first, last in zip(PTR.tolist(), PTR[1:].tolist()):
+            start, stop = (min(max(edge, first), last) - first for edge in (own.start, own.stop))
+            parts.append(pattern.build(stop - start, last - first, offset=start, seed=3,
+                                       crop=True))
+        return {'graph': BipartiteGraph.batch(parts)}
+
+    torch.manual_seed(0)
+    return compare(GraphAttention(CHANNELS, HEADS, hops=2, teleport=.2).double(), arguments=along)
+
+
+def uneven(parallel: SequenceParallel) -> slice:
+    """The first process has 50 tokens, the last but one 3, and so on."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    bounds = [0, *[50, 70, 73][:size - 1], NUM_TOKENS]
+    return slice(bounds[rank], bounds[rank + 1])
+
+
+def thinned() -> dict:
+    before, thinning._FASTER_BELOW = thinning._FASTER_BELOW, 1e9
+    try:
+        return compare(encoder(BlockModelSource(HEADS, 8, 4)))
+    finally:
+        thinning._FASTER_BELOW = before
+
+
+def settled() -> dict:
+    source = LearnedMaskSource(HEADS, 64, mode='dam_structured', init_std=1.)
+    return compare(encoder(source).eval())
+
+
+def by_mean() -> dict:
+    """Under DistributedDataParallel: the loss times the number of processes."""
+    one = encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
+    _, _, _ = of_whole(one, lambda own: {'return_graphs': True})
+    whole = encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
+    parallel = sequence_parallel(whole, timeout=TIMEOUT)
+    own, (tokens, target) = parallel.share(PTR), inputs(whole)
+    model = DistributedDataParallel(parallel)
+    (dist.get_world_size() * (model(tokens[own], PTR) * target[own]).sum()).backward()
+    return {'parameters': max(largest(p.grad - q.grad)
+                              for p, q in zip(one.parameters(), whole.parameters()))}
+
+
+def class_token() -> dict:
+    """A head reads token 0 of the longest sequence, in all processes alike: their mean is right."""
+    one = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
+    tokens, target = inputs(one)
+    (one(tokens, PTR)[29] * target[29]).sum().backward()
+    module = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
+    parallel = sequence_parallel(module, dist.group.WORLD)
+    hidden = parallel.gather(parallel(tokens[parallel.share(PTR)], PTR))
+    (hidden[29] * target[29]).sum().backward()
+    mean = [grad / dist.get_world_size() for grad in summed(module)]
+    return {'parameters': max(largest(p.grad - q) for p, q in zip(one.parameters(), mean)
+                              if p.grad is not None)}
+
+
+def own_generator() -> dict:
+    """Without a generator, with dropout on ranges that differ: three steps, one graph for all."""
+    torch.manual_seed(7)
+    parallel = sequence_parallel(encoder(BlockModelSource(HEADS, 8, 4), dropout=.1),
+                                 dist.group.WORLD)
+    own, (tokens, _) = uneven(parallel), inputs(parallel.module)
+    for _ in range(3):
+        out, graphs = parallel(tokens[own], PTR, own=own, return_graphs=True)
+        out.sum().backward()
+    return {'output': float(not bool(out.isfinite().all()))}
+
+
+CASES = {
+    'window, global and random': lambda: compare(encoder(PatternSource(WINDOW_GLOBAL_RANDOM))),
+    'Diffuser, five hops': lambda: compare(encoder(PatternSource(DIFFUSER), hops=5, teleport=.1)),
+    'block model': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8))),
+    'block model, thinned': thinned,
+    'Algorithm 1, fixed edges, hops': lambda: compare(encoder(
+        BlockModelSource(HEADS, 8, 8, law='poisson', fixed='SlidingWindow(1)'), hops=3,
+        teleport=.1, learn_teleport=True, norm_first=False)),
+    'drawn anew for each head': lambda: compare(encoder(
+        PatternSource([SlidingWindow(2), RandomKeys(3)], seed=None))),
+    'one source for all layers': lambda: compare(encoder(
+        PatternSource(RandomKeys(3), seed=None), share_source=True)),
+    'layers that run twice': lambda: compare(encoder(
+        BlockModelSource(HEADS, 8, 8, preset='repo'), checkpoint_layers=True, hops=2,
+        teleport=.1)),
+    'settled masks': settled,
+    'a layer along a given graph': given_graph,
+    'ranges of other sizes': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8)), own=uneven),
+    'DistributedDataParallel': by_mean,
+    'class token': class_token,
+    'generator of its own': own_generator,
+}
+
+
+# What must be refused ################################################################
+
+
+def refused(module=None, own: Callable[[int, slice], slice] = lambda rank, own: own, ptr=PTR,
+            **arguments) -> None:
+    module = encoder(PatternSource(SlidingWindow(1))) if module is None else module
+    parallel = sequence_parallel(module, dist.group.WORLD)
+    x, _ = inputs(module)
+    mine = own(dist.get_rank(), parallel.share(ptr))
+    parallel(x[mine], ptr, own=mine, **arguments)
+
+
+def other_parameters() -> None:
+    module = encoder(PatternSource(SlidingWindow(1)))
+    with torch.no_grad():
+        module.norm.bias[3] += 1e-9 * dist.get_rank()
+    refused(module)
+
+
+def graph_of_other_processes() -> None:
+    """Of one process more, given to the first layer."""
+    torch.manual_seed(0)
+    size, rank = dist.get_world_size() + 1, dist.get_rank()
+    start, stop = NUM_TOKENS * rank // size, NUM_TOKENS * (rank + 1) // size
+    whole = torch.tensor([0, NUM_TOKENS])
+    graph = SlidingWindow(1).build(stop - start, NUM_TOKENS, offset=start)
+    refused(GraphAttention(CHANNELS, HEADS).double(), ptr=whole, graph=graph)
+
+
+def default_seeds() -> None:
+    module = encoder(BlockModelSource(HEADS, 8, 4))
+    torch.manual_seed(dist.get_rank())
+    refused(module)
+
+
+REFUSED = {
+    'soft masks': lambda: refused(encoder(LearnedMaskSource(HEADS, 64, mode='soft'))),
+    'ranges that overlap': lambda: refused(
+        own=lambda rank, own: slice(max(own.start - 1, 0), own.stop)),
+    'ranges that do not cover': lambda: refused(
+        own=lambda rank, own: slice(own.start + (rank > 0), own.stop)),
+    'a process without tokens': lambda: refused(
+        own=lambda rank, own: slice(0, 0) if rank == 0 else slice(
+            0 if rank == 1 else own.start, own.stop)),
+    'fewer tokens than processes': lambda: refused(ptr=torch.tensor([0, 1])),
+    'other parameters': other_parameters,
+    'other settings': lambda: refused(encoder(
+        PatternSource(RandomKeys(1), seed=dist.get_rank()))),
+    'other seeds': lambda: refused(generator=torch.Generator().manual_seed(dist.get_rank())),
+    'other default seeds': default_seeds,
+    'other sequences': lambda: refused(ptr=torch.tensor([0, 10 + dist.get_rank(), NUM_TOKENS])),
+    'one trains': lambda: refused(
+        encoder(PatternSource(SlidingWindow(1))).train(dist.get_rank() == 0)),
+    'a graph for another number of processes': graph_of_other_processes,
+    'a call that one process gets wrong': lambda: refused(
+        generator=3 if dist.get_rank() == 1 else None),
+    'a source without rows': lambda: refused(encoder(WithoutRows())),
+}
+
+
+class WithoutRows(GraphSource):
+    def forward(self, query, key, ptr, *, generator=None):
+        return SlidingWindow(1).build(query.size(0))
+
+
+def left_alone(leave: Callable[[], None], timeout: timedelta) -> dict:
+    """The last process leaves after a step; what the others see, and after how long."""
+    parallel = sequence_parallel(encoder(PatternSource(WINDOW_GLOBAL_RANDOM)), timeout=timeout)
+    own, (tokens, _) = parallel.share(PTR), inputs(parallel.module)
+    parallel(tokens[own], PTR)
+    start = time.perf_counter()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        leave()
+    try:
+        for _ in range(2):
+            parallel(tokens[own], PTR).sum().backward()
+    except RuntimeError as error:
+        return {'error': str(error), 'seconds': time.perf_counter() - start}
+    return {'error': None}
+
+
+def failures() -> dict[str, dict]:
+    found = {}
+    if dist.get_world_size() == 2:
+        found['hangs'] = left_alone(lambda: time.sleep(6), timedelta(seconds=4))
+    found['killed'] = left_alone(lambda: os.kill(os.getpid(), signal.SIGKILL), TIMEOUT)
+    return found
+
+
+def run(case: Callable[[], dict | None]) -> dict:
+    try:
+        return {'differences': case()}
+    except Exception as error:
+        return {'error': f'{type(error).__name__}: {error}'}
+
+
+def run_all() -> dict[str, dict]:
+    torch.set_num_threads(1)
+    return {name: run(case) for name, case in (CASES | REFUSED).items()}
+
+
+def main(folder: Path, rank: int, world: int) -> None:
+    dist.init_process_group('gloo', init_method=f'file://{folder}/{world}.store', timeout=TIMEOUT,
+                            rank=rank, world_size=world)
+    (folder / f'{world}.{rank}.json').write_text(json.dumps(run_all()))
+    (folder / f'{world}.{rank}.failures.json').write_text(json.dumps(failures()))
+    os._exit(0)  # for the group cannot be left in good order
+
+
+def start(folder: Path, world: int) -> None:
+    fork = multiprocessing.get_context('fork')
+    processes = [fork.Process(target=main, args=(folder, rank, world)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+if __name__ == '__main__':
+    for world in map(int, sys.argv[2:]):
+        start(Path(sys.argv[1]), world)

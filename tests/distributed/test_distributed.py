@@ -1,0 +1,138 @@
+"""Several processes compute what one does, refuse together, and end together."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from graphattn.distributed import sequence_parallel
+from graphattn.layers import GraphAttention
+from tests.distributed import cases
+
+ROOT = Path(__file__).parent.parent.parent
+WORLDS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+SEVERAL = WORLDS[1:]
+
+
+@pytest.fixture(scope='module')
+def one_process(tmp_path_factory):
+    store = dist.FileStore(str(tmp_path_factory.mktemp('store') / 'store'), 1)
+    num_threads = torch.get_num_threads()
+    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Where two processes, and then four, have left what they found."""
+    folder = tmp_path_factory.mktemp('worlds')
+    subprocess.run([sys.executable, '-m', 'tests.distributed.cases', str(folder), '2', '4'],
+                   cwd=ROOT, env={**os.environ, 'OMP_NUM_THREADS': '1'}, timeout=240)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def results(request):
+    """What every process found, of so many."""
+    world = request.param
+    if world == 1:
+        request.getfixturevalue('one_process')
+        return [cases.run_all()]
+    folder = request.getfixturevalue('folder')
+    return [json.loads((folder / f'{world}.{rank}.json').read_text()) for rank in range(world)]
+
+
+@pytest.mark.parametrize('results', WORLDS, indirect=True)
+@pytest.mark.parametrize('name', cases.CASES)
+def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
+    for found in results:
+        assert 'error' not in found[name], found[name]['error']
+        for what, difference in found[name]['differences'].items():
+            assert difference < 1e-10, what
+
+
+MESSAGES = {
+    'soft masks': r"ValueError: 'source' must give edges .* soft or being learned",
+    'ranges that overlap': r"ValueError: 'own' must give each of the 83 tokens to one process",
+    'ranges that do not cover': r"ValueError: 'own' must give each of the 83 tokens to one process",
+    'a process without tokens': r"ValueError: 'own' must give each process a token",
+    'fewer tokens than processes': r"ValueError: 'ptr' must mark at least one token for each of",
+    'other parameters': r'ValueError: processes must not differ in parameters or settings',
+    'other settings': r'ValueError: processes must not differ in parameters or settings',
+    'other seeds': r'ValueError: processes must not differ in seeds',
+    'other default seeds': r'ValueError: processes must not differ in seeds',
+    'other sequences': r"ValueError: processes must not differ in 'ptr'",
+    'one trains': r'ValueError: processes must not differ in whether they train',
+    'a graph for another number of processes':
+        r"ValueError: 'graph' must have the queries of its process .* built for other processes",
+    'a call that one process gets wrong':
+        r"'generator' must be|ValueError: process 1 was called with what it refuses",
+    'a source without rows': r"NotImplementedError: WithoutRows has no 'rows'",
+}
+
+
+@pytest.mark.parametrize('results', SEVERAL, indirect=True)
+@pytest.mark.parametrize('name', cases.REFUSED)
+def test_every_process_refuses(results, name):
+    for found in results:
+        assert re.search(MESSAGES[name], found[name].get('error', 'no error')), found[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 4), (2, 'killed', 0),
+                                                 (4, 'killed', 0)])
+def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, seconds):
+    """After the timeout, or at once."""
+    for rank in range(world - 1):
+        found = json.loads((folder / f'{world}.{rank}.failures.json').read_text())[how]
+        assert found['error'] and seconds - .1 < found['seconds'] < seconds + 15, found
+
+
+@pytest.mark.slow
+def test_lightning_trains_to_the_parameters_of_one_process():
+    pytest.importorskip('lightning')
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node',
+               '2', '-m', 'tests.distributed.training']
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=240,
+                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    differences = re.findall(r'^difference (\S+)$', done.stdout, re.M)
+    assert len(differences) == 2 and max(map(float, differences)) < 1e-10, done.stderr[-2000:]
+
+
+def test_what_cannot_be_shared_is_refused():
+    with pytest.raises(ValueError, match=r"'module' must hold a GraphAttention \(got Linear\)"):
+        sequence_parallel(torch.nn.Linear(3, 3))
+    endless = GraphAttention(8, 2, hops=float('inf'), teleport=.1)
+    with pytest.raises(ValueError, match=r"'module' must not have infinitely many hops"):
+        sequence_parallel(endless)
+    for name, arguments in (('module', (3,)), ('group', (endless, 3))):
+        with pytest.raises(TypeError, match=f"'{name}' must be"):
+            sequence_parallel(*arguments)
+    with pytest.raises(TypeError, match=r"'timeout' must be a timedelta \(got int\)"):
+        sequence_parallel(endless, timeout=3)
+
+
+def test_copies_have_a_group_of_their_own(one_process):
+    parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
+    tokens, _ = cases.inputs(parallel.module)
+    out = parallel(tokens, cases.PTR)
+    again = copy.deepcopy(parallel)
+    assert torch.equal(again(tokens, cases.PTR), out) and again.group is not parallel.group
+
+
+def test_without_processes_the_error_says_how_to_start_them(monkeypatch):
+    monkeypatch.setattr(dist, 'is_initialized', lambda: False)
+    parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
+    with pytest.raises(RuntimeError, match='start the processes with torchrun'):
+        parallel.share(cases.PTR)

@@ -1,0 +1,57 @@
+"""Three steps by Lightning's strategy 'ddp', beside those of one process.
+
+    torchrun --nproc-per-node 2 -m tests.distributed.training
+
+prints the largest difference of a parameter.
+"""
+
+from __future__ import annotations
+
+import os
+
+import lightning
+import torch
+
+from graphattn.distributed import sequence_parallel
+from graphattn.sources import PatternSource
+from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs, largest
+
+STEPS = 3
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.encoder = sequence_parallel(
+            encoder(PatternSource(DIFFUSER), hops=2, teleport=.1))
+
+    def training_step(self, batch, _):
+        tokens, ptr, target = batch
+        own = self.encoder.share(ptr)
+        loss = (self.encoder(tokens[own], ptr) * target[own]).sum()
+        return loss * self.trainer.world_size  # for gradients are averaged
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+def main() -> None:
+    model, one = Model(), encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
+    tokens, target = inputs(one)
+    optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (one(tokens, PTR) * target).sum().backward()
+        optimizer.step()
+    trainer = lightning.Trainer(
+        max_steps=STEPS, accelerator='cpu', strategy='ddp', devices=int(os.environ['WORLD_SIZE']),
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, use_distributed_sampler=False)
+    batch = (tokens, PTR, target)
+    trainer.fit(model, torch.utils.data.DataLoader([batch] * STEPS, batch_size=None))
+    print('difference', max(largest(p - q) for p, q in zip(one.parameters(),
+                                                           model.encoder.module.parameters())))
+
+
+if __name__ == '__main__':
+    main()
