@@ -22,6 +22,7 @@ from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, Symmet
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.sources.base import GraphSource
+from graphattn.sources.mask_graph import MaskGraph
 from graphattn.sources.pattern_source import pattern_graph
 
 _MODES = ('dam_structured', 'dam_unstructured', 'soft')
@@ -149,12 +150,21 @@ class LearnedMaskSource(GraphSource):
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':
-            return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop,
-                            is_hard=False)
-        if self.training:
-            return PairMask(self._draw(generator), self.layout, logit_drop=self.logit_drop,
-                            is_hard=self.hard)
-        return self._settled_graph(ptr)
+            return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
+        if not self.training:
+            return self._settled_graph(ptr)
+        values = self._draw(generator)
+        if self.hard:
+            return self._drawn_graph(values, ptr)
+        return PairMask(values, self.layout, logit_drop=self.logit_drop)
+
+    @torch.compiler.disable(reason='which edges are drawn are numbers of parameters')
+    def _drawn_graph(self, values: Tensor, ptr: Tensor) -> MaskGraph:
+        return MaskGraph(values, self.layout, ptr, logit_drop=self.logit_drop)
+
+    def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
+        bias = graph.edge_bias if isinstance(graph, MaskGraph) else None
+        return {} if bias is None else {'edge_bias': bias}
 
     @torch.compiler.disable(reason='the edges of settled masks are numbers of parameters')
     def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:
@@ -174,7 +184,7 @@ class LearnedMaskSource(GraphSource):
 
     def probability(self) -> Tensor:
         """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""
-        mask = PairMask(self.logit.sigmoid(), self.layout, is_hard=False)
+        mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 
     @torch.no_grad()
