@@ -72,7 +72,8 @@ def module(request, source) -> nn.Module:
 def tokens(module: nn.Module) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     if isinstance(module, GraphAttention | EncoderLayer):
-        return torch.randn(12, CHANNELS, generator=generator)
+        x = torch.randn(12, CHANNELS, generator=generator)
+        return x.to(next(module.parameters()).dtype)
     return torch.randint(9, (12,), generator=generator)
 
 
@@ -87,7 +88,7 @@ def train(module: nn.Module) -> list[Tensor | None]:
     """Output and gradients of one step in training mode."""
     module.train().zero_grad()
     out = run(module)
-    out.square().sum().backward()
+    out.sin().sum().backward()  # squares of what was normalised add up to a constant
     return [out.detach(), *(parameter.grad for parameter in module.parameters())]
 
 
@@ -225,7 +226,7 @@ def clean_dynamo():
     ('encoder', 'soft mask'), ('diffusion', 'pattern')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
     torch.manual_seed(0)
-    module = MODULES[kind](SOURCES[name]())
+    module = MODULES[kind](SOURCES[name]()).double()  # kernels differ where graphs are dense
     expected = [train(module), evaluate(module)]
     module.compile(backend='aot_eager')
     assert_same([train(module), evaluate(module)], expected)
@@ -243,7 +244,7 @@ def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
     run_compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
     module.zero_grad()
     out = run_compiled(tokens(module), PTR)
-    out.square().sum().backward()
+    out.sin().sum().backward()
     assert_same([out.detach(), *(parameter.grad for parameter in module.parameters())], expected)
 
 
