@@ -15,10 +15,6 @@ from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import PairLayout
 from graphattn.sources.base import fold_ptr
 
-# Of heads whose edges are listed together: in smaller arrays, which are had again and again from
-# memory that is there already, four of 4,096 x 4,096 took 105 ms in place of 146.
-PAIRS_AT_ONCE = 2**22
-
 
 class MaskGraph(BipartiteGraph):
     r"""The pairs that a hard mask turns on: a graph for each head, in training.
@@ -130,8 +126,8 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
     first_key = end = 0
     for head, length, _, block_key, block_value in blocks:
         edges = slice(end, end := end + block_key.numel())
-        key[edges] = block_key + first_key
-        value[edges] = block_value + head * width
+        torch.add(block_key, first_key, out=key[edges])
+        torch.add(block_value, head * width, out=value[edges])
         first_key += length
     return indptr, key, value
 
@@ -139,12 +135,9 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     """How many keys each query has, key and value of each pair, for each head."""
-    heads = []
-    for part in is_on.split(max(1, PAIRS_AT_ONCE // max(1, length**2))):
-        degree, key, value = layout.rows(part, length)
-        num_pairs = degree.sum(dim=1).tolist()
-        heads += zip(degree, key.split(num_pairs), value.split(num_pairs))
-    return heads
+    degree, key, value = layout.rows(is_on, length)
+    num_pairs = degree.sum(dim=1).tolist()
+    return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
 
 
 def _first_soft(values: Tensor) -> float:
