@@ -14,8 +14,9 @@ from torch import Tensor
 from graphattn._checks import check_kind
 from graphattn._files import write_whole
 from graphattn._reading import check_arrays
-from graphattn.pair_layout import LAYOUTS, PairLayout
+from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import Pattern
+from graphattn.patterns.layouts import diagonals, grid
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,8 +70,10 @@ class Mask(Pattern):
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         length = self._length(num_queries, num_keys)
-        degree, key, _ = self.layout.rows(self._is_on()[None, :self.layout.num_values], length)
-        return torch.stack([key.long(), torch.repeat_interleave(degree[0])])
+        if isinstance(self.layout, DiagonalLayout):
+            return self._diagonals(length)
+        query, key = self._is_on()[self.layout.index(length)].nonzero().t()
+        return torch.stack([key, query])
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -89,6 +92,16 @@ class Mask(Pattern):
         """Whether each value is on, and each of the layout's two constants."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.from_numpy(values)
+
+    def _diagonals(self, length: int) -> Tensor:
+        distance = self._is_on()[:self.layout.num_values].nonzero().flatten()
+        offset = torch.cat([-distance, distance]).unique()
+        if not self.layout.border:
+            return diagonals(offset, length, length)
+        inner_length = length - 2
+        end, token = torch.tensor([0, length - 1]), torch.arange(length)
+        inside = diagonals(offset, inner_length, inner_length) + 1
+        return torch.cat([inside, grid(end, token), grid(token, end)], dim=1)
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
