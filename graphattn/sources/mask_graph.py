@@ -101,6 +101,7 @@ class MaskGraph(BipartiteGraph):
 
     @classmethod
     def _of(cls, *parts: Any) -> BipartiteGraph:
+        # What methods make of the graph has other edges than the values say.
         return BipartiteGraph._of(*parts)
 
     def __getstate__(self) -> dict[str, Any]:
