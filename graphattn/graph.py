@@ -264,7 +264,7 @@ class BipartiteGraph:
         This is the polarity of ``scaled_dot_product_attention``. The masks of
         ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
         """
-        return cls(conversions.edges_of_mask(mask), *mask.shape, validate=False)
+        return BipartiteGraph(conversions.edges_of_mask(mask), *mask.shape, validate=False)
 
     @classmethod
     def from_scipy(cls, matrix: sp.sparray | sp.spmatrix) -> BipartiteGraph:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
@@ -96,6 +97,42 @@ class PairLayout(ABC):
         self.check_length(length)
         token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
+
+    def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs of a sequence of ``length`` tokens that are on, head by head and row by row.
+
+        Args:
+            is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
+            length (int): Tokens of the sequence.
+
+        Returns:
+            How many keys each query has, int64 ``[heads, length]``; and of each pair, sorted by
+            head, query and key, its key and the number of its value, int32 or int64.
+
+        Raises:
+            ValueError: The mask does not know sequences of that length.
+        """
+        index = self.index(length, is_on.device)
+        constants = is_on.new_tensor([True, False]).expand(len(is_on), 2)
+        of_pairs = torch.cat([is_on, constants], dim=1).index_select(1, index.flatten())
+        of_pairs = of_pairs.view(len(is_on), length, length)
+        _, query, key = of_pairs.nonzero(as_tuple=True)
+        return of_pairs.sum(dim=2), key, index[query, key]
+
+    def norm(self, values: Tensor) -> Tensor:
+        r"""The penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the n x n
+        pairs of a sequence of full length. A value counts as often as pairs share it, and the
+        border counts too.
+
+        Args:
+            values (Tensor): Of each mask, floating ``[heads, num_values]``.
+
+        Returns:
+            floating Tensor, a scalar.
+        """
+        multiplicity = self.multiplicity(values.device)
+        always_on = len(values) * multiplicity[self.always_on]
+        return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
         """How many of the n x n pairs have each value, and each constant,
@@ -195,6 +232,56 @@ class DiagonalLayout(PairLayout):
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
         distance = (query - key).abs()
         return distance.masked_fill(distance >= self.num_values, self.always_off)
+
+    def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As above, in time and memory that follow the pairs that are on."""
+        self.check_length(length)
+        offset, first, degree = self._offsets(is_on, length - 2 * int(self.border))
+        value = offset.abs()
+        if self.border:
+            offset, value, first, degree = self._with_border(offset, value, first, degree, length)
+        num_pairs = int(degree.sum())
+        dtype = torch.int32 if num_pairs < 2**31 else torch.int64
+        end = degree.flatten().cumsum(0)
+        begin = end - degree.flatten()
+        row = torch.repeat_interleave(degree.flatten().to(dtype), output_size=num_pairs)
+        number = torch.arange(num_pairs, dtype=dtype, device=is_on.device)
+        number += (first.flatten() - begin).to(dtype).index_select(0, row)
+        query = torch.arange(length, dtype=dtype, device=is_on.device).repeat(len(is_on))
+        key = query.index_select(0, row)
+        del row  # these are the largest arrays there are
+        key += offset.to(dtype).index_select(0, number)
+        value = value.to(dtype).index_select(0, number)
+        if self.border and num_pairs:  # of each row, the first and the last pair
+            key[begin], key[end - 1] = 0, length - 1
+            value[begin] = value[end - 1] = self.always_on
+        return degree, key, value
+
+    def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """``key - query`` of the diagonals that are on, ascending for each head; and where those of
+        each row inside the border begin, and how many there are, ``[heads, inner_length]``."""
+        token = torch.arange(max(inner_length, 0), device=is_on.device)
+        reach = self.num_values
+        head, distance = is_on.nonzero(as_tuple=True)
+        centre = 2 * reach * torch.arange(len(is_on), device=is_on.device)
+        # One ascending list, in which the offsets of each head lie around its centre.
+        diagonal = torch.cat([centre[head] - distance, centre[head] + distance]).unique()
+        first, last = (
+            torch.searchsorted(diagonal, centre[:, None] + bound)
+            for bound in (-token.clamp(max=reach - 1), (inner_length - token).clamp(max=reach)))
+        return (diagonal + reach) % (2 * reach) - reach, first, last - first
+
+    def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
+                     length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """With room for another pair at both ends of each row, and with two rows of all pairs."""
+        token = torch.arange(length, device=offset.device)
+        all_keys = len(offset) + 2
+        offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])
+        value = F.pad(F.pad(value, (1, 1)), (0, 2 * length), value=self.always_on)
+        first, degree = (F.pad(x, (1, 1))[:, :length] for x in (first, degree + 2))
+        first[:, :1], first[:, -1:] = all_keys, all_keys + length
+        degree[:, :1] = degree[:, -1:] = length
+        return offset, value, first, degree
 
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
         distance = torch.arange(self.num_values, device=device)

@@ -25,16 +25,17 @@ from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, Mask, save_masks
 from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource, PatternSource
+from graphattn.sources.mask_graph import MaskGraph
 
 PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
     'functional', 'layers', 'models', 'patterns', 'samplers', 'sources'))]
 # Public too, though no page lists them.
-OTHERS = {'PairMask': PairMask, 'sequence_parallel': sequence_parallel,
+OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': sequence_parallel,
           **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
 # For those who write a pattern or hook into message passing, who are given what was checked.
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
                  'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
-                 'logit_terms', 'check_probability', 'shard_graph'}
+                 'norm', 'logit_terms', 'check_probability', 'shard_graph'}
 
 
 # What is meant ########################################################################
@@ -74,7 +75,7 @@ MEANT = {
     'ptr': PTR, 'graph': graph(), 'alpha': torch.rand(NUM_EDGES, 2), 'hops': 2, 'teleport': .1,
     'EdgeAttention.forward.teleport': torch.rand(2),
     'edge_bias': torch.rand(NUM_EDGES), 'edge_gate': torch.rand(NUM_EDGES), 'time': 1.,
-    'mask': PairMask(torch.rand(2, 25), FreeLayout(5), is_hard=False), 'backend': 'auto',
+    'mask': PairMask(torch.rand(2, 25), FreeLayout(5)), 'backend': 'auto',
     # layers and models
     **SIZES, 'head_channels': 4, 'hidden_channels': 8, 'source': PatternSource(Full()),
     'x': torch.randn(5, 8), 'fold_heads.x': torch.randn(5, 2, 4),
@@ -86,7 +87,9 @@ MEANT = {
     'load_roberta.model': MaskedLanguageModel(encoder()),
     # patterns, samplers, sources
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
-    'values': '1' * 25, 'PairMask.values': torch.rand(2, 25), 'is_hard': False, 'length': 5,
+    'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
+    'MaskGraph.values': torch.ones(2, 25), 'MaskGraph.with_edge_prob.edge_prob': torch.rand(26),
+    'MaskGraph.isin.other': MaskGraph(torch.ones(2, 25), FreeLayout(5), PTR), 'length': 5,
     'block': 2, 'count': 1, 'width': 2, 'degree': 1, 'radius': 1, 'stride': 2, 'name': 'star',
     'masks': [Mask(FreeLayout(1), '1')], 'expression': 'star', 'sparsity': .5, 'seed': 0,
     'probability': torch.rand(2, 3, 3), 'model': factor_model(),

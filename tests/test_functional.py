@@ -265,11 +265,10 @@ def tokens(num_tokens: int = 16, dtype: torch.dtype = torch.float64):
     return [part.to(dtype).requires_grad_() for part in x]
 
 
-def pair_mask(is_hard: bool, **options) -> PairMask:
+def pair_mask(**options) -> PairMask:
     generator = torch.Generator().manual_seed(1)
     values = torch.rand(2, 25, dtype=torch.double, generator=generator)
-    return PairMask((values.round() if is_hard else values).requires_grad_(), FreeLayout(5),
-                    is_hard=is_hard, **options)
+    return PairMask(values.requires_grad_(), FreeLayout(5), **options)
 
 
 def by_definition(query, key, value, ptr, mask, scale):
@@ -281,25 +280,22 @@ def by_definition(query, key, value, ptr, mask, scale):
             q, k, v = (x[start:end, head] for x in (query, key, value))
             dense = mask.dense(end - start)[head]
             weight = (q @ k.t() * scale - mask.logit_drop * (1 - dense)).exp()
-            if mask.is_hard:
-                weight = weight * dense
             heads.append(weight / weight.sum(1, keepdim=True).clamp(min=1e-30) @ v)
         out.append(torch.stack(heads, dim=1))
     return torch.cat(out)
 
 
-@pytest.mark.parametrize('is_hard', [False, True])
 @pytest.mark.parametrize('ptr', [PTR, torch.tensor([0, 5, 10, 15, 16]), torch.tensor([0, 0])],
                          ids=lambda ptr: f'{ptr.tolist()}')
-def test_pair_attention_is_equation_5(is_hard, ptr):
+def test_pair_attention_is_equation_5(ptr):
     query, key, value = tokens(num_tokens=int(ptr[-1]))
-    mask = pair_mask(is_hard, logit_drop=4.)
+    mask = pair_mask(logit_drop=4.)
     for scale in (None, 0.3):
         out = pair_attention(query, key, value, ptr, mask, scale=scale)
         used = 3**-0.5 if scale is None else scale
         expected = by_definition(query, key, value, ptr, mask, used)
         torch.testing.assert_close(out, expected)
-        inputs = (query, key, value) if is_hard else (query, key, value, mask.values)
+        inputs = query, key, value, mask.values
         for ours, theirs in zip(torch.autograd.grad(out.sin().sum(), inputs, retain_graph=True),
                                 torch.autograd.grad(expected.sin().sum(), inputs)):
             torch.testing.assert_close(ours, theirs)
@@ -309,7 +305,7 @@ def test_pair_attention_is_equation_5(is_hard, ptr):
 def test_a_soft_value_of_zero_leaves_a_weight_of_e_to_the_minus_logit_drop(logit_drop):
     values = torch.ones(1, 5, 5, dtype=torch.double)
     values[:, :, 2] = 0.
-    mask = PairMask(values.flatten(1), FreeLayout(5), logit_drop=logit_drop, is_hard=False)
+    mask = PairMask(values.flatten(1), FreeLayout(5), logit_drop=logit_drop)
     equal_scores = torch.zeros(5, 1, 2, dtype=torch.double)
     weight = pair_attention(equal_scores, equal_scores, torch.eye(5).double().unsqueeze(1),
                             torch.tensor([0, 5]), mask).squeeze(1)
@@ -317,37 +313,10 @@ def test_a_soft_value_of_zero_leaves_a_weight_of_e_to_the_minus_logit_drop(logit
                                torch.full((5,), math.exp(-logit_drop)).double())
 
 
-@pytest.mark.parametrize('logit_drop', [1e-3, 10., 1e4])
-def test_hard_masks_attend_alike_whatever_logit_drop(logit_drop):
-    query, key, value = tokens()
-    out, expected = (pair_attention(query, key, value, PTR, pair_mask(True, logit_drop=drop))
-                     for drop in (logit_drop, 1.))
-    assert torch.equal(out, expected)
-
-
-def test_queries_without_pairs_give_zero_and_pass_no_gradient():
-    """Among them those whose only pairs lie beyond their sequence."""
-    on = torch.zeros(2, 5, 5, dtype=torch.double)
-    on[:, 0], on[:, 1, 3] = 1., 1.  # query 1 attends to key 3, which only five tokens have
-    mask = PairMask(on.flatten(1).requires_grad_(), FreeLayout(5), is_hard=True)
-    query, key, value = tokens()
-    out = pair_attention(query, key, value, PTR, mask)
-    position = torch.cat([torch.tensor([*range(n - 1), 4]) for n in PTR.diff().tolist() if n])
-    attends = position == 0
-    attends[12] = True  # query 1 of the sequence of five
-    assert bool((out[attends] != 0).all()) and not out[~attends].any()
-    inputs = query, key, value, mask.values
-    gradients = torch.autograd.grad(out[~attends].sin().sum(), inputs, retain_graph=True)
-    assert not any(grad.any() for grad in gradients)
-    gradients = torch.autograd.grad(out.sin().sum(), inputs)
-    assert all(bool(grad.isfinite().all()) for grad in gradients)
-    assert not gradients[0][~attends].any() and bool(gradients[0][11].any())
-
-
 def test_sequences_longer_than_the_diagonals():
     layout = DiagonalLayout(5)
     query, key, value = tokens()
-    mask = PairMask(torch.ones(2, 3).double(), layout, is_hard=True)
+    mask = PairMask(torch.ones(2, 3).double(), layout)
     out = pair_attention(query, key, value, torch.tensor([0, 16]), mask)
     i, j = torch.arange(16)[:, None], torch.arange(16)
     is_on = ((i - j).abs() < 3) | (i % 15 == 0) | (j % 15 == 0)
@@ -359,7 +328,7 @@ def test_sequences_longer_than_the_diagonals():
 def test_dropout_zeroes_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     equal_scores = torch.zeros(2000, 1, 1)
-    mask = PairMask(torch.ones(1, 1600), FreeLayout(40), is_hard=False)
+    mask = PairMask(torch.ones(1, 1600), FreeLayout(40))
     out = pair_attention(equal_scores, equal_scores, torch.ones(2000, 1, 1),
                          torch.arange(0, 2001, 40), mask, dropout_p=0.25)
     assert float(out.mean()) == pytest.approx(1, abs=0.01) and float(out.std()) > 0.05
@@ -368,13 +337,13 @@ def test_dropout_zeroes_weights_and_keeps_their_mean():
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
 def test_pair_attention_keeps_the_dtype_of_query(dtype):
-    exact = pair_attention(*tokens(), PTR, pair_mask(False))
-    out = pair_attention(*tokens(dtype=dtype), PTR, pair_mask(False))
+    exact = pair_attention(*tokens(), PTR, pair_mask())
+    out = pair_attention(*tokens(dtype=dtype), PTR, pair_mask())
     assert out.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(out.double(), exact, atol=tolerance, rtol=0)
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        assert pair_attention(*tokens(dtype=torch.float32), PTR, pair_mask(False)
+        assert pair_attention(*tokens(dtype=torch.float32), PTR, pair_mask()
                               ).dtype == torch.float32
 
 
@@ -394,6 +363,6 @@ def test_pair_attention_keeps_the_dtype_of_query(dtype):
 ])
 def test_pair_attention_refuses(change, error, match):
     query, key, value = tokens()
-    arguments = dict(query=query, key=key, value=value, ptr=PTR, mask=pair_mask(False)) | change
+    arguments = dict(query=query, key=key, value=value, ptr=PTR, mask=pair_mask()) | change
     with pytest.raises(error, match=match):
         pair_attention(**arguments)

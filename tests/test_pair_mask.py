@@ -11,7 +11,6 @@ import weakref
 import pytest
 import torch
 
-from graphattn import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.pair_mask import PairMask
 
@@ -62,6 +61,21 @@ def test_multiplicity_counts_the_pairs(layout):
     assert layout.multiplicity().tolist() == [index.count(number) for number in numbers]
 
 
+@every_layout
+@pytest.mark.parametrize('share', [0., 0.4, 1.])
+def test_rows_are_those_of_the_pairs_that_are_on(layout, share):
+    torch.manual_seed(0)
+    is_on = torch.rand(3, layout.num_values) < share
+    for length in range(layout.size + 1 if layout.max_length else layout.size + 4):
+        index = layout.index(length)
+        of_pairs = torch.cat([is_on, torch.tensor([[True, False]] * 3)], dim=1)[:, index]
+        degree, key, value = layout.rows(is_on, length)
+        assert torch.equal(degree, of_pairs.sum(dim=2))
+        _, query, expected = of_pairs.nonzero(as_tuple=True)
+        assert torch.equal(key.long(), expected)
+        assert torch.equal(value.long(), index[query, expected])
+
+
 def test_as_many_values_as_the_paper_counts():
     assert DiagonalLayout(128).num_values == 126
     assert FreeLayout(128).num_values == 128**2
@@ -85,11 +99,10 @@ def test_longer_sequences():
     (lambda: make(torch.zeros(2, 4).long()), TypeError, "'values' must be a floating point"),
     (lambda: make(torch.full((2, 4), 1.5)), ValueError, r"'values' must be in \[0, 1\] \(got 1.5"),
     (lambda: make(torch.full((2, 4), math.nan)), ValueError, r"'values' must .* \(got nan\)"),
-    (lambda: make(torch.full((2, 4), .5), is_hard=True), ValueError, r"must be 0 or 1 \(got 0.5"),
     (lambda: make(torch.ones(2, 4), logit_drop=0), ValueError, r"'logit_drop' must be positive"),
     (lambda: make(torch.ones(2, 4), logit_drop=math.inf), ValueError, r"'logit_drop' must be pos"),
     (lambda: make(torch.ones(2, 4), logit_drop='c'), TypeError, r"'logit_drop' must be a number"),
-    (lambda: PairMask(torch.ones(2, 4), 2, is_hard=True), TypeError, "'layout' must be a PairLay"),
+    (lambda: PairMask(torch.ones(2, 4), 2), TypeError, "'layout' must be a PairLay"),
 ])
 def test_bad_arguments(make, error, match):
     with pytest.raises(error, match=match):
@@ -97,41 +110,32 @@ def test_bad_arguments(make, error, match):
 
 
 def make(values, **options):
-    return PairMask(values, FreeLayout(2), **{'is_hard': False, **options})
+    return PairMask(values, FreeLayout(2), **options)
 
 
-def random_mask(layout, is_hard: bool, heads: int = 2, seed: int = 0, **options) -> PairMask:
+def random_mask(layout, heads: int = 2, seed: int = 0, **options) -> PairMask:
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(heads, layout.num_values, dtype=torch.double, generator=generator)
-    return PairMask(values.round() if is_hard else values, layout, is_hard=is_hard, **options)
+    return PairMask(values, layout, **options)
 
 
 @every_layout
-def test_bias_of_a_soft_mask_is_equation_6(layout):
-    mask = random_mask(layout, is_hard=False, logit_drop=3.)
+def test_bias_is_equation_6(layout):
+    mask = random_mask(layout, logit_drop=3.)
     for length in range(layout.size + 1):
         torch.testing.assert_close(mask.bias(length), -3 * (1 - mask.dense(length)))
 
 
-@every_layout
-def test_bias_of_a_hard_mask_is_infinite_where_it_is_off_and_exactly_zero_elsewhere(layout):
-    mask = random_mask(layout, is_hard=True, logit_drop=3.)
-    for length in range(layout.size + 1):
-        expected = torch.where(mask.dense(length) == 1, 0., -torch.inf).double()
-        assert torch.equal(mask.bias(length), expected)
-
-
-def test_pairs_beyond_the_diagonals_are_off_in_soft_masks_too():
-    mask = random_mask(DiagonalLayout(5), is_hard=False)
+def test_pairs_beyond_the_diagonals_are_off():
+    mask = random_mask(DiagonalLayout(5))
     bias = mask.bias(9)
     assert torch.equal(bias[:, 1, 4:8], torch.full((2, 4), -torch.inf).double())
     assert torch.equal(bias[:, 1, 8], torch.zeros(2).double())
 
 
 @every_layout
-@pytest.mark.parametrize('is_hard', [False, True])
-def test_norm_is_the_sum_over_heads_and_all_pairs(layout, is_hard):
-    mask = random_mask(layout, is_hard, heads=3)
+def test_norm_is_the_sum_over_heads_and_all_pairs(layout):
+    mask = random_mask(layout, heads=3)
     mask.values.requires_grad_()
     dense = mask.dense(layout.size)
     torch.testing.assert_close(mask.norm(), dense.sum())
@@ -142,29 +146,12 @@ def test_norm_is_the_sum_over_heads_and_all_pairs(layout, is_hard):
 
 
 def test_norm_of_the_published_size():
-    mask = PairMask(torch.full((12, 126), 0.5), DiagonalLayout(128), is_hard=False)
+    mask = PairMask(torch.full((12, 126), 0.5), DiagonalLayout(128))
     assert float(mask.norm()) == 12 * (508 + 0.5 * (128**2 - 508))
 
 
-@pytest.mark.parametrize('is_hard', [False, True])
-def test_graph_holds_every_head_of_every_sequence(is_hard):
-    mask = random_mask(FreeLayout(5), is_hard, heads=3)
-    ptr = torch.tensor([0, 2, 2, 7, 10])
-    graph = mask.to_graph(ptr).validate()
-    expected = BipartiteGraph.batch([BipartiteGraph.from_mask(mask.dense(length)[head] > 0)
-                                     for head in range(3) for length in (2, 0, 5, 3)])
-    assert graph.with_edge_prob(None) == expected
-    if is_hard:
-        assert graph.edge_prob is None
-    else:
-        dense = torch.cat([mask.dense(length)[head].flatten() for head in range(3)
-                           for length in (2, 0, 5, 3)])
-        torch.testing.assert_close(graph.edge_prob, dense[dense > 0])
-    assert mask.to_graph(torch.tensor([0])).num_blocks == 0
-
-
 def test_each_call_computes_the_bias_of_the_values_as_they_are():
-    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask = random_mask(FreeLayout(4))
     mask.values.requires_grad_()
     with torch.no_grad():
         assert not mask.bias(3).requires_grad
@@ -177,7 +164,7 @@ def test_each_call_computes_the_bias_of_the_values_as_they_are():
 
 
 def test_the_index_lives_as_long_as_the_mask():
-    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask = random_mask(FreeLayout(4))
     mask.bias(3)
     index = weakref.ref(mask._index(3))
     assert mask._index(3) is index()
@@ -187,7 +174,7 @@ def test_the_index_lives_as_long_as_the_mask():
 
 
 def test_a_copy_has_the_values_without_their_gradient():
-    mask = random_mask(FreeLayout(4), is_hard=False)
+    mask = random_mask(FreeLayout(4))
     mask.values = mask.values.requires_grad_() * 1
     mask.bias(3)
     for other in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
@@ -197,9 +184,9 @@ def test_a_copy_has_the_values_without_their_gradient():
 def test_a_layout_first_used_in_inference_mode_still_trains():
     layout = SymmetricLayout(11)
     with torch.inference_mode():
-        random_mask(layout, is_hard=False).bias(7)
+        random_mask(layout).bias(7)
         layout.multiplicity()
-    mask = random_mask(layout, is_hard=False)
+    mask = random_mask(layout)
     mask.values.requires_grad_()
     (mask.bias(7).sum() + mask.norm()).backward()
     assert mask.values.grad.abs().sum() > 0

@@ -15,6 +15,7 @@ from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import save_masks
 from graphattn.sources import LearnedMaskSource
+from graphattn.sources.mask_graph import MaskGraph
 
 FreezeHow = Literal['threshold', 'sample', 'top-k']
 
@@ -78,7 +79,7 @@ class Training(L.LightningModule):
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
         """What the masks of a pass add to its loss."""
-        masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask)}
+        masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
         return self.mask_weight * sum(mask.norm() for mask in masks.values())

@@ -66,9 +66,10 @@ def edge_attention(
         backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
             ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
             of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
-            gate); else ``'numba'`` on a CPU, ``'csr'`` where torch has CSR products, and
-            ``'gather'``. ``'gather'`` also inside :mod:`torch.func` and forward-mode derivatives,
-            which no faster backend has; it is the one for second derivatives.
+            gate and, on a CPU, without a bias that learns); else ``'numba'`` on a CPU, ``'csr'``
+            where torch has CSR products, and ``'gather'``. ``'gather'`` also inside
+            :mod:`torch.func` and forward-mode derivatives, which no faster backend has; it is the
+            one for second derivatives.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision

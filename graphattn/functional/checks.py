@@ -27,6 +27,9 @@ def check_arguments(
 
 
 def _check_graph(graph: BipartiteGraph) -> None:
+    if isinstance(graph, PairMask):
+        raise TypeError("'graph' must be a BipartiteGraph, and a soft mask has no edges, for it "
+                        "weighs every pair (got PairMask); see pair_attention")
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")

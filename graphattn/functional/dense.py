@@ -1,4 +1,4 @@
-"""Dense attention under a mask that is being learned."""
+"""Dense attention under a soft mask."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pair_attention(
     scale: float | None = None,
     dropout_p: float = 0.,
 ) -> Tensor:
-    r"""Dense attention within each sequence, under a mask that is being learned.
+    r"""Dense attention within each sequence, under a soft mask.
 
     .. math::
         \mathrm{out}_i = \sum_j \alpha_{ij} \, \mathrm{value}_j, \qquad
@@ -35,9 +35,9 @@ def pair_attention(
         \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
 
     with the bias of the mask, :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of one
-    length are computed together, and nothing is padded. A query whose pairs are all off gives 0,
-    with gradient 0. Every pair is multiplied, so NaN in a key or value reaches every query of its
-    sequence. A mask that is settled is a graph, and :func:`edge_attention` is for graphs.
+    length are computed together, and nothing is padded. Every pair is multiplied, so NaN in a key
+    or value reaches every query of its sequence. A hard mask is a graph, and :func:`edge_attention`
+    is for graphs.
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
@@ -64,7 +64,7 @@ def pair_attention(
         >>> from graphattn.pair_layout import FreeLayout
         >>> from graphattn.pair_mask import PairMask
         >>> query, key, value = torch.randn(3, 7, 2, 4)
-        >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4), is_hard=False)
+        >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4))
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape
         torch.Size([7, 2, 4])
     """
@@ -80,19 +80,15 @@ def pair_attention(
             *blocks, block_spread = [torch.stack([part[b] for b in members]).transpose(1, 2)
                                      for part in parts]
             bias = mask.bias(length).to(query.dtype)
-            # Kernels disagree on the softmax of nothing, so these rows attend and are then zeroed.
-            # To subtract the highest changes no weight and spares gradients the rounding of it.
-            highest = bias.detach().amax(dim=-1, keepdim=True)
-            is_empty = highest == -torch.inf
-            bias = (bias - highest).masked_fill(is_empty, 0.)
+            # This changes no weight and spares gradients the rounding of large numbers.
+            bias = bias - bias.detach().amax(dim=-1, keepdim=True)
             if is_one_hop(hops, teleport):
                 attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias,
                                                           dropout_p=dropout_p, scale=scale)
-                attended = attended.masked_fill(is_empty, 0.)
             else:
                 query_b, key_b, value_b = (accumulated(x) for x in blocks)
                 weight = (query_b @ key_b.mT * scale + bias).softmax(dim=-1)
-                weight = F.dropout(weight.masked_fill(is_empty, 0.), dropout_p)
+                weight = F.dropout(weight, dropout_p)
                 attended = diffuse(torch.matmul, weight, value_b,
                                    block_spread.movedim(-1, 0).unsqueeze(-1),
                                    to_the_limit=hops == math.inf).to(value.dtype)

@@ -37,8 +37,8 @@ class GraphAttention(nn.Module):
         \mathrm{Attn}(X) = \big\Vert_h \mathrm{EdgeAttention}(X W_h^Q, X W_h^K, X W_h^V, G_h) \,
         W^O, \qquad G = \mathrm{source}(X W^Q, X W^K)
 
-    A source that is learning a mask gives a :class:`graphattn.pair_mask.PairMask` instead of a
-    graph, and :func:`graphattn.functional.pair_attention` takes the place of the edges.
+    A source of soft masks gives a :class:`graphattn.pair_mask.PairMask` instead of a graph, and
+    :func:`graphattn.functional.pair_attention` takes the place of the edges.
 
     Args:
         channels (int): Size of each token, in and out.

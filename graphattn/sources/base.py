@@ -36,7 +36,7 @@ class GraphSource(nn.Module, ABC):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
-        """The graph over all sequences, or the mask that is learned in its stead.
+        """The graph over all sequences, or a soft mask in its stead.
 
         Args:
             query (Tensor): ``[num_tokens, heads, head_channels]``, before scaling.
@@ -45,9 +45,9 @@ class GraphSource(nn.Module, ABC):
             generator (torch.Generator, optional): Torch's default generator if omitted.
 
         Returns:
-            BipartiteGraph with one block per sequence, or per head and sequence; or PairMask, for
-            :func:`graphattn.functional.pair_attention`. Nothing is registered or built into the
-            module on the way.
+            BipartiteGraph with one block per sequence, or per head and sequence; or a soft
+            PairMask, for :func:`graphattn.functional.pair_attention`. Nothing is registered or
+            built into the module on the way.
 
         Raises:
             TypeError: ``ptr`` is not an int64 Tensor.

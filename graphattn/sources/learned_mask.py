@@ -23,6 +23,7 @@ from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource
+from graphattn.sources.mask_graph import MaskGraph
 from graphattn.sources.pattern_source import pattern_graph
 
 _MODES = ('dam_structured', 'dam_unstructured', 'soft')
@@ -47,7 +48,13 @@ class LearnedMaskSource(GraphSource):
 
     Hard masks use M, so that P(on) = sigmoid(:math:`\alpha`) at every temperature, and pass their
     gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
-    evaluation a value is on where :math:`\alpha > 0`, without noise, and the source gives a graph.
+    evaluation a value is on where :math:`\alpha > 0`, without noise.
+
+    What is drawn hard, or settled, is a graph, in training a :class:`MaskGraph
+    <graphattn.sources.mask_graph.MaskGraph>` that carries the gradient on its edges; those of
+    structured masks are listed without a look at other pairs. Soft masks weigh every pair and are
+    a :class:`PairMask <graphattn.pair_mask.PairMask>`, for dense attention. Both have the penalty
+    of Eq. 7, ``norm()``.
 
     **Bias.** The gradient of soft masks is unbiased. That of hard ones is not, even for a loss that
     is linear in each value while the others are given, such as the penalty. With s for the mean
@@ -61,9 +68,9 @@ class LearnedMaskSource(GraphSource):
     So signs are right, and the size is 1/6 in place of 1/4 at :math:`\alpha = 0, \tau = 1`. As
     :math:`\tau` goes to 0, the bias goes and the variance grows. A loss behind a softmax is not
     linear in the mask: only pairs that are drawn on have a slope there
-    (:class:`graphattn.pair_mask.PairMask`), a bias that stays at every temperature.
+    (:class:`graphattn.sources.mask_graph.MaskGraph`), a bias that stays at every temperature.
 
-    Under ``torch.compile`` evaluation is one graph break, for which edges there are depends on the
+    Under ``torch.compile`` a graph is one graph break, for which edges there are depends on the
     numbers of the parameters.
 
     Where the mask is shared by all layers, as in the paper, give one source to all of them.
@@ -80,7 +87,7 @@ class LearnedMaskSource(GraphSource):
         hard (bool): Whether the masks drawn in training are 0 or 1.
         logit_drop (float): c of Eq. 6. Soft values are told apart while c is about 10 and become a
             hard choice as it grows; of hard masks it scales the gradient alone, 10,000 in the
-            authors' code. See :class:`graphattn.pair_mask.PairMask`.
+            authors' code. See :class:`graphattn.sources.mask_graph.MaskGraph`.
         init_std (float): Logits start normal, with this standard deviation, so P is about 1/2.
 
     Raises:
@@ -94,10 +101,10 @@ class LearnedMaskSource(GraphSource):
         >>> from graphattn.sources import LearnedMaskSource
         >>> source = LearnedMaskSource(heads=2, size=128)
         >>> query, key = torch.randn(2, 200, 2, 8)
-        >>> mask = source(query, key, torch.tensor([0, 72, 200]))
-        >>> mask.bias(72).shape, 0.3 < mask.density() < 0.7
-        (torch.Size([2, 72, 72]), True)
-        >>> (1e-3 * mask.norm()).backward()  # Eq. 7
+        >>> graph = source(query, key, torch.tensor([0, 72, 200]))
+        >>> graph.num_blocks, 0.3 < graph.density() < 0.7
+        (4, True)
+        >>> (1e-3 * graph.norm()).backward()  # Eq. 7
         >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_blocks
         4
     """
@@ -150,12 +157,21 @@ class LearnedMaskSource(GraphSource):
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':
-            return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop,
-                            is_hard=False)
-        if self.training:
-            return PairMask(self._draw(generator), self.layout, logit_drop=self.logit_drop,
-                            is_hard=self.hard)
-        return self._settled_graph(ptr)
+            return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
+        if not self.training:
+            return self._settled_graph(ptr)
+        values = self._draw(generator)
+        if self.hard:
+            return self._drawn_graph(values, ptr)
+        return PairMask(values, self.layout, logit_drop=self.logit_drop)
+
+    @torch.compiler.disable(reason='which edges are drawn are numbers of parameters')
+    def _drawn_graph(self, values: Tensor, ptr: Tensor) -> MaskGraph:
+        return MaskGraph(values, self.layout, ptr, logit_drop=self.logit_drop)
+
+    def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
+        bias = graph.edge_bias if isinstance(graph, MaskGraph) else None
+        return {} if bias is None else {'edge_bias': bias}
 
     def rows(
         self,
@@ -197,7 +213,7 @@ class LearnedMaskSource(GraphSource):
 
     def probability(self) -> Tensor:
         """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""
-        mask = PairMask(self.logit.sigmoid(), self.layout, is_hard=False)
+        mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 
     @torch.no_grad()

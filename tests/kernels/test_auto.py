@@ -64,6 +64,13 @@ def test_large_graphs_are_fused_unless_complete(loaded):
     assert run(Full().build(n), loaded) == 'sdpa'
 
 
+def test_a_bias_that_learns_is_fused_at_every_density(loaded):
+    graph = Full().build(20)
+    bias = torch.zeros(graph.num_edges, dtype=torch.double, requires_grad=True)
+    assert run(graph, loaded, edge_bias=bias) == 'numba'
+    assert run(graph, loaded, edge_bias=bias.detach()) == 'sdpa'
+
+
 def test_size_means_the_keys_of_a_block(loaded):
     block = RandomKeys(14).build(20, seed=0)
     assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'

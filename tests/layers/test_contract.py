@@ -72,7 +72,8 @@ def module(request, source) -> nn.Module:
 def tokens(module: nn.Module) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     if isinstance(module, GraphAttention | EncoderLayer):
-        return torch.randn(12, CHANNELS, generator=generator)
+        x = torch.randn(12, CHANNELS, generator=generator)
+        return x.to(next(module.parameters()).dtype)
     return torch.randint(9, (12,), generator=generator)
 
 
@@ -224,7 +225,7 @@ def clean_dynamo():
     ('layer', 'soft mask'), ('diffusion', 'pattern')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, clean_dynamo):
     torch.manual_seed(0)
-    module = MODULES[kind](SOURCES[name]())
+    module = MODULES[kind](SOURCES[name]()).double()  # kernels differ where graphs are dense
     expected = [train(module), evaluate(module)]
     module.compile(backend='aot_eager')
     assert_same([train(module), evaluate(module)], expected)

@@ -153,20 +153,19 @@ class OneMask(PatternSource):
         return self.mask
 
 
-def hard_mask(heads=2, size=9):
+def soft_mask(lowest=0., heads=2, size=9):
     layout = FreeLayout(size)
-    values = torch.rand(heads, layout.num_values,
-                        generator=torch.Generator().manual_seed(0)).round()
-    values[0, :size] = 0.  # a query without keys
-    return PairMask(values.double().requires_grad_(), layout, is_hard=True)
+    values = torch.empty(heads, layout.num_values, dtype=torch.double)
+    values.uniform_(lowest, 1., generator=torch.Generator().manual_seed(0))
+    return PairMask(values.requires_grad_(), layout)
 
 
-def test_a_hard_mask_is_the_graph_of_its_pairs():
-    mask = hard_mask()
+def test_a_soft_mask_of_ones_is_the_graph_of_all_pairs():
+    mask = soft_mask(lowest=1.)
     attention = GraphAttention(8, 2, OneMask(mask), dropout=0.5).double().eval()
     x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
     out, returned = attention(x, PTR, return_graph=True)
-    expected = attention(x, PTR, graph=mask.to_graph(PTR))
+    expected = attention(x, PTR, graph=PatternSource(Full()).graph(PTR))
     assert returned is mask
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x, retain_graph=True)[0]
@@ -178,7 +177,7 @@ def test_a_hard_mask_is_the_graph_of_its_pairs():
 
 def test_a_mask_for_other_heads_is_refused():
     with pytest.raises(ValueError, match="the mask's 3 heads"):
-        GraphAttention(8, 2, OneMask(hard_mask(heads=3))).double()(
+        GraphAttention(8, 2, OneMask(soft_mask(heads=3))).double()(
             torch.randn(14, 8, dtype=torch.double), PTR)
 
 
@@ -239,7 +238,7 @@ def test_recomputing_keeps_the_tokens_alone(hops):
 
 
 def test_a_mask_that_is_given_is_recomputed_too():
-    mask, x = hard_mask(), torch.randn(14, 8, dtype=torch.double)
+    mask, x = soft_mask(), torch.randn(14, 8, dtype=torch.double)
     layer = GraphAttention(8, 2, hops=2, teleport=0.1).double()
     grads = []
     for layer.recompute in (False, True):
@@ -292,11 +291,10 @@ def test_a_teleport_to_be_learned_is_one_inside_the_interval(teleport):
 @pytest.mark.parametrize('options', [dict(hops=3, teleport=0.2), dict(hops=2, teleport=(0.5, 0.)),
                                      dict(hops=math.inf, teleport=0.3), dict(hops=0),
                                      dict(hops=2, teleport=0.3, learn_teleport=True)])
-def test_hops_under_a_mask_are_hops_along_its_graph(options):
-    mask = hard_mask()
-    attention = GraphAttention(8, 2, OneMask(mask), **options).double()
+def test_hops_under_a_mask_of_ones_are_hops_along_all_pairs(options):
+    attention = GraphAttention(8, 2, OneMask(soft_mask(lowest=1.)), **options).double()
     x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
-    out, expected = attention(x, PTR), attention(x, PTR, graph=mask.to_graph(PTR))
+    out, expected = attention(x, PTR), attention(x, PTR, graph=PatternSource(Full()).graph(PTR))
     torch.testing.assert_close(out, expected)
     inputs = [x, *attention.parameters()]
     for grads in zip(*(torch.autograd.grad(y.sin().sum(), inputs, allow_unused=True,

@@ -11,6 +11,7 @@ from graphattn.pair_layout import DiagonalLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources.mask_graph import MaskGraph
 from tests.counted_source import CountedSource
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -79,7 +80,7 @@ def test_all_layers_teach_a_shared_mask():
             self.values = torch.nn.Parameter(torch.rand(2, DiagonalLayout(8).num_values))
 
         def forward(self, query, key, ptr, *, generator=None):
-            return PairMask(self.values, DiagonalLayout(8), is_hard=False)
+            return PairMask(self.values, DiagonalLayout(8))
 
     model = encoder(LearnedValues(), share_source=True).double()
     x, masks = model(TOKENS, PTR, return_graphs=True)
@@ -89,7 +90,7 @@ def test_all_layers_teach_a_shared_mask():
     values = [model.source.values.detach().clone().requires_grad_() for _ in model.layers]
     for layer, own in zip(model.layers, values):  # each layer has values of its own
         layer.forward = functools.partial(
-            layer.forward, graph=PairMask(own, DiagonalLayout(8), is_hard=False))
+            layer.forward, graph=PairMask(own, DiagonalLayout(8)))
     x = model._embed(TOKENS, PTR, None)
     for layer in model.layers:
         x = layer(x, PTR)
@@ -128,7 +129,8 @@ def training_step(model, seed, default_seed=0, num_backwards=1):
     torch.manual_seed(default_seed)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     x, graphs = model(TOKENS, PTR, generator=generator, return_graphs=True)
-    penalties = [graph.norm() if isinstance(graph, PairMask) else graph.edge_prob
+    penalties = [graph.norm() if isinstance(graph, PairMask | MaskGraph)
+                 else graph.edge_prob
                  for graph in graphs]
     loss = x.sin().sum() + sum(part.sum() for part in penalties if part is not None)
     torch.rand(3)  # between the passes others draw

@@ -15,7 +15,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from graphattn import sources
+from graphattn import BipartiteGraph, sources
 from graphattn.functional import edge_attention, pair_attention
 from graphattn.layers import fold_heads
 from graphattn.pair_layout import DiagonalLayout, FreeLayout
@@ -65,7 +65,13 @@ def call(name):
 
 
 def as_graph(edges, ptr):
-    return edges.to_graph(ptr) if isinstance(edges, PairMask) else edges
+    """Of a soft mask, the pairs that weigh anything."""
+    if not isinstance(edges, PairMask):
+        return edges
+    blocks = [BipartiteGraph.from_mask(edges.dense(length)[head] > 0)
+              for head in range(edges.heads) for length in ptr.diff().tolist()]
+    nothing = BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr[:1])
+    return BipartiteGraph.batch(blocks) if blocks else nothing
 
 
 def test_every_source_is_tested():

@@ -16,6 +16,7 @@ from graphattn.pair_layout import DiagonalLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.sources import LearnedMaskSource, PatternSource
+from graphattn.sources.mask_graph import MaskGraph
 
 PTR = torch.tensor([0, 8, 11, 11, 12, 17])
 LENGTHS = PTR.diff().tolist()
@@ -27,9 +28,23 @@ def no_tokens(heads: int) -> torch.Tensor:
     return torch.empty(0, heads, 1)
 
 
-def draw(source, generator=None) -> PairMask:
+def draw(source, generator=None) -> PairMask | MaskGraph:
     tokens = no_tokens(source.heads)
     return source(tokens, tokens, torch.tensor([0]), generator=generator)
+
+
+def dense(source, length: int) -> torch.Tensor:
+    """A draw for one sequence, ``[heads, length, length]``."""
+    tokens = torch.zeros(length, source.heads, 1)
+    mask = source(tokens, tokens, torch.tensor([0, length]))
+    if isinstance(mask, PairMask):
+        return mask.dense(length).detach()
+    return torch.stack([block.to_mask().float() for block in _heads_of(mask, length)])
+
+
+def _heads_of(graph: MaskGraph, length: int) -> list[BipartiteGraph]:
+    edges = graph.edge_index.as_tensor().split(graph.edges_per_block().tolist(), dim=1)
+    return [BipartiteGraph(part - head * length, length) for head, part in enumerate(edges)]
 
 
 def replicas(heads: int, **options) -> LearnedMaskSource:
@@ -131,41 +146,23 @@ def test_gradient_of_soft_masks_is_that_of_the_attention(options):
     assert torch.autograd.gradcheck(attend, (logit, query.requires_grad_()), fast_mode=True)
 
 
-def test_gradient_of_hard_masks_reaches_pairs_that_are_on_and_grows_with_logit_drop():
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 4, 1, 3, dtype=torch.double)
-    values = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1]]).double()
-    score = (query[:, 0] @ key[:, 0].t() / 3**0.5).requires_grad_()
-    weight = score.masked_fill(values.view(4, 4) == 0, -torch.inf).softmax(-1)
-    of_score, = torch.autograd.grad((weight @ value[:, 0]).sin().sum(), score)
-    for logit_drop in (1., 10., 1e4):
-        source = LearnedMaskSource(1, 4, mode='dam_unstructured').double()
-        mask = PairMask(values.clone().requires_grad_(), source.layout, logit_drop=logit_drop,
-                        is_hard=True)
-        out = pair_attention(query, key, value, torch.tensor([0, 4]), mask)
-        torch.testing.assert_close(out[:, 0], (weight @ value[:, 0]).detach())
-        out.sin().sum().backward()
-        torch.testing.assert_close(mask.values.grad.view(4, 4), logit_drop * of_score)
-        assert not mask.values.grad[values == 0].any()
-
-
 @pytest.mark.parametrize('mode', ['soft', 'dam_unstructured'])
 def test_symmetric_masks_share_value_and_noise(mode):
     source = LearnedMaskSource(3, 9, mode=mode, symmetric=True, init_std=2.)
-    dense = draw(source).dense(9).detach()
-    assert torch.equal(dense, dense.transpose(1, 2))
-    assert not torch.equal(dense, dense[:, :1].expand_as(dense))
+    mask = dense(source, 9)
+    assert torch.equal(mask, mask.transpose(1, 2))
+    assert not torch.equal(mask, mask[:, :1].expand_as(mask))
     assert source.logit.shape == (3, 45)
 
 
 @pytest.mark.parametrize('hard', [True, False])
 def test_structured_masks_share_value_and_noise_along_diagonals(hard):
     source = LearnedMaskSource(3, 9, init_std=2., hard=hard)
-    dense = draw(source).dense(9).detach()
-    inside = dense[:, 1:-1, 1:-1]
+    mask = dense(source, 9)
+    inside = mask[:, 1:-1, 1:-1]
     assert torch.equal(inside[:, 1:, 1:], inside[:, :-1, :-1])
-    assert torch.equal(dense, dense.transpose(1, 2))
-    for border in (dense[:, 0], dense[:, -1], dense[:, :, 0], dense[:, :, -1]):
+    assert torch.equal(mask, mask.transpose(1, 2))
+    for border in (mask[:, 0], mask[:, -1], mask[:, :, 0], mask[:, :, -1]):
         assert bool((border == 1).all())
     assert len(inside[0].unique()) == (2 if hard else 7)
 
@@ -177,10 +174,9 @@ def test_the_border_is_that_of_each_sequence(options):
     with torch.no_grad():
         source.logit.fill_(-100.)
     for length in (1, 2, 5, 9):
-        dense = draw(source).dense(length)
         edge = torch.zeros(length, length, dtype=torch.bool)
         edge[[0, -1]] = edge[:, [0, -1]] = True
-        assert torch.equal(dense > 1e-9, edge.expand(2, -1, -1))
+        assert torch.equal(dense(source, length) > 1e-9, edge.expand(2, -1, -1))
 
 
 def test_only_structured_masks_have_a_border_unless_told():
@@ -197,7 +193,7 @@ def test_each_pass_draws_in_training_only():
     assert isinstance(graph, BipartiteGraph) and graph == source(tokens, tokens, PTR)
     soft = LearnedMaskSource(4, 64, mode='soft')
     for mask in (draw(soft), draw(soft.eval())):
-        assert torch.equal(mask.values, soft.logit.sigmoid()) and not mask.is_hard
+        assert torch.equal(mask.values, soft.logit.sigmoid()) and isinstance(mask, PairMask)
 
 
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
@@ -208,7 +204,7 @@ def test_evaluation_thresholds_the_logits_of_now(mode):
         with torch.no_grad():
             source.logit.normal_()
         values = (source.logit > 0).double()
-        expected = PairMask(values, source.layout, is_hard=True).to_graph(PTR)
+        expected = MaskGraph(values, source.layout, PTR)
         assert source(tokens, tokens, PTR) == expected
         assert PatternSource(source.freeze())(tokens, tokens, PTR) == expected
 
@@ -290,7 +286,7 @@ def test_heads_share_nothing_but_the_layout():
     source = LearnedMaskSource(2, 6)
     with torch.no_grad():
         source.logit[0], source.logit[1] = 100., -100.
-    full, empty = draw(source).dense(6)
+    full, empty = dense(source, 6)
     assert bool(full.all()) and not empty[1:-1, 1:-1].any()
 
 

@@ -14,9 +14,9 @@ from experiments import train
 from experiments.data.batch import TextBatch
 from experiments.objectives import LanguageModelling
 from graphattn.models import Encoder, MaskedLanguageModel
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, load_masks
 from graphattn.sources import LearnedMaskSource, PatternSource
+from graphattn.sources.mask_graph import MaskGraph
 from tests.experiments.data.text.traceable import write_traceable
 from tests.forked import forked
 
@@ -154,9 +154,9 @@ def test_the_loss_is_that_of_eq_7(share_source, num_norms):
     loss = training.training_step(BATCH, 0)
     masks = {id(graph): graph for graph in graphs}
     assert len(graphs) == 3 and len(masks) == num_norms
-    assert all(isinstance(mask, PairMask) for mask in graphs)
+    assert all(isinstance(mask, MaskGraph) for mask in graphs)
     torch.manual_seed(0)
-    penalty = 0.01 * sum(mask.dense(8).sum() for mask in masks.values())
+    penalty = 0.01 * sum(mask.values.sum() for mask in masks.values())  # one for each pair
     expected = training.logged['train/mlm_loss'] + training.logged['train/nsp_loss'] + penalty
     assert loss.item() == pytest.approx(expected.item())
     loss.backward()

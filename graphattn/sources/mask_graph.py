@@ -1,0 +1,145 @@
+"""The graph of a hard mask that is being learned, with a way back from edges to values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn._checks import check_floating, check_kind, check_number, check_ptr
+from graphattn._tensors import index_dtype, numbers_of
+from graphattn.blocks import Blocks
+from graphattn.graph import BipartiteGraph
+from graphattn.pair_layout import PairLayout
+from graphattn.sources.base import fold_ptr
+
+
+class MaskGraph(BipartiteGraph):
+    r"""The pairs that a hard mask turns on: a graph for each head, in training.
+
+    A value M, 0 or 1, enters the attention where Eq. 5 and 6 of SparseBERT put it,
+
+    .. math::
+        \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
+        \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right),
+
+    but that a pair whose value is 0 has no weight at all, whatever c: it is no edge. On edges the
+    bias is 0, and c is the factor of its gradient, :math:`\partial L / \partial M_{ij} = c \,
+    \partial L / \partial \mathrm{score}_{ij}`, which is summed over all edges, of all sequences,
+    that share a value. Values that are off have none: they come back by chance, or by a penalty on
+    :meth:`norm`, which acts on all of them. Without a norm in the optimiser, the ratio of its
+    weight to c decides how sparse a mask becomes.
+
+    Copies keep the values without their gradient; what is made of the graph by its methods is a
+    plain :class:`BipartiteGraph`.
+
+    Args:
+        values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. May carry a gradient.
+        layout (PairLayout): Which pairs have which value.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a block
+            for each head and sequence, the sequences of head 0 first.
+        logit_drop (float): c, positive.
+
+    Attributes:
+        values, layout: As given.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that carry the gradient to the values,
+            if these need one; added to the logits.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: Sizes do not fit, a value is neither 0 nor 1, the layout does not know a
+            sequence of such a length, or ``logit_drop`` is not positive.
+
+    Source: SparseBERT, Sec. 4.1.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.sources.mask_graph import MaskGraph
+        >>> from graphattn.pair_layout import DiagonalLayout
+        >>> values = torch.tensor([[0., 1., 0.]], requires_grad=True)
+        >>> graph = MaskGraph(values, DiagonalLayout(5), torch.tensor([0, 5]))
+        >>> graph.to_mask().int()
+        tensor([[1, 1, 1, 1, 1],
+                [1, 0, 1, 0, 1],
+                [1, 1, 0, 1, 1],
+                [1, 0, 1, 0, 1],
+                [1, 1, 1, 1, 1]], dtype=torch.int32)
+        >>> graph.norm().item(), torch.autograd.grad(graph.edge_bias.sum(), values)
+        (20.0, (tensor([[ 0., 40.,  0.]]),))
+    """
+
+    def __init__(self, values: Tensor, layout: PairLayout, ptr: Tensor, *,
+                 logit_drop: float = 10.):
+        check_kind('layout', layout, PairLayout)
+        check_floating('values', values)
+        if values.dim() != 2 or values.size(1) != layout.num_values:
+            raise ValueError(f"'values' must be [heads, {layout.num_values}] for {layout} (got "
+                             f"shape {tuple(values.shape)})")
+        check_number('logit_drop', logit_drop, 'positive and finite')
+        check_ptr('ptr', ptr, None, values.device)
+        is_on = numbers_of(values)
+        if not bool(((is_on == 0) | (is_on == 1)).all()):
+            raise ValueError(f"'values' must be 0 or 1, for a soft mask weighs every pair and has "
+                             f"no edges; see PairMask (got {_first_soft(is_on)})")
+        indptr, key, value = _edges(layout, is_on > 0, ptr.diff().tolist())
+        num_tokens = int(ptr[-1])
+        ptr = fold_ptr(ptr, len(values), num_tokens)
+        self._fill(indptr, key, indptr.numel() - 1, Blocks(ptr, ptr), None)
+        self.values, self.layout, self.edge_bias = values, layout, None
+        if values.requires_grad and torch.is_grad_enabled():
+            # Sums over the edges of a value are taken in float32 at least.
+            exact = values.to(torch.promote_types(values.dtype, torch.float32))
+            bias = F.pad(logit_drop * (exact - 1), (0, 1))  # of pairs that are always on, last
+            self.edge_bias = bias.flatten().index_select(0, value)
+
+    def norm(self) -> Tensor:
+        """The penalty of Eq. 7 with its gradient, see
+        :meth:`graphattn.pair_layout.PairLayout.norm`."""
+        return self.layout.norm(self.values)
+
+    @classmethod
+    def _of(cls, *parts: Any) -> BipartiteGraph:
+        # What methods make of the graph has other edges than the values say.
+        return BipartiteGraph._of(*parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {'graph': super().__getstate__(), 'values': self.values.detach(),
+                'layout': self.layout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state['graph'])
+        self.values, self.layout, self.edge_bias = state['values'], state['layout'], None
+
+
+def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the edges of each query of each block begin, the key of each edge, and the number of
+    its value among those of all heads, of which each has one more for what is always on."""
+    heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
+    rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
+    blocks = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
+    degree = [is_on.new_zeros(1, dtype=torch.long), *(degree for _, _, degree, *_ in blocks)]
+    indptr = torch.cat(degree).cumsum(0)
+    num_edges = int(indptr[-1])
+    key = is_on.new_empty(num_edges, dtype=index_dtype(heads * num_tokens))
+    value = is_on.new_empty(num_edges, dtype=torch.int32 if heads * width < 2**31 else torch.int64)
+    first_key = end = 0
+    for head, length, _, block_key, block_value in blocks:
+        edges = slice(end, end := end + block_key.numel())
+        torch.add(block_key, first_key, out=key[edges])
+        torch.add(block_value, head * width, out=value[edges])
+        first_key += length
+    return indptr, key, value
+
+
+def _rows_of_heads(layout: PairLayout, is_on: Tensor,
+                   length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """How many keys each query has, key and value of each pair, for each head."""
+    degree, key, value = layout.rows(is_on, length)
+    num_pairs = degree.sum(dim=1).tolist()
+    return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
+
+
+def _first_soft(values: Tensor) -> float:
+    return float(values[(values != 0) & (values != 1)][0])
