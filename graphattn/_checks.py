@@ -191,12 +191,12 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
     if edge_prob.device != device:
         raise ValueError(f"'edge_prob' must be on {device}, where the edges are (got "
                          f"{edge_prob.device})")
-    if is_traced(edge_prob):
+    if is_traced(edge_prob) or num_edges == 0:
         return
-    inside = (edge_prob >= 0) & (edge_prob <= 1 + 1e-5)  # a sum of products rounds
-    if not bool(inside.all()):
-        raise ValueError(f"'edge_prob' must be in [0, 1] (got "
-                         f"{float(edge_prob.detach()[~inside][0])})")
+    lowest, highest = (bound.item() for bound in edge_prob.detach().aminmax())
+    if not 0 <= lowest <= highest <= 1 + 1e-5:  # a sum of products rounds
+        outside = highest if lowest >= 0 else lowest
+        raise ValueError(f"'edge_prob' must be in [0, 1] (got {outside})")
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:

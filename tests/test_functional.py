@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from graphattn.functional import edge_attention, edge_probability, pair_attentio
 from graphattn.pair_layout import DiagonalLayout, FreeLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import SlidingWindow
-from graphattn.samplers import FactorModel
+from graphattn.samplers import FactorModel, sample_bernoulli
 from tests.graphs import random_graph
 
 # edge_probability ####################################################################
@@ -73,6 +74,40 @@ def test_edge_probability_within_rounding(dtype):
     torch.testing.assert_close(edge_probability(model, graph).double(),
                                edge_probability(exact, graph), rtol=torch.finfo(dtype).eps * 8,
                                atol=0.)
+
+
+def factors(num_queries, num_keys, clusters):
+    return [torch.rand(size, clusters, dtype=torch.double).requires_grad_()
+            for size in (num_queries, num_keys)]
+
+
+@pytest.mark.parametrize('clusters', [5, 64, 100])  # in one piece, and in groups
+@pytest.mark.parametrize('blocks', [{}, {'query_ptr': [0, 0, 13, 40], 'key_ptr': [0, 5, 20, 50]}])
+def test_edge_probability_that_a_sampler_kept(blocks, clusters):
+    query, key = factors(40, 50, clusters)
+    mixing = torch.full((clusters, clusters), clusters**-2., dtype=torch.double)
+    model = FactorModel(query, mixing, key, exploration=0.05,
+                        **{name: torch.tensor(ptr) for name, ptr in blocks.items()})
+    draw = partial(sample_bernoulli, model, method='compare')
+    graph, kept = (draw(generator=torch.Generator().manual_seed(0), keep_prob=keep_prob)
+                   for keep_prob in (False, True))
+    assert torch.equal(graph.edge_index, kept.edge_index) and graph.edge_prob is None
+    weight = torch.randn(graph.num_edges, dtype=torch.double)
+    expected = model.expectation()[graph.query, graph.key] - 0.05
+    for known in (None, kept.edge_prob):
+        edge_prob = edge_probability(model, graph, known=known)
+        torch.testing.assert_close(edge_prob, expected)
+        for ours, theirs in zip(*(torch.autograd.grad((prob * weight).sum(), (query, key),
+                                                      retain_graph=True)
+                                  for prob in (edge_prob, expected))):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_edge_probability_refuses_what_was_kept_of_other_edges():
+    model, graph = factor_model(7, 7), random_graph(7, 7)
+    with pytest.raises(ValueError, match=rf"'known' must hold one value for each of the "
+                                         rf"{graph.num_edges} edges"):
+        edge_probability(model, graph, known=torch.zeros(graph.num_edges + 1))
 
 
 def test_edge_probability_refuses_other_sizes():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_floating
 from graphattn.functional.choose import choose_sparse
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.operators.attention import edge_dot_backward
 from graphattn.samplers import FactorModel
 
 
-def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
+def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
+                     known: Tensor | None = None) -> Tensor:
     r"""The differentiable probability of each edge under a factor model.
 
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
@@ -23,13 +26,16 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
     Args:
         model (FactorModel): The model that the edges were drawn from, of the graph's blocks.
         graph (BipartiteGraph): Any edges inside the model's blocks.
+        known (Tensor, optional): What a sampler kept of them, ``[num_edges]`` of the model's dtype:
+            only their gradient is then computed.
 
     Returns:
         Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Model and graph differ in their blocks or device.
+        ValueError: Model and graph differ in their blocks or device, or ``known`` is not of the
+            graph's edges.
     """
     if not isinstance(model, FactorModel) or not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'model' and 'graph' must be a FactorModel and a BipartiteGraph (got "
@@ -43,8 +49,33 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph) -> Tensor:
         if not torch.equal(ours, theirs):
             raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
                              f"{ours.tolist()} and {theirs.tolist()})")
+    if known is not None:
+        check_floating('known', known)
+        if known.shape != (graph.num_edges,) or known.device != graph.device:
+            raise ValueError(f"'known' must hold one value for each of the {graph.num_edges} edges "
+                             f"on {graph.device} (got shape {tuple(known.shape)} on "
+                             f"{known.device})")
     kernel = choose_sparse(graph.device)
     with torch.autocast(graph.device.type, enabled=False):
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)
-        return kernel.edge_dot(query, key, graph).squeeze(1)
+        if known is None or kernel.name != 'numba':
+            return kernel.edge_dot(query, key, graph).squeeze(1)
+        return _KnownDot.apply(query, key, known, graph)
+
+
+class _KnownDot(torch.autograd.Function):
+    """Dot products on edges that need not be computed, with the gradient of their factors."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph) -> Tensor:
+        ctx.save_for_backward(query, key)
+        ctx.graph = graph
+        return known.detach()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        graph, (query, key) = ctx.graph, ctx.saved_tensors
+        grads = edge_dot_backward(grad.unsqueeze(1), query, key, *graph.csr, *graph.blocks.ptrs)
+        return *grads, None, None

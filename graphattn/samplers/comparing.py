@@ -27,16 +27,16 @@ _FEWEST_ROWS = 32  # to multiply fewer at once takes up to four times as long
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 
 
-def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None = None
-            ) -> BipartiteGraph:
-    """Draws each pair with its probability.
+def compare(model: FactorModel, seed: np.uint64, *, keep_prob: bool = False,
+            pairs_per_chunk: int | None = None) -> BipartiteGraph:
+    """Draws each pair with its probability, which edges carry along if ``keep_prob``.
 
     Raises:
         ValueError: Some of the probabilities exceeds 1.
     """
     if pairs_per_chunk is None:
         pairs_per_chunk = _pairs_per_chunk(model)
-    return _Comparison(model, seed, chunks_of(model.blocks, pairs_per_chunk)).run()
+    return _Comparison(model, seed, chunks_of(model.blocks, pairs_per_chunk), keep_prob).run()
 
 
 def _pairs_per_chunk(model: FactorModel) -> int:
@@ -48,23 +48,26 @@ def _pairs_per_chunk(model: FactorModel) -> int:
 class _Comparison:
     """Rows of a graph in the making, chunk by chunk."""
 
-    def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk]):
-        self.model, self.seed, self.chunks = model, seed, chunks
+    def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk], keep_prob: bool):
+        self.model, self.seed, self.chunks, self.keep_prob = model, seed, chunks, keep_prob
         self.mixed_query = model.mixed_query().detach()
         self.key_factor = model.key_factor.detach().to(model.dtype)
         self.size = np.zeros(model.num_queries, np.int64)
-        self.keys: list[np.ndarray | None] = [None] * len(chunks)
+        self.edges: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(chunks)
 
     def run(self) -> BipartiteGraph:
         num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
         # One for each call that runs at a time; taking and giving back are atomic.
-        idle = [_Workspace(self.model, num_pairs) for _ in range(torch.get_num_threads())]
+        idle = [_Workspace(self.model, num_pairs, self.keep_prob)
+                for _ in range(torch.get_num_threads())]
         run_calls([(self._draw, number, idle) for number in range(len(self.chunks))])
         indptr = from_zero(self.size)
         key = np.empty(indptr[-1], key_dtype(self.model))
-        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys, indptr, key)
-                   for chunk, keys in zip(self.chunks, self.keys)])
-        return graph_of_rows(self.model, indptr, key)
+        edge_prob = np.empty(indptr[-1] * self.keep_prob, self.key_factor.numpy().dtype)
+        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, *edges, indptr, key,
+                    edge_prob) for chunk, edges in zip(self.chunks, self.edges)])
+        graph = graph_of_rows(self.model, indptr, key)
+        return graph.with_edge_prob(torch.from_numpy(edge_prob)) if self.keep_prob else graph
 
     @torch.no_grad()  # of this thread
     def _draw(self, number: int, idle: list[_Workspace]) -> None:
@@ -74,35 +77,39 @@ class _Comparison:
         num_edges = _compare_rows(
             self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), prob.numpy(),
             real(self.model.exploration), real(self.model.highest_probability),
-            workspace.keys_for(chunk.num_pairs), self.size)
+            *workspace.edges_for(chunk.num_pairs), self.size)
         if num_edges < 0:
             self.model.check_probability(prob.amax().item())
-        self.keys[number] = workspace.take_keys(num_edges)
+        self.edges[number] = workspace.take_edges(num_edges)
         idle.append(workspace)
 
 
 class _Workspace:
-    """What one thread at a time writes to: products of a chunk, and keys one after the other."""
+    """What one thread at a time writes to: products of a chunk, and edges one after the other."""
 
-    def __init__(self, model: FactorModel, num_pairs: int):
+    def __init__(self, model: FactorModel, num_pairs: int, keep_prob: bool):
         with torch.inference_mode(False):  # in which other threads could not write to it
             self.prob = torch.empty(num_pairs, dtype=model.dtype)
         self._keys = np.empty(0, key_dtype(model))
+        self._kept, self._keep_prob = np.empty(0, self.prob.numpy().dtype), keep_prob
 
-    def keys_for(self, num_pairs: int) -> np.ndarray:
-        """At least ``num_pairs`` keys to be written, and a word of them to be written in vain."""
+    def edges_for(self, num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
+        """At least ``num_pairs`` keys to be written, and a word of them to be written in vain; as
+        many probabilities if these are kept."""
         if self._keys.size < num_pairs + 8:
             self._keys = np.empty(max(num_pairs + 8, _KEYS_AT_ONCE), self._keys.dtype)
-        return self._keys
+            self._kept = np.empty(self._keys.size * self._keep_prob, self._kept.dtype)
+        return self._keys, self._kept
 
-    def take_keys(self, size: int) -> np.ndarray:
+    def take_edges(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """The first of them, which are written."""
-        taken, self._keys = self._keys[:size], self._keys[size:]
+        taken = self._keys[:size], self._kept[:size]
+        self._keys, self._kept = self._keys[size:], self._kept[size:]
         return taken
 
 
 @jit()
-def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys, size):
+def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys, kept, size):
     """Draws the keys of each row of blocks and returns how many they are, or -1 if some ``prob`` is
     not at most ``highest``. 31 bits decide each trial: a half of 64 each for the two halves of a
     row."""
@@ -132,6 +139,10 @@ def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys
                     end += word >> uint64(8 * j) & uint64(1)
             key += uint64(8)
         size[query] = end - start
+        if len(kept) > 0:
+            row_prob, origin = prob[row], uint64(first_key[block])
+            for e in range(start, end):
+                kept[e] = row_prob[uint64(keys[e]) - origin]
         start = end
     return -1 if is_refused else np.int64(end)
 
@@ -156,10 +167,13 @@ def _succeeds(bits, p, one, below_one, scale):
 
 
 @jit()
-def _copy_chunk(first_query, num_queries, keys, indptr, key):
+def _copy_chunk(first_query, num_queries, keys, kept, indptr, key, edge_prob):
     """The rows of a chunk go to their places in the graph."""
     start = 0
     for query in first_query:
-        for e in range(indptr[query], indptr[query + num_queries]):
-            key[e] = keys[start]
-            start += 1
+        first, last = indptr[query], indptr[query + num_queries]
+        end = start + last - first
+        key[first:last] = keys[start:end]
+        if len(kept) > 0:
+            edge_prob[first:last] = kept[start:end]
+        start = end

@@ -134,7 +134,9 @@ class BlockModelSource(GraphSource):
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr)
-        graph = SAMPLERS[self.law](model, generator=generator)
+        keeps_prob = self.law == 'bernoulli' and self._has_gradient() and self.fixed is None
+        graph = SAMPLERS[self.law](model, generator=generator,
+                                   **{'keep_prob': True} if keeps_prob else {})
         fixed = None if self.fixed is None else self.fixed.graph(ptr, generator)
         return self._with_fixed(graph, fixed, model)
 
@@ -145,9 +147,9 @@ class BlockModelSource(GraphSource):
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
-        if not (self.training and torch.is_grad_enabled()):
+        if not self._has_gradient():
             return graph
-        edge_prob = edge_probability(model, graph)
+        edge_prob = edge_probability(model, graph, known=graph.edge_prob)
         if fixed is not None:
             edge_prob = edge_prob.masked_fill(graph.isin(fixed), 1.)
         return graph.with_edge_prob(edge_prob)
@@ -198,6 +200,9 @@ class BlockModelSource(GraphSource):
     def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor) -> FactorModel:
         ptr = fold_ptr(ptr, self.heads, factors[0].size(0) // self.heads)
         return FactorModel(*factors, query_ptr=ptr, key_ptr=ptr, exploration=self._exploration())
+
+    def _has_gradient(self) -> bool:
+        return self.training and torch.is_grad_enabled()
 
     def _exploration(self) -> float:
         return self.exploration if self.training else 0.

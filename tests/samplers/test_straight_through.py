@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
 from graphattn.samplers import density_penalty, straight_through
 
 
@@ -132,6 +133,26 @@ def test_density_penalty_without_edges_or_blocks():
     none = BipartiteGraph(torch.zeros(2, 0, dtype=torch.long), 0, edge_prob=torch.ones(0),
                           query_ptr=torch.tensor([0]))
     assert density_penalty(empty) == density_penalty(none) == 0
+
+
+@pytest.mark.parametrize('estimator, name', [('paper', 'edge_gate'), ('repo', 'edge_bias')])
+def test_one_number_stands_for_all_edges(estimator, name):
+    _, graph, score, value, edge_prob = setup()
+    values = straight_through(edge_prob, estimator)[name]
+    assert values.untyped_storage().nbytes() == edge_prob.itemsize and values.requires_grad
+    query = torch.randn(4, 2, 8, dtype=torch.double).requires_grad_()
+    key = torch.randn(6, 2, 8, dtype=torch.double)
+    for options in ({}, {'hops': 2, 'teleport': 0.1}):
+        if options:
+            graph = BipartiteGraph.from_edge_index(graph.edge_index[:, graph.key < 4], 4)
+            values = straight_through(edge_prob[:graph.num_edges], estimator)[name]
+            key = key[:4]
+        grads = [torch.autograd.grad(edge_attention(
+            query, key, key, graph, backend=backend, **{name: given}, **options).sin().sum(),
+            (query, edge_prob), retain_graph=True)
+            for backend, given in (('numba', values), ('numba', values + 0), ('gather', values))]
+        for other in grads[1:]:
+            torch.testing.assert_close(grads[0], other)
 
 
 @pytest.mark.parametrize('graph, error, match', [

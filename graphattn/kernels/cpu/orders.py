@@ -46,7 +46,9 @@ class Orders(NamedTuple):
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
         """``[num_edges, heads or 1]`` in the order by key."""
-        return None if values is None else values.detach()[self.position]
+        if values is None or values.stride(0) == 0:  # nothing, or one number for all
+            return values
+        return values.detach()[self.position]
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:

@@ -41,14 +41,21 @@ class Terms(NamedTuple):
            ) -> Terms:
         """The terms of a slice of the heads, in ``dtype``."""
         nothing = torch.empty(0, 1, dtype=dtype)
-        bias, gate = (nothing if values is None else
+        bias, gate = (nothing if values is None or _is_everywhere(values, neutral) else
                       values.detach().to(dtype)[:, heads if values.size(1) > 1 else slice(None)]
-                      for values in (edge_bias, edge_gate))
+                      for values, neutral in ((edge_bias, 0.), (edge_gate, 1.)))
         real = nothing.numpy().dtype.type
         seed = np.uint64(0 if seed is None else seed.item() % 2**64)
         return cls(bias.contiguous().numpy(), gate.contiguous().numpy(), real(scale), seed,
                    np.uint64(int(dropout_p * 2**64)), real(1 / (1 - dropout_p)), heads.start,
                    num_heads)
+
+
+def _is_everywhere(values: Tensor, number: float) -> bool:
+    """Whether ``values`` are one number in memory, this one: as the straight-through estimators
+    give them, for the sake of their gradient."""
+    is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
+    return is_one_number and values[0, 0].item() == number
 
 
 @jit_inline
