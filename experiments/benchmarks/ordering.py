@@ -121,6 +121,7 @@ GRAPHS: dict[str, Callable] = {
     'random keys': random_keys,
     'block model, 50 % inside': lambda n, keys: block_model(n, keys, 0.5),
     'block model, 90 % inside': lambda n, keys: block_model(n, keys, 0.9),
+    'block model, all inside': lambda n, keys: block_model(n, keys, 1.),
     'shuffled window': shuffled_window,
 }
 

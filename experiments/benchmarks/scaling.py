@@ -25,7 +25,7 @@ from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
 from graphattn.graph import BipartiteGraph
-from graphattn.patterns import RandomKeys, parse
+from graphattn.patterns import Pattern, RandomKeys, parse
 
 
 def main(
@@ -49,7 +49,8 @@ def main(
         out: Where table and figure go.
     """
     nodes, rounds = ((1024, 2048), 2) if quick else (nodes, rounds)
-    rows = [elsewhere(measure, n, pattern, heads, channels, rounds)
+    edges = parse(pattern)
+    rows = [elsewhere(measure, n, edges, heads, channels, rounds)
             for n in progress(nodes, 'scaling')]
     for row in rows:
         for name in ('ns per edge and head', 'ns of memory'):
@@ -58,14 +59,14 @@ def main(
     at = [row['n'] for row in rows]
     log_log({'ms per step': (at, [row['step ms'] for row in rows]),
              'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
-            'scaling', out, title=f'{pattern}, {heads} heads of {channels}',
+            'scaling', out, title=f'{edges}, {heads} heads of {channels}',
             x='tokens', y='')
 
 
-def measure(n: int, pattern: str, heads: int, channels: int, rounds: int) -> dict:
+def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
     """Median time and peak memory of forward and backward, over what was there before."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
-    graph = parse(pattern).build(n, seed=0)
+    graph = pattern.build(n, seed=0)
     query, key, value = inputs
     train_step([query[:8], key, value], RandomKeys(1).build(8, n))  # compiles
     Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
