@@ -220,6 +220,22 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
         raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()})")
 
 
+def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
+    """That ``order`` holds each node once, among those of its own block."""
+    check_integers(name, order)
+    check_has_numbers(name, order)
+    if order.device != ptr.device:
+        raise ValueError(f"'{name}' must be on {ptr.device}, where the graph is (got "
+                         f"{order.device})")
+    block = torch.repeat_interleave(ptr.diff())
+    node = torch.arange(block.numel(), device=ptr.device)
+    if order.shape != node.shape or not torch.equal(order.sort().values, node):
+        raise ValueError(f"'{name}' must hold each of the {node.numel()} nodes once (got shape "
+                         f"{tuple(order.shape)})")
+    if not torch.equal(block[order], block):
+        raise ValueError(f"'{name}' must leave each node in its block")
+
+
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row; of as many keys
     as queries if ``num_keys`` is omitted."""

@@ -174,3 +174,8 @@ def give_way_symbol() -> str:
                               f"system, which this one lacks") from None
     binding.add_symbol('graphattn_give_way', address)
     return 'graphattn_give_way'
+
+
+# Of the C library, where there is one: compiled code that does not call it needs none.
+madvise = numba.types.ExternalFunction('madvise', numba.types.int32(
+    numba.types.intp, numba.types.uintp, numba.types.int32))

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 import torch
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from graphattn._checks import check_has_numbers, check_strided
@@ -66,6 +67,13 @@ def scipy_of_rows(indptr: Tensor, key: Tensor, num_keys: int,
     weight = edge_weight.detach().cpu().double().numpy()
     return sp.csr_array((weight, key.cpu().numpy(), indptr.cpu().numpy()),
                         shape=(indptr.numel() - 1, num_keys), copy=True)
+
+
+def cuthill_mckee_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> Tensor:
+    """An order of the tokens, int64, in which edges in either direction join near ones."""
+    matrix = scipy_of_rows(indptr, key, num_keys, None)
+    order = reverse_cuthill_mckee(matrix, symmetric_mode=False)
+    return torch.from_numpy(order.astype(np.int64)).to(indptr.device)
 
 
 def edges_of_networkx(graph: nx.Graph) -> tuple[Tensor, int, int]:

@@ -23,6 +23,7 @@ from graphattn._checks import (
     check_kind,
     check_num_pairs,
     check_on_edges,
+    check_order,
     check_range,
     check_rows,
     check_size,
@@ -506,6 +507,56 @@ class BipartiteGraph:
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
                         self._blocks.transpose(), edge_prob)
+
+    # Order of the nodes ##############################################################
+
+    def nearby_order(self) -> Tensor:
+        """An order of the tokens in which those that attend to one another lie near, int64
+        ``[num_queries]``: reverse Cuthill-McKee, within each block, in O(edges). Needs as many
+        keys as queries per block.
+
+        Kernels follow edges faster where a query's keys share the cache with its neighbours'.
+        It is found for graphs that have such an order: a band, clusters with few edges between
+        them. Edges drawn uniformly have none. ``python -m experiments.benchmarks.ordering`` says
+        what is gained.
+
+        Example:
+            >>> import torch
+            >>> from graphattn.patterns import SlidingWindow
+            >>> shuffled = torch.tensor([3, 0, 2, 4, 1])
+            >>> graph = SlidingWindow(1).build(5).reorder(shuffled)
+            >>> order = graph.nearby_order()
+            >>> graph.reorder(order) == SlidingWindow(1).build(5)
+            True
+            >>> x = torch.randn(5, 8)         # tokens of ``graph``
+            >>> nearby = x[order]             # of ``graph.reorder(order)``
+            >>> back = nearby[order.argsort()]
+        """
+        self._check_square('nearby_order')
+        order = conversions.cuthill_mckee_of_rows(self._indptr, self.key, self.num_keys)
+        block = torch.repeat_interleave(self._blocks.query_ptr.diff())
+        return order[block[order].argsort(stable=True)]
+
+    def reorder(self, query_order: Tensor, key_order: Tensor | None = None) -> BipartiteGraph:
+        """The same edges among nodes in another order: query ``i`` of the new graph is query
+        ``query_order[i]`` of this one. Edges keep their probabilities.
+
+        Args:
+            query_order (Tensor): Each query once, in its block, int64 ``[num_queries]``.
+            key_order (Tensor, optional): Each key once, in its block, int64 ``[num_keys]``;
+                ``query_order`` if omitted, which needs as many keys as queries per block.
+        """
+        check_order('query_order', query_order, self._blocks.query_ptr)
+        if key_order is None:
+            self._check_square('reorder', hint="; or give 'key_order'")
+            key_order = query_order
+        check_order('key_order', key_order, self._blocks.key_ptr)
+        key_place, query_place = key_order.argsort(), query_order.argsort()
+        pair, perm = torch.sort(number_pairs(key_place[self.key], query_place[self.query],
+                                             self.num_keys))
+        edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
+        return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
+                        self._blocks, edge_prob, True)
 
     def __eq__(self, other: object) -> bool:
         """Same sizes, blocks, edges and edge probabilities."""

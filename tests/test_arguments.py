@@ -70,6 +70,7 @@ MEANT = {
     'matrix': sp.csr_array(MASK.numpy()), 'from_networkx.graph': nx.path_graph(3),
     'graphs': [graph()], 'other': BipartiteGraph(EDGES, 5), 'device': 'cpu',
     'edge_weight': torch.rand(NUM_EDGES), 'known': torch.rand(NUM_EDGES),
+    'query_order': torch.tensor([1, 0, 4, 2, 3]), 'key_order': torch.tensor([0, 1, 3, 2, 4]),
     # attention
     'query': torch.randn(5, 2, 4), 'key': torch.randn(5, 2, 4), 'value': torch.randn(5, 2, 4),
     'ptr': PTR, 'graph': graph(), 'alpha': torch.rand(NUM_EDGES, 2), 'hops': 2, 'teleport': .1,

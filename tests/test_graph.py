@@ -839,3 +839,56 @@ def test_pairs_must_have_numbers():
     for build in (BipartiteGraph, BipartiteGraph.from_edge_index):
         with pytest.raises(ValueError, match=r"'num_queries' times 'num_keys' must be below 2\^63"):
             build(edge_index, 2**41)
+
+
+# Order of the nodes ##################################################################
+
+
+def orders(graph: BipartiteGraph) -> list[torch.Tensor]:
+    """The nodes of each block, upside down."""
+    return [torch.tensor([node for first, last in zip(ptr, ptr[1:])
+                          for node in reversed(range(first, last))], dtype=torch.long)
+            for ptr in (graph.query_ptr.tolist(), graph.key_ptr.tolist())]
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_reordered_graph_has_the_same_edges(name):
+    graph = GRAPHS[name]()
+    graph = graph.with_edge_prob(torch.rand(graph.num_edges))
+    query_order, key_order = orders(graph)
+    reordered = graph.reorder(query_order, key_order).validate()
+    matrix = graph.to_scipy(graph.edge_prob)[query_order.numpy()][:, key_order.numpy()]
+    assert abs(reordered.to_scipy(reordered.edge_prob) - matrix).sum() == 0
+    assert reordered.num_edges == graph.num_edges and reordered.is_reordered
+    assert reordered.reorder(query_order.argsort(), key_order.argsort()) == graph
+
+
+def test_attention_along_a_reordered_graph_is_that_of_reordered_tokens():
+    graph = random_graph(30, 30)
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(30, 2, 4, dtype=torch.float64)
+    expected = edge_attention(x, x, x, graph, backend='reference')
+    nearby = x[order]
+    out = edge_attention(nearby, nearby, nearby, graph.reorder(order), backend='reference')
+    torch.testing.assert_close(out[order.argsort()], expected)
+
+
+def test_nearby_order_finds_a_shuffled_band_in_each_block():
+    shuffles = [torch.randperm(n, generator=torch.Generator().manual_seed(n)) for n in (40, 1, 60)]
+    graph = BipartiteGraph.batch([patterns.SlidingWindow(2).build(len(order)).reorder(order)
+                                  for order in shuffles])
+    nearby = graph.reorder(graph.nearby_order())
+    assert (graph.query - graph.key).abs().max() > 30
+    assert (nearby.query - nearby.key).abs().max() <= 4
+
+
+def test_order_must_hold_each_node_once_in_its_block(blocks):
+    query_order, key_order = torch.tensor([1, 0, 2, 4, 3]), torch.arange(5)
+    with pytest.raises(ValueError, match="'query_order' must hold each of the 5 nodes once"):
+        blocks.reorder(torch.tensor([0, 0, 2, 3, 4]), key_order)
+    with pytest.raises(ValueError, match="'query_order' must leave each node in its block"):
+        blocks.reorder(query_order.flip(0), key_order)
+    with pytest.raises(ValueError, match="'reorder' needs as many keys as queries"):
+        blocks.reorder(query_order)
+    with pytest.raises(ValueError, match="'nearby_order' needs as many keys as queries"):
+        blocks.nearby_order()

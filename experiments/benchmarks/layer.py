@@ -1,4 +1,7 @@
-"""A whole attention layer whose heads sample their graphs, beside full attention.
+"""A whole attention layer whose heads sample their graphs, beside a window and full attention.
+
+Time, and the peak of memory in use beside a floor: the bytes of query, key, value, output and their
+gradients, of the keys of all edges and of their probabilities p_ij.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -6,25 +9,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    Density,
+    elsewhere,
+    interleave,
+    peak_bytes,
+    progress,
+    run_benchmark,
+)
 from experiments.runs.tables import report
+from graphattn._files import write_whole
+from graphattn.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
-from graphattn.patterns import Full
+from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
+
+CASES = ('sampled', 'window', 'full attention', 'released algorithm')
+LONGEST_DENSE = 8192  # beyond, the released algorithm holds several arrays of 4 * heads * n^2 bytes
 
 
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
-    densities: list[Density] = (0.02, 0.2),
+    densities: list[Density | Literal['initial']] = (0.02, 0.1, 0.25, 0.4, 'initial'),
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     clusters: PositiveInt = 128,
@@ -32,11 +50,11 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times a training step and inference of the layers.
+    """Times a training step and inference of the layers; each peak is that of its own process.
 
     Args:
-        nodes: Sequence lengths.
-        densities: Densities that the sampled graphs are brought to.
+        nodes: Sequence lengths; above 8,192 tokens at the first density only.
+        densities: Densities that the sampled graphs are brought to, or 'initial'.
         heads: Number of heads.
         channels: Width of a head.
         clusters: Clusters of the block models.
@@ -45,55 +63,128 @@ def main(
         out: Where table and figure go.
     """
     if quick:
-        nodes, densities = (1024,), (0.02,)
-    rows = []
-    for n, density in progress(product(nodes, densities), 'layer'):
-        rows += measure(n, density, heads, channels, clusters, rounds)
+        nodes, densities, rounds = (1024,), (0.02,), 2
+    settings = [Setting(n, density, heads, channels, clusters)
+                for n, density in product(nodes, densities)
+                if n <= LONGEST_DENSE or density == densities[0]]
+    rows = [row for setting in progress(settings, 'layer') for row in measure(setting, rounds)]
     report(rows, 'layer', out)
-    chosen = [row for row in rows if row['density'] == min(densities)]
-    names = list(dict.fromkeys(row['case'] for row in rows))
-    log_log({name: ([row['n'] for row in chosen if row['case'] == name],
-                    [row['train ms'] for row in chosen if row['case'] == name])
-             for name in names}, 'layer', out, x='tokens', y='train step, ms',
-            title=f'{heads} heads of {channels}, {clusters} clusters, {min(densities):.0%} dense')
+    draw(rows, max(min(n, LONGEST_DENSE) for n in nodes), out)
 
 
-def measure(n: int, density: float, heads: int, channels: int, clusters: int,
-            rounds: int) -> list[dict]:
+class Setting(NamedTuple):
+    """The tokens, and the layers that are compared on them."""
+
+    n: int
+    density: float | str
+    heads: int
+    channels: int
+    clusters: int
+
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
+
+    def sampled(self) -> GraphAttention:
+        """A layer whose heads sample their graphs, brought to the density."""
+        source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
+        layer = GraphAttention(self.heads * self.channels, self.heads, source)
+        if self.density != 'initial':
+            bring_to_density(source, self.density)
+        return layer
+
+    def along(self, pattern: Pattern) -> GraphAttention:
+        return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
+
+    def window(self) -> SlidingWindow:
+        """A window as dense: 1 - (1 - radius / n)^2 of the pairs."""
+        density = 0.25 if self.density == 'initial' else self.density
+        return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
+
+    def layer(self, case: str) -> tuple[GraphAttention, Callable[[], Tensor]]:
+        """A layer, and what it makes of the tokens."""
+        x, ptr = self.tokens()
+        if case == 'window':
+            layer = self.along(self.window())
+            return layer, lambda: layer(x, ptr)
+        if case == 'full attention':
+            layer = self.along(Full())
+            return layer, lambda: full_attention(layer, x)
+        layer = self.sampled()
+        if case == 'sampled':
+            return layer, lambda: layer(x, ptr)
+        return layer, lambda: released_algorithm(layer, x, ptr)
+
+
+def measure(setting: Setting, rounds: int) -> list[dict]:
     """One row for each layer."""
-    torch.manual_seed(0)
-    x, ptr = torch.randn(n, heads * channels), torch.tensor([0, n])
-    sampled = GraphAttention(heads * channels, heads,
-                             BlockModelSource(heads, channels, clusters, exploration=0.))
-    source = sampled.source
-    bring_to_density(source, density)
-    full = GraphAttention(heads * channels, heads, PatternSource(Full()))
-    layers: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
-        'sampled': (sampled, lambda: sampled(x, ptr)),
-        'full attention': (full, lambda: full_attention(full, x)),
-        'released algorithm': (sampled, lambda: released_algorithm(sampled, x, ptr)),
-    }
-    if n > 8192:  # it would hold several arrays of 4 * heads * n^2 bytes
-        del layers['released algorithm']
-
-    def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
-        torch.autograd.grad(forward().sum(), list(layer.parameters()), allow_unused=True)
-
-    def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
-        layer.eval()
-        with torch.no_grad():
-            forward()
-        layer.train()
-
-    times = {run.__name__: interleave({name: lambda c=case, run=run: run(*c)
-                                       for name, case in layers.items()}, rounds)
+    cases = CASES if setting.n <= LONGEST_DENSE else CASES[:-1]
+    layers = {case: setting.layer(case) for case in cases}
+    times = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
+                                       for case, own in layers.items()}, rounds)
              for run in (train, infer)}
-    reached = sampled(x, ptr, return_graph=True)[1].density()
-    return [{'n': n, 'density': density, 'density reached': reached, 'case': name,
-             'train ms': 1e3 * times['train'][name], 'inference ms': 1e3 * times['infer'][name],
-             'train / sampled': times['train'][name] / times['train']['sampled'],
-             'inference / sampled': times['infer'][name] / times['infer']['sampled']}
-            for name in layers]
+    graphs = {case: layers[case][0](*setting.tokens(), return_graph=True)[1]
+              for case in ('sampled', 'window')}
+    peak = {case: elsewhere(peak_of_training, setting, case) for case in cases}
+    return [{'n': setting.n, 'density': setting.density,
+             'density reached': graphs[case].density() if case in graphs else 1., 'case': case,
+             'train ms': 1e3 * times['train'][case], 'inference ms': 1e3 * times['infer'][case],
+             'train / full': times['train'][case] / times['train']['full attention'],
+             'inference / full': times['infer'][case] / times['infer']['full attention'],
+             'peak MiB': peak[case] / 2**20,
+             'floor MiB': floor_bytes(setting, graphs.get(case)) / 2**20}
+            for case in cases]
+
+
+def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
+    torch.autograd.grad(forward().sum(), list(layer.parameters()), allow_unused=True)
+
+
+def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
+    layer.eval()
+    with torch.no_grad():
+        forward()
+    layer.train()
+
+
+def peak_of_training(setting: Setting, case: str) -> int:
+    """The most memory of a training step that is not the first, its graph included."""
+    compiled = setting._replace(n=64, density=0.5).layer(case)
+    train(*compiled)
+    own = setting.layer(case)
+    return peak_bytes(lambda: train(*own), warm_up=1)
+
+
+def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
+    """Query, key, value, output and their gradients, the rows of the graph and its p_ij. What
+    computes queries from tokens and probabilities from queries is not counted."""
+    nodes = 8 * 4 * setting.n * setting.heads * setting.channels
+    if graph is None:
+        return nodes
+    edges = [*graph.csr, *([] if graph.edge_prob is None else [graph.edge_prob])]
+    return nodes + sum(tensor.nbytes for tensor in edges)
+
+
+def draw(rows: list[dict], n: int, out: Path) -> None:
+    """Time and memory against the density, of the longest sequence that comes with all."""
+    figure = Figure(figsize=(10, 4.5), layout='constrained')
+    panels = zip(figure.subplots(1, 2), ('train ms', 'peak MiB'),
+                 ('ms per training step', 'peak memory, MiB'))
+    for axes, column, label in panels:
+        for case in CASES:
+            own = sorted((row['density reached' if case in ('sampled', 'window') else 'density'],
+                          row[column]) for row in rows
+                         if row['case'] == case and row['n'] == n and row['density'] != 'initial')
+            axes.loglog(*zip(*own), marker='o', label=case)
+        axes.set(title=label, xlabel='density')
+        axes.grid(alpha=0.3, which='both')
+    own = sorted((row['density reached'], row['floor MiB']) for row in rows
+                 if row['case'] == 'sampled' and row['n'] == n and row['density'] != 'initial')
+    axes.loglog(*zip(*own), color='grey', linestyle='--', label='floor of sampled')
+    figure.suptitle(f'A layer at {n:,} tokens, {torch.get_num_threads()} threads')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
+    write_whole(out / 'layer.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "layer.png"}')
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:

@@ -14,7 +14,6 @@ was freed.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ from torch import Tensor
 from experiments.benchmarks.measure import (
     elsewhere,
     interleave,
-    memory,
+    peak_bytes,
     progress,
     run_benchmark,
     saved_bytes,
@@ -89,7 +88,7 @@ def measure(n: int, rounds: int) -> list[dict]:
                           for case in CASES}, rounds)
     alone = interleave({case: lambda case=case: backpropagate(attend(case), heads)
                         for case in CASES}, rounds)
-    peak = {case: elsewhere(peak_bytes, case, n) for case in CASES}
+    peak = {case: elsewhere(peak_of_training, case, n) for case in CASES}
     return [{'n': n, 'case': case, 'density': graphs[case].density() if case in graphs else 1.,
              's per step': seconds[case], 'attention s': alone[case],
              'saved MiB': saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
@@ -153,23 +152,12 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
     torch.autograd.grad(out, inputs, torch.randn_like(out))
 
 
-def peak_bytes(case: str, n: int) -> int:
+def peak_of_training(case: str, n: int) -> int:
     """The most memory of one step and of its graph, over what the process held before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
-    free_at_once()
-    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
-    before = memory('VmRSS')
-    train_step(layer, x, torch.tensor([0, n]))
-    return memory('VmHWM') - before
-
-
-def free_at_once() -> None:
-    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
-    all below 32 MiB, and the peak depends on which holes fit the next block."""
-    mmap_threshold = -3  # in its malloc.h
-    ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
+    return peak_bytes(lambda: train_step(layer, x, torch.tensor([0, n])))
 
 
 def compile_kernels(layer: EncoderLayer) -> None:

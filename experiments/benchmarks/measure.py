@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import statistics
 import time
@@ -99,6 +100,25 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object) -> Measured
     context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
     with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(measured, *arguments).result()
+
+
+def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
+    """The most memory in use during a step, over what the process held before; ``warm_up`` steps
+    go before it, and what they leave behind, such as a graph, counts too."""
+    free_at_once()
+    before = memory('VmRSS')
+    for _ in range(warm_up):
+        step()
+    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
+    step()
+    return memory('VmHWM') - before
+
+
+def free_at_once() -> None:
+    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
+    all below 32 MiB, and the peak depends on which holes fit the next block."""
+    mmap_threshold = -3  # in its malloc.h
+    ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:

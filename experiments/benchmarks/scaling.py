@@ -4,6 +4,8 @@ Random keys lie anywhere in memory, so that the time per edge follows the memory
 what it takes to only read and write the rows that an edge needs.
 
     python -m experiments.benchmarks.scaling
+    python -m experiments.benchmarks.scaling --nodes '[1048576]' --rounds 3 \
+        --pattern 'SlidingWindow(4) | RandomKeys(7)'
     python -m experiments.benchmarks.scaling --quick
 """
 
@@ -16,17 +18,19 @@ import numpy as np
 import torch
 from jsonargparse.typing import PositiveInt
 from numba import njit
+from torch import Tensor
 
 from experiments.benchmarks.measure import elsewhere, log_log, memory, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
-from graphattn.patterns import RandomKeys
+from graphattn.graph import BipartiteGraph
+from graphattn.patterns import Pattern, RandomKeys, parse
 
 
 def main(
     nodes: list[PositiveInt] = (4096, 8192, 16384, 32768, 65536, 131072),
-    keys: PositiveInt = 32,
+    pattern: str = 'RandomKeys(32)',
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 5,
@@ -37,7 +41,7 @@ def main(
 
     Args:
         nodes: Numbers of tokens.
-        keys: Random keys of each query.
+        pattern: Whose edges, with about as many keys for each query at every length.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
         rounds: Measurements, of which the median counts.
@@ -45,7 +49,8 @@ def main(
         out: Where table and figure go.
     """
     nodes, rounds = ((1024, 2048), 2) if quick else (nodes, rounds)
-    rows = [elsewhere(measure, n, keys, heads, channels, rounds)
+    edges = parse(pattern)
+    rows = [elsewhere(measure, n, edges, heads, channels, rounds)
             for n in progress(nodes, 'scaling')]
     for row in rows:
         for name in ('ns per edge and head', 'ns of memory'):
@@ -54,32 +59,36 @@ def main(
     at = [row['n'] for row in rows]
     log_log({'ms per step': (at, [row['step ms'] for row in rows]),
              'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
-            'scaling', out, title=f'{keys} keys per query, {heads} heads of {channels}',
+            'scaling', out, title=f'{edges}, {heads} heads of {channels}',
             x='tokens', y='')
 
 
-def measure(n: int, keys: int, heads: int, channels: int, rounds: int) -> dict:
+def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
     """Median time and peak memory of forward and backward, over what was there before."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
-    graph = RandomKeys(keys).build(n, seed=0)
-    tiny = [torch.randn(8, heads, channels, requires_grad=True) for _ in range(3)]
-    edge_attention(*tiny, RandomKeys(2).build(8)).sum().backward()  # compiles
+    graph = pattern.build(n, seed=0)
+    query, key, value = inputs
+    train_step([query[:8], key, value], RandomKeys(1).build(8, n))  # compiles
     Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
     before = memory('VmRSS')
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
-        torch.autograd.grad(edge_attention(*inputs, graph).sum(), inputs)
+        train_step(inputs, graph)
         times.append(time.perf_counter() - start)
     step = sorted(times)[len(times) // 2]
     return {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
             'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
-            'ns of memory': 1e9 * seconds_ofmemory(graph.key.numpy(), n, channels),
+            'ns of memory': 1e9 * seconds_of_memory(graph.key.numpy(), n, channels),
             'peak MiB': (memory('VmHWM') - before) / 2**20,
             'whole process MiB': memory('VmHWM') / 2**20}
 
 
-def seconds_ofmemory(key: np.ndarray, n: int, channels: int) -> float:
+def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
+    torch.autograd.grad(edge_attention(*inputs, graph, backend='numba').sum(), inputs)
+
+
+def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
     """For each edge: to read a row of key, value and their gradients, and write the latter two."""
     parts = np.array_split(key, torch.get_num_threads())
     calls = [(_walk, part, *np.zeros((4, n, channels), np.float32)) for part in parts]

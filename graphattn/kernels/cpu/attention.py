@@ -32,6 +32,7 @@ from graphattn.kernels.cpu.rows import (
     clear_row,
     dot_of_rows,
     multiply_row,
+    new_rows,
     node_rows,
     prefetch_row,
     whole_vectors,
@@ -57,8 +58,8 @@ def _(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
     dtype, (num_queries, heads, _) = accumulation_dtype(query), query.shape
-    out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
-    statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
+    out = new_rows(num_queries, heads, value.size(2), dtype=dtype)
+    statistics = new_rows(num_queries, heads, 2, dtype=dtype)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     nodes = [node_rows(x, dtype) for x in (query, key, value)]
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
@@ -77,8 +78,8 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype, heads = statistics.dtype, query.size(1)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
-    grad_query = query.new_empty(query.shape, dtype=dtype)
-    edge_grads = [query.new_empty(edge_key.numel() if needed else 0, heads, dtype=dtype)
+    grad_query = new_rows(*query.shape, dtype=dtype)
+    edge_grads = [new_rows(edge_key.numel() if needed else 0, heads, dtype=dtype)
                   for needed in (needs_bias, needs_gate)]
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
+from graphattn._jit import madvise
 from graphattn.kernels.cpu.jit import jit, jit_inline
-from graphattn.kernels.cpu.rows import copy_row, prefetch_row
+from graphattn.kernels.cpu.rows import HUGE, copy_row, prefetch_row
 
 AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
 
@@ -14,10 +17,26 @@ AHEAD = 4  # rows; the machine sees the next one coming only where rows follow o
 # come from, other heads lie between them, at a distance for which the cache has few places.
 
 
+if sys.platform == 'linux':
+    @jit_inline
+    def ask_for_huge_pages(space):
+        """Pages of 2 MiB for a large array, as numpy asks outside compiled loops: rows anywhere in
+        it then have a place in the table of pages."""
+        begin = (space.ctypes.data + 4095) // 4096 * 4096
+        size = space.ctypes.data + space.nbytes - begin
+        if size >= HUGE:
+            madvise(begin, np.uint64(size), np.int32(14))  # MADV_HUGEPAGE
+else:
+    @jit_inline
+    def ask_for_huge_pages(space):
+        """Nothing, where there are none to be asked for."""
+
+
 @jit_inline
 def aligned(num_rows, width, like):
     """An array that begins at a line of the cache: vectors on two lines take twice as long."""
     space = np.empty(num_rows * width + 64, like.dtype)
+    ask_for_huge_pages(space)
     skip = -space.ctypes.data % 64 // space.itemsize
     return space[skip:skip + num_rows * width].reshape(num_rows, width)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphattn.kernels.cpu.edges import Edges
-from graphattn.kernels.cpu.rows import node_rows
+from graphattn.kernels.cpu.rows import new_rows, node_rows
 from graphattn.kernels.cpu.schedule import cut_into_spans, worthwhile_parts
 
 
@@ -31,8 +31,8 @@ class KeyGrads(NamedTuple):
         num_keys = np.where(spans[:, 4] == 1, np.diff(edges.column_ptr)[spans[:, 3]], 0)
         ends = num_keys.cumsum()
         spans[:, 4] = np.where(spans[:, 4] == 1, ends - num_keys, -1)
-        grads = [x.new_empty(x.shape, dtype=dtype) for x in inputs]
-        shared = [grad.new_empty(int(num_keys.sum()), grad.size(2)) for grad in grads]
+        grads = [new_rows(*x.shape, dtype=dtype) for x in inputs]
+        shared = [new_rows(int(num_keys.sum()), grad.size(2), dtype=dtype) for grad in grads]
         return cls(grads, shared, spans, edges.column_ptr)
 
     def targets(self) -> list[np.ndarray | Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphattn.kernels.cpu.edges import Edges
 from graphattn.kernels.cpu.jit import jit
+from graphattn.kernels.cpu.rows import new_rows
 from graphattn.kernels.cpu.schedule import claim, run
 from graphattn.kernels.operators.definition import accumulation_dtype
 
@@ -61,7 +62,7 @@ def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = (
     """Memory for the heads of one slice: ``[heads, nodes, channels]`` for each of ``nodes``, which
     are ``[nodes, heads, channels]``, and ``[heads, num_edges]`` for each of ``edges``."""
     heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
-    return [x.new_empty(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
+    return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 
 
 def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:

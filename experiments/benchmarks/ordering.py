@@ -1,0 +1,149 @@
+"""What orders of the tokens, in which a query's keys lie near one another, gain at many tokens.
+
+A training step of attention along graphs whose tokens come in no order: as they come, by reverse
+Cuthill-McKee (``BipartiteGraph.nearby_order``), and, where the graph was drawn from clusters, by
+cluster. Beside it stands what the order costs: to find it, to reorder the graph, and, if not the
+whole model runs in this order, to move tokens there and outputs back, in both directions.
+
+    python -m experiments.benchmarks.ordering
+    python -m experiments.benchmarks.ordering --quick
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.benchmarks.measure import interleave, progress, run_benchmark
+from experiments.runs.tables import report
+from graphattn import BipartiteGraph
+from graphattn._files import write_whole
+from graphattn.functional import edge_attention
+from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.samplers import FactorModel, sample_bernoulli
+
+CLUSTERS = 128
+
+
+def main(
+    n: PositiveInt = 131072,
+    keys: PositiveInt = 32,
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    rounds: PositiveInt = 3,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times the steps of one graph in turns.
+
+    Args:
+        n: Number of tokens.
+        keys: Keys of each query, on average.
+        heads: Number of heads, which share the graph.
+        channels: Width of a head.
+        rounds: Measurements of each case, of which the median counts.
+        quick: Few tokens, less often.
+        out: Where table and figure go.
+    """
+    n, rounds = (2048, 2) if quick else (n, rounds)
+    rows = [row for name in progress(GRAPHS, 'ordering')
+            for row in measure(name, n, keys, heads * channels, heads, rounds)]
+    report(rows, 'ordering', out)
+    draw(rows, n, out)
+
+
+def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -> list[dict]:
+    """One row for each order of one graph."""
+    torch.manual_seed(0)
+    graph, cluster = GRAPHS[name](n, keys)
+    x = [torch.randn(n, heads, width // heads, requires_grad=True) for _ in range(3)]
+    tokens = torch.randn(n, width, requires_grad=True)
+    ways: dict[str, Callable[[], Tensor]] = {'reverse Cuthill-McKee': graph.nearby_order}
+    if cluster is not None:
+        ways['by cluster'] = lambda: cluster().argsort(stable=True)
+    orders = {way: timed(find) for way, find in ways.items()}
+    graphs = {way: timed(lambda order=order: graph.reorder(order))
+              for way, (order, _) in orders.items()}
+
+    def train_step(graph: BipartiteGraph) -> None:
+        torch.autograd.grad(edge_attention(*x, graph, backend='numba').sum(), x)
+
+    times = interleave({'as it comes': lambda: train_step(graph),
+                        **{way: lambda own=own: train_step(own)
+                           for way, (own, _) in graphs.items()}}, rounds)
+    moved = {way: interleave({way: lambda order=order: move(tokens, order)}, rounds)[way]
+             for way, (order, _) in orders.items()}
+    return [{'graph': name, 'order': way, 'edges': graph.num_edges, 'step ms': 1e3 * seconds,
+             'ns per edge and head': 1e9 * seconds / (graph.num_edges * heads),
+             'times faster': times['as it comes'] / seconds,
+             'find ms': 1e3 * orders[way][1] if way in orders else 0.,
+             'reorder ms': 1e3 * graphs[way][1] if way in orders else 0.,
+             'move ms': 1e3 * moved[way] if way in orders else 0.}
+            for way, seconds in times.items()]
+
+
+def timed(make: Callable[[], object]) -> tuple[object, float]:
+    """What it makes, and the seconds that it takes."""
+    start = time.perf_counter()
+    made = make()
+    return made, time.perf_counter() - start
+
+
+def move(tokens: Tensor, order: Tensor) -> None:
+    """Tokens to another order and back, and their gradients."""
+    torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
+
+
+def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
+    return RandomKeys(keys).build(n, seed=0), None
+
+
+def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
+    """What is local in an order that the tokens do not come in."""
+    return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
+
+
+def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
+    """A draw of a block model, where this share of a query's keys is of its own cluster."""
+    member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
+    mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)
+    model = FactorModel(member, (mixing * keys / n).clamp(max=1), member)
+    return sample_bernoulli(model), lambda: member.argmax(1)
+
+
+GRAPHS: dict[str, Callable] = {
+    'random keys': random_keys,
+    'block model, 50 % inside': lambda n, keys: block_model(n, keys, 0.5),
+    'block model, 90 % inside': lambda n, keys: block_model(n, keys, 0.9),
+    'block model, all inside': lambda n, keys: block_model(n, keys, 1.),
+    'shuffled window': shuffled_window,
+}
+
+
+def draw(rows: list[dict], n: int, out: Path) -> None:
+    """Time of a step by graph and order."""
+    figure = Figure(figsize=(9, 4.5), layout='constrained')
+    axes = figure.subplots()
+    ways = list(dict.fromkeys(row['order'] for row in rows))
+    names = list(GRAPHS)
+    for at, way in enumerate(ways):
+        own = [row for row in rows if row['order'] == way]
+        axes.barh([names.index(row['graph']) + 0.27 * (at - 1) for row in own],
+                  [row['step ms'] for row in own], height=0.25, label=way)
+    axes.set(title=f'{n:,} tokens', xlabel='ms per training step of attention',
+             yticks=range(len(names)), yticklabels=names)
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis='x')
+    axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    write_whole(out / 'ordering.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "ordering.png"}')
+
+
+if __name__ == '__main__':
+    run_benchmark(main)
