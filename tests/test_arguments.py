@@ -89,6 +89,8 @@ MEANT = {
     # patterns, samplers, sources
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
+    'MaskGraph.reorder.query_order': torch.arange(10),
+    'MaskGraph.reorder.key_order': torch.arange(10),
     'MaskGraph.values': torch.ones(2, 25), 'MaskGraph.with_edge_prob.edge_prob': torch.rand(26),
     'MaskGraph.isin.other': MaskGraph(torch.ones(2, 25), FreeLayout(5), PTR), 'length': 5,
     'block': 2, 'count': 1, 'width': 2, 'degree': 1, 'radius': 1, 'stride': 2, 'name': 'star',
