@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
@@ -69,7 +70,7 @@ def main(
                 if n <= LONGEST_DENSE or density == densities[0]]
     rows = [row for setting in progress(settings, 'layer') for row in measure(setting, rounds)]
     report(rows, 'layer', out)
-    draw(rows, max(min(n, LONGEST_DENSE) for n in nodes), out)
+    draw(rows, out)
 
 
 class Setting(NamedTuple):
@@ -165,22 +166,30 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
     return nodes + sum(tensor.nbytes for tensor in edges)
 
 
-def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Time and memory against the density, of the longest sequence that comes with all."""
+def draw(rows: list[dict], out: Path) -> None:
+    """Time and memory against the density, at the length that was measured most."""
+    nodes = [row['n'] for row in rows]
+    n = max(nodes, key=lambda n: (nodes.count(n), n))
     figure = Figure(figsize=(10, 4.5), layout='constrained')
+    chosen = sorted((row for row in rows if row['n'] == n and row['density'] != 'initial'),
+                    key=lambda row: row['density'])
+    densities = sorted({row['density'] for row in chosen})
     panels = zip(figure.subplots(1, 2), ('train ms', 'peak MiB'),
                  ('ms per training step', 'peak memory, MiB'))
     for axes, column, label in panels:
         for case in CASES:
-            own = sorted((row['density reached' if case in ('sampled', 'window') else 'density'],
-                          row[column]) for row in rows
-                         if row['case'] == case and row['n'] == n and row['density'] != 'initial')
-            axes.loglog(*zip(*own), marker='o', label=case)
-        axes.set(title=label, xlabel='density')
+            own = [row for row in chosen if row['case'] == case]
+            axes.plot([row['density'] for row in own], [row[column] for row in own], marker='o',
+                      label=case)
+        axes.set(title=label, xlabel='density', xscale='log', yscale='log')
+        axes.set_xticks(densities, [f'{density:.0%}' for density in densities])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3, which='both')
-    own = sorted((row['density reached'], row['floor MiB']) for row in rows
-                 if row['case'] == 'sampled' and row['n'] == n and row['density'] != 'initial')
-    axes.loglog(*zip(*own), color='grey', linestyle='--', label='floor of sampled')
+    axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
+              color='grey', linestyle='--', marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {torch.get_num_threads()} threads')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     write_whole(out / 'layer.png', lambda path: figure.savefig(path, dpi=110))

@@ -94,10 +94,16 @@ def saved_bytes(forward: Callable[[], object]) -> int:
     return sum(storages.values())
 
 
-def elsewhere(measured: Callable[..., Measured], *arguments: object) -> Measured:
-    """What a new process makes of it. Its parent has imported everything and run nothing."""
-    context = get_context('forkserver')
-    context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
+def elsewhere(measured: Callable[..., Measured], *arguments: object,
+              start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
+    """What a new process makes of it. Its parent has imported everything and run nothing.
+
+    To be timed, a process is spawned, which takes seconds: one that was forked cannot use torch's
+    threads, and its own share the cores with them while they spin.
+    """
+    context = get_context(start)
+    if start == 'forkserver':
+        context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
     with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(measured, *arguments).result()
 

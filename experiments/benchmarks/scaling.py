@@ -50,7 +50,7 @@ def main(
     """
     nodes, rounds = ((1024, 2048), 2) if quick else (nodes, rounds)
     edges = parse(pattern)
-    rows = [elsewhere(measure, n, edges, heads, channels, rounds)
+    rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
             for n in progress(nodes, 'scaling')]
     for row in rows:
         for name in ('ns per edge and head', 'ns of memory'):
