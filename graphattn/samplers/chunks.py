@@ -11,12 +11,14 @@ from graphattn.blocks import Blocks
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows of one block, or all rows of several blocks of one shape."""
+    """Pieces of consecutive rows of one block, or of all rows of several blocks of one shape."""
 
     first_query: Tensor  # int64 [blocks]
     num_queries: int  # of each block
     first_key: Tensor  # int64 [blocks]
     num_keys: int  # of each block
+    piece: int  # how many pieces of these rows come before
+    offset: int  # how many keys of their blocks
 
     @property
     def num_pairs(self) -> int:
@@ -27,7 +29,7 @@ class Chunk(NamedTuple):
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """The first key of each row's block, int64 ``[blocks * rows]``."""
+        """The first key of each row's piece, int64 ``[blocks * rows]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
@@ -39,18 +41,23 @@ class Chunk(NamedTuple):
         return torch.bmm(query, key.mT, out=product).flatten(0, 1)
 
 
-def chunks_of(blocks: Blocks, pairs_per_chunk: int) -> list[Chunk]:
-    """Chunks of about ``pairs_per_chunk`` pairs, or of one row; together all pairs, each once."""
+def chunks_of(blocks: Blocks, pairs_per_chunk: int,
+              keys_per_piece: int | None = None) -> list[Chunk]:
+    """Chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all pairs, each
+    once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
     block_shape = torch.stack([blocks.query_ptr.diff(), blocks.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in block_shape.tolist() if n and m}):
         shape = block_shape.new_tensor((num_queries, num_keys))
         members = (block_shape == shape).all(dim=1).nonzero().flatten()
-        num_rows = min(max(pairs_per_chunk // num_keys, 1), num_queries)
-        for part in members.split(max(pairs_per_chunk // (num_rows * num_keys), 1)):
+        width = num_keys if keys_per_piece is None else min(keys_per_piece, num_keys)
+        num_rows = min(max(pairs_per_chunk // width, 1), num_queries)
+        for part in members.split(max(pairs_per_chunk // (num_rows * width), 1)):
             first_query, first_key = blocks.query_ptr[part], blocks.key_ptr[part]
-            chunks += [Chunk(first_query + row, min(num_rows, num_queries - row), first_key,
-                             num_keys) for row in range(0, num_queries, num_rows)]
+            chunks += [Chunk(first_query + row, min(num_rows, num_queries - row),
+                             first_key + key, min(width, num_keys - key), piece, key)
+                       for row in range(0, num_queries, num_rows)
+                       for piece, key in enumerate(range(0, num_keys, width))]
     return chunks
 
 

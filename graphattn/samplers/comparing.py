@@ -23,7 +23,9 @@ from graphattn.samplers.rows import from_zero, graph_of_rows, key_dtype
 # chunks all the same, so that threads can share them; how is no business of the number of threads,
 # for rounding differs with the number of rows that are multiplied at once.
 _MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**18, 2**15, 16
-_FEWEST_ROWS = 32  # to multiply fewer at once takes up to four times as long
+# To multiply 64 rows by 4,096 keys of 128 clusters takes a third longer than 256 by 1,024, and to
+# multiply fewer than 32 rows up to four times as long.
+_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**10, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 
 
@@ -34,15 +36,14 @@ def compare(model: FactorModel, seed: np.uint64, *, keep_prob: bool = False,
     Raises:
         ValueError: Some of the probabilities exceeds 1.
     """
-    if pairs_per_chunk is None:
-        pairs_per_chunk = _pairs_per_chunk(model)
-    return _Comparison(model, seed, chunks_of(model.blocks, pairs_per_chunk), keep_prob).run()
-
-
-def _pairs_per_chunk(model: FactorModel) -> int:
     longest = max(model.key_ptr.diff().tolist(), default=0)
-    share = model.blocks.num_pairs // _NUM_CHUNKS
-    return max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)), _FEWEST_ROWS * longest)
+    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MOST_PIECES))
+    if pairs_per_chunk is None:
+        share = model.blocks.num_pairs // _NUM_CHUNKS
+        pairs_per_chunk = max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)),
+                              _FEWEST_ROWS * min(longest, keys_per_piece))
+    chunks = chunks_of(model.blocks, pairs_per_chunk, keys_per_piece)
+    return _Comparison(model, seed, chunks, keep_prob).run()
 
 
 class _Comparison:
@@ -52,7 +53,8 @@ class _Comparison:
         self.model, self.seed, self.chunks, self.keep_prob = model, seed, chunks, keep_prob
         self.mixed_query = model.mixed_query().detach()
         self.key_factor = model.key_factor.detach().to(model.dtype)
-        self.size = np.zeros(model.num_queries, np.int64)
+        num_pieces = max((chunk.piece + 1 for chunk in chunks), default=1)
+        self.size = np.zeros((num_pieces, model.num_queries), np.int64)  # of each piece of a row
         self.edges: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(chunks)
 
     def run(self) -> BipartiteGraph:
@@ -61,11 +63,13 @@ class _Comparison:
         idle = [_Workspace(self.model, num_pairs, self.keep_prob)
                 for _ in range(torch.get_num_threads())]
         run_calls([(self._draw, number, idle) for number in range(len(self.chunks))])
-        indptr = from_zero(self.size)
+        indptr = from_zero(self.size.sum(0))
+        start = indptr[:-1] + self.size.cumsum(0) - self.size
         key = np.empty(indptr[-1], key_dtype(self.model))
         edge_prob = np.empty(indptr[-1] * self.keep_prob, self.key_factor.numpy().dtype)
-        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, *edges, indptr, key,
-                    edge_prob) for chunk, edges in zip(self.chunks, self.edges)])
+        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, *edges,
+                    start[chunk.piece], self.size[chunk.piece], key, edge_prob)
+                   for chunk, edges in zip(self.chunks, self.edges)])
         graph = graph_of_rows(self.model, indptr, key)
         return graph.with_edge_prob(torch.from_numpy(edge_prob)) if self.keep_prob else graph
 
@@ -75,9 +79,9 @@ class _Comparison:
         prob = chunk.products(self.mixed_query, self.key_factor, workspace.prob)
         real = prob.numpy().dtype.type
         num_edges = _compare_rows(
-            self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), prob.numpy(),
-            real(self.model.exploration), real(self.model.highest_probability),
-            *workspace.edges_for(chunk.num_pairs), self.size)
+            self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), chunk.offset,
+            prob.numpy(), real(self.model.exploration), real(self.model.highest_probability),
+            *workspace.edges_for(chunk.num_pairs), self.size[chunk.piece])
         if num_edges < 0:
             self.model.check_probability(prob.amax().item())
         self.edges[number] = workspace.take_edges(num_edges)
@@ -109,10 +113,11 @@ class _Workspace:
 
 
 @jit()
-def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys, kept, size):
-    """Draws the keys of each row of blocks and returns how many they are, or -1 if some ``prob`` is
-    not at most ``highest``. 31 bits decide each trial: a half of 64 each for the two halves of a
-    row."""
+def _compare_rows(seed, first_query, first_key, offset, prob, exploration, highest, keys, kept,
+                  size):
+    """Draws the keys of a piece of each row of blocks and returns how many they are, or -1 if some
+    ``prob`` is not at most ``highest``. 31 bits decide each trial: a half of 64 each for the two
+    halves of a piece, which begins ``offset`` keys into the row."""
     num_rows, num_keys = prob.shape
     rows_per_block, half = num_rows // len(first_query), num_keys // 2
     hit = np.zeros(num_keys + 8, np.uint8)
@@ -126,10 +131,10 @@ def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys
         query, key = first_query[block] + row % rows_per_block, uint64(first_key[block])
         stream = stream_of(seed, query)
         left, right = prob[row, :half], prob[row, half:]
-        is_refused |= _settle(stream, left, right, hit[:half], hit[half:], exploration, highest,
-                              *limits)
+        is_refused |= _settle(stream, offset, left, right, hit[:half], hit[half:], exploration,
+                              highest, *limits)
         if num_keys % 2:
-            bits, p = random_bits(stream, half) >> uint64(33), prob[row, num_keys - 1]
+            bits, p = random_bits(stream, offset + half) >> uint64(33), prob[row, num_keys - 1]
             hit[num_keys - 1] = _succeeds(bits, p + exploration, *limits)
             is_refused |= not p <= highest
         for word in words:
@@ -148,11 +153,12 @@ def _compare_rows(seed, first_query, first_key, prob, exploration, highest, keys
 
 
 @jit(inline=True)
-def _settle(stream, left, right, left_hit, right_hit, exploration, highest, one, below_one, scale):
-    """Trials of two halves of a row; whether some probability exceeds the highest."""
+def _settle(stream, offset, left, right, left_hit, right_hit, exploration, highest, one, below_one,
+            scale):
+    """Trials of two halves of a piece; whether some probability exceeds the highest."""
     is_refused = False
     for j in range(len(left)):
-        bits, p, q = random_bits(stream, j), left[j], right[j]
+        bits, p, q = random_bits(stream, offset + j), left[j], right[j]
         left_hit[j] = _succeeds(bits >> uint64(33), p + exploration, one, below_one, scale)
         right_hit[j] = _succeeds(bits >> uint64(2) & uint64(0x7FFFFFFF), q + exploration,
                                  one, below_one, scale)
@@ -167,13 +173,13 @@ def _succeeds(bits, p, one, below_one, scale):
 
 
 @jit()
-def _copy_chunk(first_query, num_queries, keys, kept, indptr, key, edge_prob):
-    """The rows of a chunk go to their places in the graph."""
-    start = 0
-    for query in first_query:
-        first, last = indptr[query], indptr[query + num_queries]
-        end = start + last - first
-        key[first:last] = keys[start:end]
-        if len(kept) > 0:
-            edge_prob[first:last] = kept[start:end]
-        start = end
+def _copy_chunk(first_query, num_queries, keys, kept, start, size, key, edge_prob):
+    """The pieces of a chunk's rows go to their places in the graph."""
+    end = 0
+    for block in range(len(first_query)):
+        for query in range(first_query[block], first_query[block] + num_queries):
+            n, first = size[query], start[query]
+            key[first:first + n] = keys[end:end + n]
+            if len(kept) > 0:
+                edge_prob[first:first + n] = kept[end:end + n]
+            end += n

@@ -22,6 +22,7 @@ from graphattn.kernels.cpu.chunks import (
     gather,
     keys_per_chunk,
     largest_chunk,
+    odd_lines,
     put,
 )
 from graphattn.kernels.cpu.edges import Edges
@@ -164,19 +165,20 @@ def _attend_backward(
     num_rows = most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own, to_value, to_grad = aligned(most_keys, channels, key), key.shape[1], channels // 2
+    stride = odd_lines(channels, key)
+    most_keys = largest_chunk(spans, stride, edges)
+    own, to_value, to_grad = aligned(most_keys, stride, key), key.shape[1], channels // 2
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, shared_row = spans[span, 3], spans[span, 4]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, edges, block)
+        chunk = keys_per_chunk(stride, edges, block)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            rows, origin = own[:up - low], -low * channels
+            rows, origin = own[:up - low], -low * stride
             gather(rows, 0, key, low, head, heads)
             gather(rows, to_value, value, low, head, heads)
             clear(rows, to_grad)

@@ -41,6 +41,15 @@ def aligned(num_rows, width, like):
     return space[skip:skip + num_rows * width].reshape(num_rows, width)
 
 
+@jit_inline
+def odd_lines(channels, like):
+    """The width of rows of ``channels`` numbers that are read and written in turn: an odd number of
+    lines of the cache. To load what lies 4,096 bytes, or a multiple of them, behind a number that
+    was just stored waits for the store; rows of 512 bytes have that distance from every eighth."""
+    line = 64 // like.itemsize
+    return ((channels + line - 1) // line // 2 * 2 + 1) * line
+
+
 @jit
 def gather(rows, shift, x, low, head, heads):
     """Copies one head of ``x`` from ``low`` on to the columns from ``shift`` on."""

@@ -14,13 +14,14 @@ from graphattn.kernels.cpu.chunks import (
     gather,
     keys_per_chunk,
     largest_chunk,
+    odd_lines,
     put,
 )
 from graphattn.kernels.cpu.edges import Edges
 from graphattn.kernels.cpu.gathered import add_products, dots
 from graphattn.kernels.cpu.jit import jit
 from graphattn.kernels.cpu.key_grads import KeyGrads
-from graphattn.kernels.cpu.rows import clear_row, node_rows, prefetch_row
+from graphattn.kernels.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
 from graphattn.kernels.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
 from graphattn.kernels.operators.definition import accumulation_dtype
 
@@ -43,29 +44,14 @@ def _(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
     query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    dtype, (_, heads, channels), whole = accumulation_dtype(query), query.shape, query.shape
-    groups = _groups(channels)
-    query, key = (x.reshape(-1, heads * groups, channels // groups) for x in (query, key))
-    heads *= groups
-    grad_query = query.new_empty(query.shape, dtype=dtype)
+    dtype, heads = accumulation_dtype(query), query.size(1)
+    grad_query = new_rows(*query.shape, dtype=dtype)
     edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
     key_grads = KeyGrads.of(edges, shape, [key], dtype)
     run(_dot_backward, edges, shape, node_rows(query, dtype), node_rows(key, dtype),
         grad_dot.to(dtype).contiguous(), heads, node_rows(grad_query, dtype),
         *key_grads.targets(), spans=key_grads.spans)
-    return tuple(grad.to(query.dtype).view(-1, *whole[1:])
-                 for grad in (grad_query, *key_grads.sums()))
-
-
-def _groups(channels: int) -> int:
-    """In how many groups channels are taken, one after the other as heads are, that a chunk holds
-    more keys and a row has more edges in it: at 25 % of 4,096 x 4,096 pairs with 128 channels, four
-    heads took 221 ms whole, 147 in halves and 127 in quarters."""
-    most = max(1, channels // _CHANNELS_AT_ONCE)
-    return next(groups for groups in range(most, 0, -1) if channels % groups == 0)
-
-
-_CHANNELS_AT_ONCE = 32
+    return tuple(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums()))
 
 
 # Loops ###############################################################################
@@ -110,21 +96,20 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     weight = np.empty(longest, query.dtype)
-    channels = 2 * key.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own, to_grad = aligned(most_keys, channels, key), key.shape[1]
+    stride, to_grad = odd_lines(2 * key.shape[1], key), key.shape[1]
+    most_keys = largest_chunk(spans, stride, edges)
+    own = aligned(most_keys, stride, key)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         block, shared_row = spans[span, 3], spans[span, 4]
-        dot_head = head * grad_dot.shape[1] // heads
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, edges, block)
+        chunk = keys_per_chunk(stride, edges, block)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
-            rows, origin = own[:up - low], -low * channels
+            rows, origin = own[:up - low], -low * stride
             gather(rows, 0, key, low, head, heads)
             clear(rows, to_grad)
             for i in range(begin, end):
@@ -137,7 +122,7 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
                 n = position[r] - first
                 if n > 0:
                     for e in range(n):
-                        weight[e] = grad_dot[first + e, dot_head]
+                        weight[e] = grad_dot[first + e, head]
                     add_products(grad_query, query, row, weight, rows, origin, to_grad,
                                   edge_key[first:], n)
             if shared_row < 0:

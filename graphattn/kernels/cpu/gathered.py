@@ -184,15 +184,43 @@ def scatter(y, shift, weight, x, row, column, n):
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
     """``add_weighted`` of ``y`` and, ``to_grad`` columns on, ``scatter`` in one pass."""
-    width, stride = x.shape[1], y.shape[1]
-    whole, begin = width // LANES * LANES, row * width
-    for c in range(0, whole, LANES):
-        sum_c, x_c, at = load(total, begin + c), load(x, begin + c), shift + c
+    width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
+    whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
+    for c in range(0, whole - LANES, 2 * LANES):
+        at, total_at = shift + c, begin + c
+        x0, x1 = load(x, total_at), load(x, total_at + LANES)
+        total0, total1 = load(total, total_at), load(total, total_at + LANES)
+        other0 = other1 = splat(zero)
+        for e in range(0, end, 2):
+            y0, y1 = column[e] * stride + at, column[e + 1] * stride + at
+            many0, many1 = splat(weight[e]), splat(weight[e + 1])
+            total0 = multiply_add(many0, load(y, y0), total0)
+            total1 = multiply_add(many0, load(y, y0 + LANES), total1)
+            other0 = multiply_add(many1, load(y, y1), other0)
+            other1 = multiply_add(many1, load(y, y1 + LANES), other1)
+            y0, y1 = y0 + to_grad, y1 + to_grad
+            store(y, y0, multiply_add(many0, x0, load(y, y0)))
+            store(y, y0 + LANES, multiply_add(many0, x1, load(y, y0 + LANES)))
+            store(y, y1, multiply_add(many1, x0, load(y, y1)))
+            store(y, y1 + LANES, multiply_add(many1, x1, load(y, y1 + LANES)))
+        for e in range(end, n):
+            y0, many0 = column[e] * stride + at, splat(weight[e])
+            total0 = multiply_add(many0, load(y, y0), total0)
+            total1 = multiply_add(many0, load(y, y0 + LANES), total1)
+            y0 += to_grad
+            store(y, y0, multiply_add(many0, x0, load(y, y0)))
+            store(y, y0 + LANES, multiply_add(many0, x1, load(y, y0 + LANES)))
+        store(total, total_at, add(total0, other0))
+        store(total, total_at + LANES, add(total1, other1))
+    if whole % (2 * LANES) > 0:
+        at, total_at = shift + whole - LANES, begin + whole - LANES
+        x0, total0 = load(x, total_at), load(total, total_at)
         for e in range(n):
-            y_e, many = column[e] * stride + at, splat(weight[e])
-            sum_c = multiply_add(many, load(y, y_e), sum_c)
-            store(y, y_e + to_grad, multiply_add(many, x_c, load(y, y_e + to_grad)))
-        store(total, begin + c, sum_c)
+            y0, many0 = column[e] * stride + at, splat(weight[e])
+            total0 = multiply_add(many0, load(y, y0), total0)
+            y0 += to_grad
+            store(y, y0, multiply_add(many0, x0, load(y, y0)))
+        store(total, total_at, total0)
     if whole < width:
         flat = y.reshape(-1)
         for e in range(n):
