@@ -1,8 +1,6 @@
 """Compiled work in threads: torch's own, or others where torch has none."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,6 +9,7 @@ import torch
 
 from graphattn import _threads
 from graphattn._threads import run_calls
+from tests.forked import run_anew
 
 
 @pytest.fixture(params=['openmp', 'one granted', 'pool'])
@@ -107,5 +106,5 @@ raise SystemExit('the child hangs')
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='does not fork')
 def test_a_forked_process_has_threads_of_its_own():
-    result = subprocess.run([sys.executable, '-c', FORK], capture_output=True, text=True)
+    result = run_anew(FORK)
     assert result.returncode == 0, result.stderr

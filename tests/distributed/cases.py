@@ -283,7 +283,7 @@ def left_alone(leave: Callable[[], None], timeout: timedelta) -> dict:
 def failures() -> dict[str, dict]:
     found = {}
     if dist.get_world_size() == 2:
-        found['hangs'] = left_alone(lambda: time.sleep(6), timedelta(seconds=4))
+        found['hangs'] = left_alone(lambda: time.sleep(3), timedelta(seconds=2))
     found['killed'] = left_alone(lambda: os.kill(os.getpid(), signal.SIGKILL), TIMEOUT)
     return found
 
