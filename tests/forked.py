@@ -59,7 +59,8 @@ def run_anew(script: str, *, folder: Path | None = None, missing: Collection[str
              **environment: str) -> Ended:
     """Runs a script that imports this project as if for the first time, from ``folder`` if it is
     given and where ``missing`` modules cannot be imported; but torch and all else is there, which
-    a new process would import for five seconds."""
+    a new process would import for five seconds. It has one thread: the library, imported anew,
+    does not know that it was forked."""
     def work() -> None:
         os.environ.update(environment)
         numba.config.reload_config()

@@ -1,6 +1,8 @@
 """Compiled work in threads: torch's own, or others where torch has none."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,7 +11,6 @@ import torch
 
 from graphattn import _threads
 from graphattn._threads import run_calls
-from tests.forked import run_anew
 
 
 @pytest.fixture(params=['openmp', 'one granted', 'pool'])
@@ -106,5 +107,5 @@ raise SystemExit('the child hangs')
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='does not fork')
 def test_a_forked_process_has_threads_of_its_own():
-    result = run_anew(FORK)
+    result = subprocess.run([sys.executable, '-c', FORK], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
