@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+import numba
 import torch
 
 from experiments.benchmarks.measure import memory
+
+OURS = 'analysis', 'experiments', 'graphattn'
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,31 @@ def forked(work: Callable[[], None], *, ranks: int = 1, timeout: float = 120.) -
                  for rank, process in enumerate(processes)]
     assert not alive, f'still at work after {timeout} s: {ended}'
     return ended
+
+
+def run_anew(script: str, *, folder: Path | None = None, missing: Collection[str] = (),
+             **environment: str) -> Ended:
+    """Runs a script that imports this project as if for the first time, from ``folder`` if it is
+    given and where ``missing`` modules cannot be imported; but torch and all else is there, which
+    a new process would import for five seconds. It has one thread: the library, imported anew,
+    does not know that it was forked."""
+    def work() -> None:
+        os.environ.update(environment)
+        numba.config.reload_config()
+        logging.getLogger().handlers.clear()  # pytest's, which would keep messages from stderr
+        for name in list(sys.modules):
+            if any(f'{name}.'.startswith(f'{dropped}.') for dropped in (*OURS, *missing)):
+                del sys.modules[name]
+        sys.modules.update(dict.fromkeys(missing))
+        for library in torch.library._keep_alive:  # torch lets no operator be defined twice
+            if library.ns == 'graphattn':
+                library._destroy()
+        if folder is not None:
+            sys.path.insert(0, str(folder))
+        exec(script, {'__name__': '__main__'})
+
+    process, = forked(work)
+    return process
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

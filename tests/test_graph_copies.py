@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils.data import DataLoader
 
+from experiments.benchmarks.measure import forkserver
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from tests.graphs import GRAPHS
@@ -118,8 +119,9 @@ def pairs_of_variants() -> list[BipartiteGraph]:
             for graph in variants(name) for _ in range(2)]
 
 
-@pytest.fixture(params=['fork', 'spawn'])
+@pytest.fixture(params=['fork', 'forkserver'])
 def method(request) -> str:
+    forkserver()
     if request.param not in torch.multiprocessing.get_all_start_methods():
         pytest.skip('this system has no such way to start processes')
     return request.param

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_anew
 
 ROOT = Path(__file__).parent.parent
 
@@ -202,9 +202,7 @@ def test_public_page_lists_names_that_exist(package):
 
 
 WITHOUT_EXTRAS = """
-import importlib, sys
-for package in {missing}:
-    sys.modules[package] = None
+import importlib
 for module in {modules}:
     importlib.import_module(module)
 
@@ -229,7 +227,5 @@ def test_library_runs_without_extras():
     compiled = {name for name, path in LIBRARY.items() if 'jit' in path.read_text()}
     modules = sorted(LIBRARY.keys() - compiled - {'graphattn.kernels.gather_ext'})
     modules = [name for name in modules if not name.startswith('graphattn.kernels.cpu')]
-    script = WITHOUT_EXTRAS.format(missing=missing, modules=modules)
-    result = subprocess.run([sys.executable, '-c', script], cwd=ROOT, text=True,
-                            capture_output=True)
+    result = run_anew(WITHOUT_EXTRAS.format(modules=modules), missing=missing)
     assert result.returncode == 0, result.stderr

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from itertools import product
@@ -20,6 +19,7 @@ import torch
 import graphattn
 from graphattn import _jit
 from graphattn.compile import NUM_NODES, OPERATIONS
+from tests.forked import run_anew
 
 PACKAGE = Path(graphattn.__file__).parent
 WITH_LOOPS = [path for path in PACKAGE.rglob('*.py') if 'jit import' in path.read_text()]
@@ -42,13 +42,6 @@ def change(source: Path, before: str, after: str) -> None:
     assert text.count(before) == 1 and len(before) == len(after)
     source.write_text(text.replace(before, after))
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    # Python has a cache too, which such a change would deceive.
-    environment = os.environ | {'PYTHONDONTWRITEBYTECODE': '1'} | environment
-    return subprocess.run([sys.executable, '-c', script], cwd=folder, env=environment, text=True,
-                          capture_output=True)
 
 
 # The cache ###########################################################################
@@ -102,7 +95,7 @@ def test_a_changed_function_is_compiled_again_with_those_that_call_it(package):
     (folder / 'kernel.py').write_text(KERNEL)
 
     def run_kernel() -> list[str]:
-        result = run(SCALED, folder, NUMBA_CACHE_DIR=str(folder / 'cache'))
+        result = run_anew(SCALED, folder=folder, NUMBA_CACHE_DIR=str(folder / 'cache'))
         assert result.returncode == 0, result.stderr
         return result.stdout.split()
 
@@ -231,7 +224,7 @@ def test_after_the_command_first_uses_compile_nothing():
     """In the folder of every day, where most is compiled already, but in no process of its own."""
     for compiles, num_nodes in product(OPERATIONS, NUM_NODES):
         compiles(num_nodes, torch.float32)
-    result = run(FIRST_USES, PACKAGE.parent)
+    result = run_anew(FIRST_USES)
     assert result.returncode == 0 and 'compiles' not in result.stderr, result.stderr
 
 
@@ -271,7 +264,7 @@ for attempt in (use, load, use):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == 'win32', reason='the function has another name there')
 def test_where_the_system_lacks_a_function_auto_warns_once_and_numba_raises():
-    result = run(WITHOUT_THE_FUNCTION, PACKAGE.parent)
+    result = run_anew(WITHOUT_THE_FUNCTION)
     assert result.returncode == 0, result.stderr
     warning, *errors = result.stdout.splitlines()
     assert warning.startswith("backend 'numba' cannot be had, and 'auto' takes slower ones: ")
@@ -283,7 +276,7 @@ def test_where_the_system_lacks_a_function_auto_warns_once_and_numba_raises():
 @pytest.mark.slow
 def test_a_fault_of_our_own_is_not_taken_for_a_missing_compiler(package):
     change(package / SOFTMAX, 'import whole_vectors', 'import whole_vectorr')
-    result = run('import graphattn.functional', package.parent)
+    result = run_anew('import graphattn.functional', folder=package.parent)
     assert result.returncode == 1
     assert "ImportError: cannot import name 'whole_vectorr'" in result.stderr
     assert 'pip install' not in result.stderr and 'slower ones' not in result.stderr

@@ -62,7 +62,7 @@ def main(
         out: Where table and figure go.
     """
     if quick:
-        nodes, densities, channels, rounds = (1024,), (0.01, 0.1), (32,), 3
+        nodes, densities, channels, rounds = (512,), (0.02, 0.2), (32,), 3
     rows = []
     settings = product(nodes, channels, densities)
     for n, width, density in progress(settings, 'attention'):

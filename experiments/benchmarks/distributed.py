@@ -9,9 +9,6 @@ Every process has one thread, whatever their number, and those beyond the cores 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +20,7 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
-from experiments.benchmarks.measure import log_log, progress, run_benchmark
+from experiments.benchmarks.measure import forkserver, log_log, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
@@ -76,13 +73,14 @@ def main(
 def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
     """:func:`measure` in so many new processes, which share what they measure."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [subprocess.Popen(
-            [sys.executable, '-m', 'experiments.benchmarks.distributed', '--measure', folder,
-             *map(str, (rank, world, *sizes))], text=True, stderr=subprocess.PIPE,
-            env={**os.environ, 'OMP_NUM_THREADS': '1'}) for rank in range(world)]
-        errors = [process.communicate()[1] for process in processes]
-        if any(process.returncode for process in processes):
-            raise ValueError(f'{world} processes failed: {"".join(errors).strip()}')
+        processes = [forkserver().Process(target=measure, args=(Path(folder), rank, world, *sizes))
+                     for rank in range(world)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise ValueError(f'{world} processes failed; what each says is above')
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [{'case': case, 'processes': world, 'n': rows[0]['n'],
              'step ms': max(row['step ms'] for row in rows),
@@ -165,7 +163,4 @@ def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphA
 
 
 if __name__ == '__main__':
-    if sys.argv[1:2] == ['--measure']:
-        measure(Path(sys.argv[2]), *map(int, sys.argv[3:]))
-    else:
-        run_benchmark(main)
+    run_benchmark(main)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -96,16 +97,21 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """What a new process makes of it. Its parent has imported everything and run nothing.
+    """What a new process makes of it, by default one of :func:`forkserver`.
 
     To be timed, a process is spawned, which takes seconds: one that was forked cannot use torch's
     threads, and its own share the cores with them while they spin.
     """
-    context = get_context(start)
-    if start == 'forkserver':
-        context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
+    context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(measured, *arguments).result()
+
+
+def forkserver() -> BaseContext:
+    """Starts processes whose parent has imported everything and run nothing."""
+    context = get_context('forkserver')
+    context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
+    return context
 
 
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:

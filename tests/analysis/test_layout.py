@@ -2,19 +2,17 @@
 
 import importlib
 import pkgutil
-import subprocess
-import sys
 
 import pytest
 
 import analysis
+from tests.forked import run_anew
 
 QUESTIONS = [module.name for module in pkgutil.iter_modules(analysis.__path__)
              if module.ispkg and module.name != 'figures']
 
 ASK = """
-import importlib, sys
-sys.modules |= dict.fromkeys({missing})
+import importlib
 for name in {questions}:
     importlib.import_module('analysis.' + name)
 from analysis.hamiltonian import hamiltonian_path
@@ -25,9 +23,8 @@ assert hamiltonian_path(SlidingWindow(1).build(5)).exists
 
 @pytest.mark.slow
 def test_asks_without_pictures_and_commands():
-    script = ASK.format(missing=['matplotlib', 'jsonargparse', 'analysis.command'],
-                        questions=QUESTIONS)
-    result = subprocess.run([sys.executable, '-c', script], text=True, capture_output=True)
+    result = run_anew(ASK.format(questions=QUESTIONS),
+                      missing=['matplotlib', 'jsonargparse', 'analysis.command'])
     assert result.returncode == 0, result.stderr
 
 

@@ -127,8 +127,8 @@ def test_long_path_in_closed_form():
 
 
 @pytest.mark.slow
-def test_diffuser_of_16384_tokens():
-    result = spectrum(graph_of_pattern('diffuser', 16384), extremes=2)
+def test_diffuser_of_8192_tokens():
+    result = spectrum(graph_of_pattern('diffuser', 8192), extremes=2)
     assert result.residuals.max() <= 1e-8 and result.method == 'Lanczos'
     assert 0.6 < result.lambda_2 < 0.8 < 1.1 < result.lambda_max < 1.3
 

@@ -1,19 +1,11 @@
-"""What every process of a group runs: each case beside one process, and what it must refuse.
-
-    python -m tests.distributed.cases FOLDER 2 4
-
-starts two processes and then four, by forks, for to import all takes longer than the cases. Each
-writes ``FOLDER/WORLD.RANK.json``: for each case the largest differences, or the error.
-"""
+"""What every process of a group runs: each case beside one process, and what it must refuse."""
 
 from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -291,7 +283,7 @@ def left_alone(leave: Callable[[], None], timeout: timedelta) -> dict:
 def failures() -> dict[str, dict]:
     found = {}
     if dist.get_world_size() == 2:
-        found['hangs'] = left_alone(lambda: time.sleep(6), timedelta(seconds=4))
+        found['hangs'] = left_alone(lambda: time.sleep(3), timedelta(seconds=2))
     found['killed'] = left_alone(lambda: os.kill(os.getpid(), signal.SIGKILL), TIMEOUT)
     return found
 
@@ -308,23 +300,11 @@ def run_all() -> dict[str, dict]:
     return {name: run(case) for name, case in (CASES | REFUSED).items()}
 
 
-def main(folder: Path, rank: int, world: int) -> None:
+def main(folder: Path) -> None:
+    """Writes ``folder/WORLD.RANK.json``: for each case the largest differences, or the error."""
+    rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     dist.init_process_group('gloo', init_method=f'file://{folder}/{world}.store', timeout=TIMEOUT,
                             rank=rank, world_size=world)
     (folder / f'{world}.{rank}.json').write_text(json.dumps(run_all()))
     (folder / f'{world}.{rank}.failures.json').write_text(json.dumps(failures()))
     os._exit(0)  # for the group cannot be left in good order
-
-
-def start(folder: Path, world: int) -> None:
-    fork = multiprocessing.get_context('fork')
-    processes = [fork.Process(target=main, args=(folder, rank, world)) for rank in range(world)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-
-
-if __name__ == '__main__':
-    for world in map(int, sys.argv[2:]):
-        start(Path(sys.argv[1]), world)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -17,28 +14,42 @@ import torch.distributed as dist
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
 from tests.distributed import cases
+from tests.forked import forked
 
-ROOT = Path(__file__).parent.parent.parent
 WORLDS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 SEVERAL = WORLDS[1:]
 
 
-@pytest.fixture(scope='module')
-def one_process(tmp_path_factory):
-    store = dist.FileStore(str(tmp_path_factory.mktemp('store') / 'store'), 1)
+@contextmanager
+def group_of_one(folder):
     num_threads = torch.get_num_threads()
-    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    dist.init_process_group('gloo', store=dist.FileStore(str(folder / 'store'), 1), rank=0,
+                            world_size=1)
     yield
     dist.destroy_process_group()
     torch.set_num_threads(num_threads)
 
 
+@pytest.fixture
+def one_process(tmp_path):
+    with group_of_one(tmp_path):
+        yield
+
+
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-    """Where two processes, and then four, have left what they found."""
+def alone(tmp_path_factory):
+    """What one process found."""
+    with group_of_one(tmp_path_factory.mktemp('store')):
+        return cases.run_all()
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory, alone):
+    """Where two processes, and then four, have left what they found, with the loops that one has
+    loaded before."""
     folder = tmp_path_factory.mktemp('worlds')
-    subprocess.run([sys.executable, '-m', 'tests.distributed.cases', str(folder), '2', '4'],
-                   cwd=ROOT, env={**os.environ, 'OMP_NUM_THREADS': '1'}, timeout=240)
+    for world in (2, 4):
+        forked(lambda: cases.main(folder), ranks=world)
     return folder
 
 
@@ -47,8 +58,7 @@ def results(request):
     """What every process found, of so many."""
     world = request.param
     if world == 1:
-        request.getfixturevalue('one_process')
-        return [cases.run_all()]
+        return [request.getfixturevalue('alone')]
     folder = request.getfixturevalue('folder')
     return [json.loads((folder / f'{world}.{rank}.json').read_text()) for rank in range(world)]
 
@@ -90,7 +100,7 @@ def test_every_process_refuses(results, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 4), (2, 'killed', 0),
+@pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 2), (2, 'killed', 0),
                                                  (4, 'killed', 0)])
 def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, seconds):
     """After the timeout, or at once."""
@@ -102,12 +112,11 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, s
 @pytest.mark.slow
 def test_lightning_trains_to_the_parameters_of_one_process():
     pytest.importorskip('lightning')
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node',
-               '2', '-m', 'tests.distributed.training']
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=240,
-                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    differences = re.findall(r'^difference (\S+)$', done.stdout, re.M)
-    assert len(differences) == 2 and max(map(float, differences)) < 1e-10, done.stderr[-2000:]
+    from tests.distributed import training
+    for done in forked(training.main, ranks=2):
+        assert done.returncode == 0, done.stderr[-2000:]
+        difference, = re.findall(r'^difference (\S+)$', done.stdout, re.M)
+        assert float(difference) < 1e-10
 
 
 def test_what_cannot_be_shared_is_refused():

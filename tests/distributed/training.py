@@ -1,9 +1,4 @@
-"""Three steps by Lightning's strategy 'ddp', beside those of one process.
-
-    torchrun --nproc-per-node 2 -m tests.distributed.training
-
-prints the largest difference of a parameter.
-"""
+"""Three steps by Lightning's strategy 'ddp', beside those of one process."""
 
 from __future__ import annotations
 
@@ -36,6 +31,7 @@ class Model(lightning.LightningModule):
 
 
 def main() -> None:
+    """Prints the largest difference of a parameter."""
     model, one = Model(), encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
     tokens, target = inputs(one)
     optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
@@ -51,7 +47,3 @@ def main() -> None:
     trainer.fit(model, torch.utils.data.DataLoader([batch] * STEPS, batch_size=None))
     print('difference', max(largest(p - q) for p, q in zip(one.parameters(),
                                                            model.encoder.module.parameters())))
-
-
-if __name__ == '__main__':
-    main()

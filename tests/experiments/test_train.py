@@ -3,11 +3,13 @@
 import contextlib
 import io
 import json
+import os
 import shutil
-import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from select import select
 
 import pandas as pd
 import pytest
@@ -140,16 +142,34 @@ def test_two_processes_end_with_equal_parameters(two_processes):
     assert output.count('test accuracy') == 1
 
 
+def read_or_fail(inlet):
+    """What was written into a pipe, or nothing when the last process that could has ended."""
+    if not select([inlet], [], [], 30)[0]:
+        pytest.fail('a process outlives the first')
+    return os.read(inlet, 4096)
+
+
 def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_path):
-    """In processes that Lightning starts, which none may outlive."""
-    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', CONFIG,
-               '--trainer.default_root_dir', str(tmp_path), *TWO,
-               '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
-               '--trainer.callbacks.steps=4']
-    process = subprocess.run(command, cwd=HERE.parents[1], stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, timeout=300, text=True)
+    """In a process that Lightning starts, which must not outlive the first."""
+    inlet, outlet = os.pipe()
+
+    def command():
+        for number in (1, 2):
+            os.dup2(outlet, number)
+        os.close(outlet)
+        sys.stdout = sys.stderr = open(2, 'w', buffering=1)
+        os.chdir(HERE.parents[1])
+        sys.argv = ['train', 'fit', '--config', CONFIG, '--trainer.default_root_dir',
+                    str(tmp_path), *TWO,
+                    '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
+                    '--trainer.callbacks.steps=4']
+        sys.modules['__main__'] = train  # Lightning starts the same with the same arguments
+        run_or_exit(train.main)
+
+    process, = forked(command)
     assert process.returncode == 2
-    output = process.stdout.strip()
+    os.close(outlet)
+    output = b''.join(iter(partial(read_or_fail, inlet), b'')).decode().strip()
     assert output.startswith('error: ') and output.endswith(LAST + "'") and '\n' not in output
     assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [LAST]
 

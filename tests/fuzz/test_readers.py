@@ -11,7 +11,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.graphs import read_graph, sampled_graphs
+from experiments.benchmarks.measure import forkserver
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.encoding import EncodedCorpus, encode_corpus
@@ -244,7 +244,7 @@ class Child:
 
     def outcome(self, *arguments: object) -> str:
         if self.pool is None:
-            self.pool = ProcessPoolExecutor(1, get_context('spawn'), begin)
+            self.pool = ProcessPoolExecutor(1, forkserver(), begin)
         try:
             return self.pool.submit(outcome, *arguments).result(SECONDS)
         except Exception as error:  # it died, or hangs

@@ -1,7 +1,5 @@
 """What backend='auto' chooses."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 from graphattn import BipartiteGraph, kernels
 from graphattn.functional import choose, edge_attention
 from graphattn.patterns import Full, RandomKeys
+from tests.forked import run_anew
 from tests.kernels.test_backends import draw
 
 
@@ -96,8 +95,7 @@ def test_weights_come_from_a_kernel_that_forms_them(loaded):
 
 
 WITHOUT_NUMBA = """
-import sys, warnings
-sys.modules['numba'] = None
+import warnings
 import torch
 from graphattn.patterns import Star
 graph, x = Star().build(100), torch.randn(100, 1, 4)
@@ -117,5 +115,5 @@ except ImportError as error:
 
 @pytest.mark.slow
 def test_without_numba_auto_warns_once_and_numba_raises():
-    result = subprocess.run([sys.executable, '-c', WITHOUT_NUMBA], capture_output=True, text=True)
+    result = run_anew(WITHOUT_NUMBA, missing=['numba'])
     assert "numba, which cannot be imported" in result.stdout, result.stderr

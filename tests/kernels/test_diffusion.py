@@ -157,8 +157,8 @@ def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('teleport', TELEPORTS)
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values, teleport', [
+    *(('plain', teleport) for teleport in TELEPORTS), ('shared', 'number'), ('per_head', 'all')])
 @pytest.mark.parametrize('name', SQUARE)
 def test_equals_reference(name, edge_values, teleport, fast_backend, with_threads):
     graph = GRAPHS[name]()

@@ -1,6 +1,5 @@
 """One suite for every way of every sampler: a new one needs only a line in ``WAYS``."""
 
-import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -18,6 +17,7 @@ from graphattn.samplers.chunks import chunks_of
 from graphattn.samplers.comparing import compare
 from graphattn.samplers.inverse_cdf import draw_cells
 from graphattn.samplers.trials import sample_with_torch
+from tests.forked import run_anew
 
 
 class Way(NamedTuple):
@@ -588,10 +588,6 @@ def test_thinning_evens_out_over_many_keys():
     assert ((count[:, 1:].sum(1) - total).abs() < 4 * variance.sqrt()).all()
 
 
-def run_script(script):
-    return subprocess.run([sys.executable, '-c', script], capture_output=True, text=True)
-
-
 SAMPLE_TWICE = """
 import warnings
 import torch
@@ -614,7 +610,7 @@ for sample, method in ((sample_bernoulli, 'compare'), (sample_bernoulli, 'thin')
 
 @pytest.mark.slow
 def test_without_numba_torch_samples_after_one_warning():
-    run = run_script(f'import sys; sys.modules["numba"] = None\n{SAMPLE_TWICE}')
+    run = run_anew(SAMPLE_TWICE, missing=['numba'])
     assert run.returncode == 0, run.stderr
     warning, *errors = run.stdout.splitlines()
     assert warning.startswith('samplers take slower ways')
@@ -631,10 +627,9 @@ BREAKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize('module, error', BREAKS.values(), ids=BREAKS)
 def test_other_faults_are_not_hidden_by_slower_ways(module, error):
-    run = run_script(f"""
+    run = run_anew(f"""
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+sys.modules.pop({module!r}, None)
 class Finder:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:

@@ -1,6 +1,7 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
 from importlib import import_module
+from multiprocessing import get_context
 
 import pandas as pd
 import pytest
@@ -17,7 +18,10 @@ from graphattn.sources import BlockModelSource, PatternSource
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed', 'layer',
                                   'length', 'ordering', 'sampler', 'scaling'])
-def test_quick_run_leaves_table_and_figure(name, tmp_path):
+def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
+    # To spawn processes takes seconds, and serves times that are nobody's here.
+    monkeypatch.setattr('experiments.benchmarks.measure.get_context',
+                        lambda start: get_context('forkserver'))
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
@@ -70,6 +74,6 @@ def test_peak_by_length_sees_the_weights_that_are_formed():
 
 @pytest.mark.slow
 def test_recomputed_diffusion_takes_less_memory_than_sdpa():
-    sdpa, diffusion = (elsewhere(length.peak_of_training, case, 4096)
+    sdpa, diffusion = (elsewhere(length.peak_of_training, case, 2048)
                        for case in ('full SDPA', 'Diffuser, 5 hops, recomputed'))
     assert diffusion < sdpa
