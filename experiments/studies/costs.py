@@ -184,7 +184,8 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
         **{f'{step} / SDPA': row[f'{step} ms'] / fused[f'{step} ms']
            for step in ('infer', 'train')},
         **{f'{step} MiB': row[f'{step} MiB'] for step in ('infer', 'train')},
-        'memory / formed': row['infer MiB'] / formed['infer MiB'],
+        # Beside what a process holds anyway, a short sequence may take no memory that is seen.
+        'memory / formed': row['infer MiB'] / formed['infer MiB'] if formed['infer MiB'] else None,
         'paper, memory': paper(PAPER_MEMORY, task, row),
     } for row in measured if row['asked density'] in (None, *DENSITIES, TRAINED[task])]
 
@@ -289,6 +290,8 @@ def draw_densities(axes: Axes, measured: list[dict]) -> None:
     """Solid where the graph is given, dashed where it is drawn as well."""
     fused = next(row for row in measured if row['attention'] == FUSED)
     for colour, (column, title) in enumerate(COSTS.items()):
+        if not fused[column]:
+            continue
         for name, line in ((EDGES, '-'), (SAMPLED, '--')):
             own = sorted((row for row in measured if row['attention'] == name),
                          key=lambda row: row['density'])
