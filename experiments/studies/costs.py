@@ -20,6 +20,7 @@ length.
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -235,14 +236,14 @@ IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 's
 
 
 def crossings(measured: list[dict]) -> list[dict]:
-    """At which density a block model costs as much as torch's full attention."""
-    fused = next(row for row in measured if row['attention'] == FUSED)
+    """At which density a block model costs as much as full attention of each kind."""
     rows = []
-    for name in (EDGES, SAMPLED):
+    for name, full in product((EDGES, SAMPLED), (FUSED, FORMED)):
         own = sorted((row for row in measured if row['attention'] == name),
                      key=lambda row: row['density'])
-        rows.append({'attention': name, 'tokens': fused['tokens'],
-                     **{title: crossing(own, column, fused[column])
+        cost = next(row for row in measured if row['attention'] == full)
+        rows.append({'attention': name, 'tokens': cost['tokens'], 'compared with': full,
+                     **{title: crossing(own, column, cost[column])
                         for column, title in COSTS.items()}})
     return rows
 
@@ -279,7 +280,7 @@ def draw(measured: dict[int, list[dict]]) -> Figure:
     panels = bottom.subplots(1, 2, sharey=True)
     for axes, n in zip(panels, lengths):
         draw_densities(axes, measured[n])
-        axes.set_title(f'{n:,} tokens: cost of a block model over that of full attention')
+        axes.set_title(f'{n:,} tokens: a block model over full SDPA')
     bottom.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', fontsize=8)
     figure.suptitle(f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence; '
                     f'{torch.get_num_threads()} threads')
@@ -297,8 +298,8 @@ def draw_densities(axes: Axes, measured: list[dict]) -> None:
                          key=lambda row: row['density'])
             axes.plot([100 * row['density'] for row in own],
                       [row[column] / fused[column] for row in own], line, marker='.',
-                      color=f'C{colour}', label=f'{title}' if name == EDGES else
-                      f'{title}, drawing included')
+                      color=f'C{colour}',
+                      label=title if name == EDGES else f'{title}, drawing included')
     axes.axhline(1, color='black', lw=0.8)
     axes.set(xlabel='density, %', xscale='log', yscale='log')
     densities = [100 * density for density in DENSITIES]

@@ -89,7 +89,7 @@ def test_study(out, monkeypatch):
     steps = pd.read_csv(folder / 'steps.csv')
     shares = steps.groupby('task')['% of inference'].sum()
     assert shares.tolist() == pytest.approx([100., 100.])
-    assert len(pd.read_csv(folder / 'crossings.csv')) == 4
+    assert len(pd.read_csv(folder / 'crossings.csv')) == 8
 
     measured = json.loads((folder / 'measured' / '128.json').read_text())
     monkeypatch.setattr(costs, 'measure', lambda *args: pytest.fail('measured again'))
