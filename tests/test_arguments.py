@@ -82,8 +82,8 @@ MEANT = {
     'x': torch.randn(5, 8), 'fold_heads.x': torch.randn(5, 2, 4),
     'unfold_heads.x': torch.randn(10, 1, 4), 'tokens': torch.arange(5),
     'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
-    'encoder': encoder(), 'num_classes': 3, 'GlobalTokens.tokens': 2,
-    'module': GraphAttention(8, 2),
+    'attention': GraphAttention(8, 2), 'encoder': encoder(), 'num_classes': 3,
+    'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),
     'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
     'load_roberta.model': MaskedLanguageModel(encoder()),
     # patterns, samplers, sources

@@ -11,6 +11,7 @@ from scipy.sparse import csgraph
 
 from analysis.adjacency import Symmetrization, describe_symmetrization, symmetric_adjacency
 from analysis.expander.diameter import find_diameter, is_bipartite
+from analysis.expander.exact import EXACT_UP_TO, exact_expansion
 from analysis.expander.sweep import fiedler_order, sweep
 from analysis.graphs import GraphLike, as_graph
 from analysis.result import Result
@@ -53,6 +54,12 @@ class Expansion(Result):
         sweep_volume (float, optional): The sum of their degrees.
         sweep_boundary (float, optional): The weight of the edges that leave it.
         sweep_expansion (float, optional): ``sweep_boundary`` for each token of the smaller side.
+        exact_conductance (float, optional): The graph's h, over all sets of at most 20 tokens.
+        edge_expansion (float, optional): The least :math:`E(S, \\bar S) / |S|` over sets of at most
+            half the tokens, of so small a graph too.
+        vertex_expansion (float, optional): The least :math:`|\\partial S| / |S|` over them, with
+            the neighbours of S outside of it.
+        inner_vertex_expansion (float, optional): With the neighbours in S of the outside.
         sweep_set (ndarray, optional): int64, the tokens of the witness, the side of less volume.
         sweep_conductances (ndarray, optional): float64 ``[n - 1]``, of every prefix of the order.
     """
@@ -87,6 +94,10 @@ class Expansion(Result):
     sweep_volume: float | None = None
     sweep_boundary: float | None = None
     sweep_expansion: float | None = None
+    exact_conductance: float | None = None
+    edge_expansion: float | None = None
+    vertex_expansion: float | None = None
+    inner_vertex_expansion: float | None = None
     sweep_set: np.ndarray | None = None
     sweep_conductances: np.ndarray | None = None
 
@@ -120,7 +131,8 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> E
 
       0 where no edge leaves S. The best prefix of the order in which :math:`D^{-1/2} v_2` rises
       (the sweep cut) keeps the upper side, so it is a witness. Diffuser's Definition 4 counts
-      :math:`E(S, S)`, where the edges to the complement are meant.
+      :math:`E(S, S)`, where the edges to the complement are meant. Of at most 20 tokens h is
+      known, by all sets, and so are the expansions by edges and by vertices (Definitions 4, 5).
 
     Args:
         graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
@@ -157,6 +169,8 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> E
     is_connected = normalized.num_components == 1
     diameter, diameter_is_exact = find_diameter(adjacency, degree) if is_connected else (None, True)
     facts = _spectral_facts(adjacency, normalized) if graph.num_queries > 1 else {}
+    if 1 < graph.num_queries <= EXACT_UP_TO:
+        facts |= exact_expansion(adjacency)
     if normalized.is_regular and degree[0] > 0 and graph.num_queries > 1:
         facts |= _regular_facts(adjacency, facts, diameter)
     return Expansion(

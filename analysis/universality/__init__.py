@@ -5,8 +5,11 @@
     python -m analysis.universality
     python -m analysis.universality --pattern 'SlidingWindow(2)' 'Strided(8)' --n 64
     python -m analysis.universality --pattern diffuser --n 256 --hops 5
+    python -m analysis.universality --pattern 'Full() - SlidingWindow(0)' --steps 8
 
-Lemmas 1 and 2 of SBM-Transformer, App. A, are here too. What holds of masks says little of a model
+SparseBERT's theorem for attention without its diagonal is asked beside them, and its construction
+and that of Diffuser's Lemma 8 are run on a grid. Lemmas 1 and 2 of SBM-Transformer, App. A, are
+here too. What holds of masks says little of a model
 that *samples* them: its Theorem 1 bounds the distance to the expected output E[g(X)], and the
 expected output is not the output under the expected mask, for softmax is not linear in the mask.
 """
@@ -23,7 +26,14 @@ from analysis.universality.random_graphs import (
     hamiltonian_path_bound,
     lemma_1_density,
 )
+from analysis.universality.selective_shift import SelectiveShift, selective_shift
+from analysis.universality.without_diagonal import (
+    ThreeTokens,
+    is_full_without_diagonal,
+    three_tokens,
+)
 
-__all__ = ['Clusters', 'DiffusionUniversality', 'Relays', 'Universality',
-           'diffusion_universality', 'expected_hamiltonian_cycles', 'hamiltonian_path_bound',
-           'is_rectangle', 'lemma_1_density', 'lemma_2', 'universality']
+__all__ = ['Clusters', 'DiffusionUniversality', 'Relays', 'SelectiveShift', 'ThreeTokens',
+           'Universality', 'diffusion_universality', 'expected_hamiltonian_cycles',
+           'hamiltonian_path_bound', 'is_full_without_diagonal', 'is_rectangle',
+           'lemma_1_density', 'lemma_2', 'selective_shift', 'three_tokens', 'universality']

@@ -7,7 +7,13 @@ from tqdm import tqdm
 
 from analysis import command
 from analysis.graphs import graph_of_pattern
-from analysis.universality import diffusion_universality, lemma_2, universality
+from analysis.universality import (
+    diffusion_universality,
+    lemma_2,
+    selective_shift,
+    three_tokens,
+    universality,
+)
 from analysis.universality.drawing import draw
 from graphattn import BipartiteGraph
 
@@ -28,6 +34,9 @@ def main(arguments: list[str] | None = None) -> None:
                         help='without --pattern: k of the three patterns of Lemma 2')
     parser.add_argument('--hops', type=int | None,
                         help="also ask of each pattern what Diffuser's theorem assumes, at this K")
+    parser.add_argument('--steps', type=int | None,
+                        help="also run the constructions of SparseBERT's and Diffuser's proofs "
+                             'for three tokens, on a grid of so many steps from 0 to 1')
     parser.add_argument('--time_limit', type=float, default=30.,
                         help='seconds for each search for a Hamiltonian path')
     parser.add_argument('--max_layers', type=int, default=10_000,
@@ -43,13 +52,16 @@ def main(arguments: list[str] | None = None) -> None:
             results |= {f'diffusion, {label}': [
                 diffusion_universality(graphs[label], hops=options.hops, **search)
                 for graphs in samples] for label in samples[0]}
+        if options.steps is not None:
+            results |= {'three tokens without diagonal': [three_tokens(options.steps)],
+                        'selective shift of Diffuser': [selective_shift(3, options.steps)]}
         print(command.table(results))
         for label, of_samples in results.items():
             for reason in dict.fromkeys(reason for result in of_samples
-                                        for reason in result.reasons):
+                                        for reason in getattr(result, 'reasons', ())):
                 print(f'{label}: {reason}')
-        if any(result.assumption_1 is False for of_samples in results.values()
-               for result in of_samples):
+        if any(getattr(result, 'assumption_1', None) is False
+               for of_samples in results.values() for result in of_samples):
             print(_NOT_NECESSARY)
         figure = draw(samples[0], results['in turn'][0])
         command.save(options.out, 'universality', results, figure)

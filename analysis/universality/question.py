@@ -15,6 +15,7 @@ from analysis.hamiltonian import hamiltonian_path
 from analysis.result import Result
 from analysis.universality.patterns import is_rectangle
 from analysis.universality.reach import layers_to_reach_all
+from analysis.universality.without_diagonal import is_full_without_diagonal
 from graphattn import BipartiteGraph
 
 
@@ -31,6 +32,8 @@ class Universality(Result):
     """Condition 2."""
     layers: int | None
     """The s of condition 3; ``None`` if not all tokens reach all."""
+    sparsebert_theorem_1: bool
+    """Whether all are full attention less its diagonal, of more than two tokens."""
     reasons: tuple[str, ...]
     """What fails or is not known, condition by condition."""
     patterns: int
@@ -80,7 +83,7 @@ def universality(
     They are sufficient, together with enough width and layers, for masks that are fixed. They are
     not necessary: ``False`` says that this proof does not apply, not that no other does. Without
     condition 1 full attention less its diagonal is universal for more than two tokens
-    (SparseBERT, Theorem 1).
+    (SparseBERT, Theorem 1), which ``sparsebert_theorem_1`` says.
 
     Args:
         graphs: One graph for each of the p patterns, all on the same n tokens, each as
@@ -126,6 +129,7 @@ def universality(
         assumption_1=_all(not without_loop, path.exists, layers is not None),
         self_loops=not without_loop, hamiltonian_path=path.exists, layers=layers,
         reasons=tuple(filter(None, reasons)), patterns=len(graphs),
+        sparsebert_theorem_1=all(map(is_full_without_diagonal, graphs)),
         rectangles=sum(map(is_rectangle, graphs)), reach=reach)
 
 

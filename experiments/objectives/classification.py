@@ -14,6 +14,7 @@ from experiments.objectives.densities import densities
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.samplers import density_penalty
+from graphattn.sources import BlockModelSource
 
 
 class Classification(Training):
@@ -37,6 +38,9 @@ class Classification(Training):
         check_numbers(density_weight=density_weight)
         if not 0. <= density_weight < math.inf:
             raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+        if density_weight and not any(isinstance(module, BlockModelSource)
+                                      for module in model.modules()):
+            raise ValueError("'density_weight' needs a model whose source is a BlockModelSource")
         self.density_weight = density_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

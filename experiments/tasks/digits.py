@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from experiments.data.batch import Batch
 from experiments.runs.figures import received_attention
 from graphattn._reading import read_lines
+from graphattn.layers import GraphAttention
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 
@@ -68,7 +69,10 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """The received-attention map of every head beside test images (SBM, Fig. 7)."""
+        """The received-attention map of every head beside test images (SBM, Fig. 7), if heads
+        attend along graphs."""
+        if not any(isinstance(module, GraphAttention) for module in model.modules()):
+            return {}
         image, label = self.test.tensors
         first_of_class = [int((label == digit).nonzero()[0]) for digit in range(0, NUM_CLASSES, 2)]
         return {'received_attention': received_attention(

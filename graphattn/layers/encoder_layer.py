@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from graphattn._checks import (
     check_bool,
     check_dropout,
     check_features,
+    check_kind,
     check_number,
     check_sides,
 )
@@ -22,7 +24,7 @@ from graphattn.sources import GraphSource
 
 
 class EncoderLayer(nn.Module):
-    r"""Graph attention and a feed-forward network, each with a residual and a layer norm.
+    r"""Attention and a feed-forward network, each with a residual and a layer norm.
 
     .. math::
         \text{pre-norm: } x + f(\mathrm{norm}(x)), \qquad
@@ -33,6 +35,10 @@ class EncoderLayer(nn.Module):
         heads (int): Number of attention heads.
         source (GraphSource, optional): Where the edges come from; if omitted, every call is given
             a source or a graph.
+        attention (nn.Module, optional): What stands in the place of :class:`GraphAttention`, with
+            heads of its own: it has ``channels``, ``heads`` and ``reset_parameters()``, and is
+            called as graph attention is. What it returns in the place of a graph may be ``None``.
+            There is then no ``source``, and no other option of graph attention.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
@@ -43,14 +49,17 @@ class EncoderLayer(nn.Module):
         norm_eps (float): Added to the variance in layer norms.
         hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+
+    Raises:
+        ValueError: ``attention`` is of another size, or comes with an option of graph attention.
     """
 
     def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
-                 head_channels: int | None = None, hidden_channels: int | None = None,
-                 dropout: float = 0., attention_dropout: float = 0., norm_first: bool = True,
-                 norm_eps: float = 1e-5, hops: int | float = 1,
-                 teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
-                 backend: str = 'auto', recompute: bool = False):
+                 attention: nn.Module | None = None, head_channels: int | None = None,
+                 hidden_channels: int | None = None, dropout: float = 0.,
+                 attention_dropout: float = 0., norm_first: bool = True, norm_eps: float = 1e-5,
+                 hops: int | float = 1, teleport: float | Sequence[float] = 0.,
+                 learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
         super().__init__()
         check_sides(channels=channels)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
@@ -59,10 +68,14 @@ class EncoderLayer(nn.Module):
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         check_sides(hidden_channels=hidden_channels)
         self.norm_first = norm_first
-        self.attention = GraphAttention(channels, heads, source, head_channels=head_channels,
-                                        dropout=attention_dropout, hops=hops,
-                                        teleport=teleport, learn_teleport=learn_teleport,
-                                        backend=backend, recompute=recompute)
+        options = dict(head_channels=head_channels, dropout=attention_dropout, hops=hops,
+                       teleport=teleport, learn_teleport=learn_teleport, backend=backend,
+                       recompute=recompute)
+        if attention is None:
+            attention = GraphAttention(channels, heads, source, **options)
+        else:
+            check_attention(attention, channels, heads, source=source, **options)
+        self.attention = attention
         hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
             nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),
@@ -94,3 +107,25 @@ class EncoderLayer(nn.Module):
             x = self.attention_norm(x)
             x = self.feed_forward_norm(x + self.feed_forward(x))
         return (x, graph) if return_graph else x
+
+
+def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
+    """That ``attention`` can stand in the place of graph attention, whose options are then unused.
+
+    Args:
+        attention (nn.Module): See :class:`EncoderLayer`.
+        channels (int): Size of each token.
+        heads (int): Number of attention heads.
+        **options: What graph attention would be built with.
+    """
+    check_kind('attention', attention, nn.Module)
+    for name, expected in (('channels', channels), ('heads', heads)):
+        size = getattr(attention, name, None)
+        if size != expected:
+            raise ValueError(f"'attention' must have {expected} {name}, as the layer (got {size})")
+    unset = signature(GraphAttention).parameters
+    for name, value in options.items():
+        if value != unset[name].default:
+            name = 'attention_dropout' if name == 'dropout' else name
+            raise ValueError(f"'{name}' must be left out with 'attention', which has options of "
+                             f"its own (got {value!r})")

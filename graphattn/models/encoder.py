@@ -31,8 +31,10 @@ class Encoder(nn.Module):
     """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource): Where the edges come from. Every layer gets a copy of its own, with
-            parameters drawn anew, unless ``share_source`` says otherwise.
+        source (GraphSource, optional): Where the edges come from. Every layer gets a copy of its
+            own, with parameters drawn anew, unless ``share_source`` says otherwise.
+        attention (nn.Module, optional): Instead of graph attention along a source, see
+            :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
         num_tokens (int): Size of the vocabulary.
         max_length (int): Length of the longest sequence.
         channels (int): Size of each token.
@@ -61,7 +63,8 @@ class Encoder(nn.Module):
             the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
-        ValueError: ``source`` is for another number of heads or for shorter sequences.
+        ValueError: There is neither a source nor attention, or both, or one of them is for another
+            number of heads or for shorter sequences.
 
     Example:
         >>> import torch
@@ -79,13 +82,14 @@ num_blocks=2, density=32.4%))
 
     def __init__(
         self,
-        source: GraphSource,
+        source: GraphSource | None = None,
         *,
         num_tokens: int,
         max_length: int,
         channels: int,
         heads: int,
         num_layers: int,
+        attention: nn.Module | None = None,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
         num_segments: int = 0,
@@ -106,10 +110,15 @@ num_blocks=2, density=32.4%))
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
-        check_source(source, heads)
-        if source.max_length is not None and source.max_length < max_length:
-            raise ValueError(f"'max_length' must be at most {source.max_length}, the longest "
-                             f"sequence that 'source' is for (got {max_length})")
+        if attention is None:
+            check_source(source, heads)
+        elif share_source:
+            raise ValueError("'share_source' must be False with 'attention', which has no source")
+        name, limited = ('source', source) if attention is None else ('attention', attention)
+        longest = getattr(limited, 'max_length', None)
+        if longest is not None and longest < max_length:
+            raise ValueError(f"'max_length' must be at most {longest}, the longest sequence that "
+                             f"'{name}' is for (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
         self.checkpoint_layers = checkpoint_layers
@@ -121,15 +130,17 @@ num_blocks=2, density=32.4%))
         self.source = source if share_source else None
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
-                         head_channels=head_channels, hidden_channels=hidden_channels,
-                         dropout=dropout, attention_dropout=attention_dropout,
-                         norm_first=norm_first, norm_eps=norm_eps, hops=hops,
-                         teleport=teleport, learn_teleport=learn_teleport, backend=backend)
+                         attention=copy.deepcopy(attention), head_channels=head_channels,
+                         hidden_channels=hidden_channels, dropout=dropout,
+                         attention_dropout=attention_dropout, norm_first=norm_first,
+                         norm_eps=norm_eps, hops=hops, teleport=teleport,
+                         learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source:
             for layer in self.layers:
-                layer.attention.source.reset_parameters()
+                copied = layer.attention.source if attention is None else layer.attention
+                copied.reset_parameters()
         for embedding in (self.token_embedding, self.position_embedding, self.segment_embedding):
             if embedding is not None:
                 nn.init.normal_(embedding.weight, std=0.02)
@@ -154,7 +165,8 @@ num_blocks=2, density=32.4%))
                 omitted, all are in segment 0, as in BERT.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
-            return_graphs (bool): Also return the graph, or pair mask, of each layer.
+            return_graphs (bool): Also return the graph, or pair mask, of each layer that attends
+                along one.
 
         Returns:
             Tensor ``[num_tokens, channels]``, or a pair with the list of graphs.
@@ -170,7 +182,7 @@ num_blocks=2, density=32.4%))
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
             x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
                            return_graph=True)
-            graphs.append(graph)
+            graphs += [] if graph is None else [graph]
             shared = None if self.source is None else graph
         x = self.norm(x) if self.norm_first else x
         return (x, graphs) if return_graphs else x

@@ -92,9 +92,12 @@ def make_small(config: dict) -> None:
         if isinstance(value, dict):
             make_small(value)
     if 'num_layers' in config:
-        heads = config['source']['init_args'].get('heads', min(config['heads'], 2))
+        slot = config.get('source', config.get('attention'))['init_args']
+        heads = slot.get('heads', min(config['heads'], 2))
         config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
                    'channels': 4 * heads, 'hidden_channels': 8}
+        if 'channels' in slot:
+            slot['channels'] = 4 * heads
     if 'head_channels' in config:
         config['head_channels'] = 4
 

@@ -1,0 +1,165 @@
+"""The selective shift in the proof of Diffuser's Theorem 1 (its Lemma 8), on a small grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+from analysis.checks import check_count
+from analysis.result import Result
+
+Tokens = tuple[Fraction, ...]
+Neighbours = tuple[tuple[int, ...], ...]
+TELEPORT = Fraction(1, 10)  # alpha
+MOST_SEQUENCES = 100_000
+
+
+@dataclass(frozen=True)
+class SelectiveShift(Result):
+    """What holds of Lemma 8's steps for all sequences on the grid, on a path with self-loops whose
+    first token all attend to, and that attends to all."""
+
+    sequences: int
+    """How many there are."""
+    shift: bool
+    """S.17: two heads shift a token between two bounds by c times the range of its neighbours."""
+    largest: bool
+    """S.18: what the head of the largest neighbours makes of the first token."""
+    smallest: bool
+    """S.19: what the head of the smallest neighbours makes of it."""
+    one_to_one: bool
+    """Whether the first token of S.20 tells all sequences apart, if S.18 and S.19 are granted."""
+    one_to_one_as_run: bool
+    """Whether it does with what the two heads give when they are run."""
+    distinct: bool
+    """Whether all tokens of all sequences differ in the end, if S.18 and S.19 are granted."""
+
+
+def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
+    r"""The steps of Lemma 8 for d = 1 and K = n + 1 hops, in fractions, without rounding.
+
+    Of the grid :math:`\{0, \delta, \dots, n - \delta\}` the sequences are those that positions put
+    in order (S.15): :math:`z_1 \in [n - 1, n)` and :math:`z_i \in [i - 2, i - 1)` for i > 1, in the
+    order of the path. Hard attention takes the largest neighbour of a token above its bound and the
+    smallest below (S.16), and K hops of it are (S.14)
+
+    .. math::
+        z^{(k)}_i = \delta^{-1} z^{(k - 1)}_{j(i)} + \alpha z_i,
+
+    with :math:`(1 - \alpha) \omega = \delta^{-1}`. The proof lets the head of the smallest
+    neighbours walk from token 1 to 2, to 3, and on to n (S.19). But token 2 is the smallest of all
+    and attends to itself, as Assumption 1 asks, so that the walk stays there, and the first token
+    learns of no other: ``smallest`` and ``one_to_one_as_run`` are ``False``. With S.19 granted the
+    map is one-to-one. The last layer shifts all tokens by :math:`\delta^{-(n + 2)}` times the
+    first.
+
+    Args:
+        tokens (int): Number of tokens n.
+        steps (int): Of the grid in an interval of length 1, :math:`1 / \delta`.
+
+    Returns:
+        SelectiveShift.
+
+    Raises:
+        TypeError: An argument is not an int.
+        ValueError: There are fewer than 3 tokens or 2 steps, or too many sequences.
+
+    Source: Feng et al., "Diffuser" (2023), App. C, Lemma 8, S.14 to S.20. Its Lemma 6 is that a
+    continuous function is close to one that is constant on the cells of a small enough grid, and
+    Lemma 7 follows from Lemma 8 as in Yun et al. (2019).
+
+    Example:
+        >>> from analysis.universality import selective_shift
+        >>> result = selective_shift(tokens=3, steps=4)
+        >>> result.sequences, result.largest, result.smallest, result.one_to_one
+        (64, True, False, True)
+    """
+    check_count('tokens', tokens, at_least=3)
+    check_count('steps', steps, at_least=2)
+    if steps**tokens > MOST_SEQUENCES:
+        raise ValueError(f"'steps' must be fewer for so many tokens, with at most "
+                         f"{MOST_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
+    hops, neighbours = tokens + 1, path_with_global_token(tokens)
+    sequences = list(sequences_in_order(tokens, steps))
+    run = [_both_heads(sequence, neighbours, steps, hops) for sequence in sequences]
+    printed = [(_s18(sequence, steps, hops), _s19(sequence, steps, hops))
+               for sequence in sequences]
+    granted, found = ([sequence[0] + (high - low) / TELEPORT
+                       for sequence, (high, low) in zip(sequences, heads)]
+                      for heads in (printed, run))
+    ids = [number for sequence, first in zip(sequences, granted)
+           for number in _shifted_by_first((first, *sequence[1:]), steps)]
+    return SelectiveShift(
+        sequences=len(sequences),
+        shift=all(_shifts_by_range(sequence, neighbours) for sequence in sequences),
+        largest=all(ours[0] == theirs[0] for ours, theirs in zip(run, printed)),
+        smallest=all(ours[1] == theirs[1] for ours, theirs in zip(run, printed)),
+        one_to_one=len(set(granted)) == len(sequences),
+        one_to_one_as_run=len(set(found)) == len(sequences),
+        distinct=len(set(ids)) == len(ids))
+
+
+def path_with_global_token(tokens: int) -> Neighbours:
+    """Whom each token attends to: itself, the tokens before and after it, and token 0, which
+    attends to all."""
+    return (tuple(range(tokens)),
+            *(tuple(sorted({0, i - 1, i, min(i + 1, tokens - 1)})) for i in range(1, tokens)))
+
+
+def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
+    """Those of S.15, in the order of the path: the last n - 1 rise, and the first is above them."""
+    first = (tokens - 1, *range(tokens - 1))
+    for numbers in product(range(steps), repeat=tokens):
+        yield tuple(start + Fraction(number, steps) for start, number in zip(first, numbers))
+
+
+def hard_attention(z: Tokens, neighbours: Neighbours, bound: Fraction) -> tuple[int, ...]:
+    """S.16: the neighbour that each token takes, the largest if it is above the bound, else the
+    smallest."""
+    return tuple((max if z[i] > bound else min)(of_token, key=lambda j: z[j])
+                 for i, of_token in enumerate(neighbours))
+
+
+def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
+    """S.17, around each token in turn: no other is shifted."""
+    half = Fraction(1, 10**6)
+    for chosen in range(len(z)):
+        above, below = (hard_attention(z, neighbours, z[chosen] + side) for side in (-half, half))
+        shifted = [z[i] + z[above[i]] - z[below[i]] for i in range(len(z))]
+        of_chosen = [z[j] for j in neighbours[chosen]]
+        expected = [*z]
+        expected[chosen] += max(of_chosen) - min(of_chosen)
+        if shifted != expected:
+            return False
+    return True
+
+
+def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int
+                ) -> tuple[Fraction, Fraction]:
+    """S.14 of the first token, with the bound below it and above it; it is the largest."""
+    half = Fraction(1, 2 * steps)
+    return tuple(_diffused(z, hard_attention(z, neighbours, z[0] + side), steps, hops)[0]
+                 for side in (-half, half))
+
+
+def _diffused(z: Tokens, taken: tuple[int, ...], steps: int, hops: int) -> Tokens:
+    now = z
+    for _ in range(hops):
+        now = tuple(steps * now[j] + TELEPORT * own for j, own in zip(taken, z))
+    return now
+
+
+def _s18(z: Tokens, steps: int, hops: int) -> Fraction:
+    return steps**hops * z[0] + TELEPORT * sum(steps**i * z[0] for i in range(hops))
+
+
+def _s19(z: Tokens, steps: int, hops: int) -> Fraction:
+    n = len(z)
+    return (steps**hops * z[-1] + TELEPORT * sum(steps**i * z[-1] for i in range(n - 1, hops))
+            + TELEPORT * sum(steps**i * z[i] for i in range(n - 1)))
+
+
+def _shifted_by_first(z: Tokens, steps: int) -> Tokens:
+    return tuple(number + steps**(len(z) + 2) * z[0] for number in z)

@@ -1,0 +1,114 @@
+r"""Floating point operations of attention, step by step, of one head and one sequence.
+
+As :class:`torch.utils.flop_counter.FlopCounterMode`, which :func:`counted` asks, a product of
+matrices ``[n, k]`` and ``[k, m]`` counts 2nkm and what is done to single numbers nothing. Beyond
+what torch sees, edges count as the kernels treat them, and so does drawing them. Queries, keys and
+values are given: their projections are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from graphattn.samplers import FactorModel
+from graphattn.samplers.thinning import Thinning
+
+Steps = dict[str, float]
+
+
+def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
+    """Attention along a graph: the logit of each edge, and the value that it carries in each hop.
+
+    Args:
+        num_edges (int): Edges of the graph, n^2 for full attention.
+        width (int): Size of the head.
+        hops (int): Number of hops.
+    """
+    return {'logits': 2. * num_edges * width, 'sums': 2. * hops * num_edges * width}
+
+
+def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
+                trains: bool = False) -> Steps:
+    r"""A head that samples its graph (SBM-Transformer, Table 5).
+
+    Args:
+        n (int): Number of tokens.
+        width (int): Size of the head.
+        clusters (int): Number of clusters k.
+        drawn (dict): What drawing took, of :func:`sampler`.
+        num_edges (int): Number of edges that were drawn.
+        trains (bool): Also the probability of each edge, which only its gradient needs. The table
+            has none of it.
+    """
+    steps = {'memberships': 2. * (4 * n * width**2 + 2 * n * width * clusters),
+             'mixing': 2. * clusters**2 * width, **drawn, **along_edges(num_edges, width)}
+    return {**steps, 'probability of edges': 2. * num_edges * clusters} if trains else steps
+
+
+@torch.no_grad()
+def sampler(model: FactorModel) -> Steps:
+    """What :func:`graphattn.samplers.sample_bernoulli` does on a CPU to draw from ``model``.
+
+    All probabilities where many edges are drawn; otherwise, to thin them, one for each pair that is
+    drawn too often.
+
+    Args:
+        model (FactorModel): The law of the graphs of all heads and sequences, all of which count.
+    """
+    sizes = model.num_keys, model.num_clusters
+    mixed = 2. * model.num_queries * model.num_clusters**2
+    thinning = Thinning(model)
+    if not thinning.is_faster():
+        return {'queries mixed': mixed,
+                'probability of pairs': 2. * model.blocks.num_pairs * model.num_clusters}
+    # The mass and the peak of each cluster among the keys, and what each query expects of them.
+    expected = 2. * sizes[0] * sizes[1] + 4. * model.num_queries * model.num_clusters
+    return {'queries mixed': mixed, 'expected draws': expected,
+            'probability of draws': 2. * float(thinning.num_draws.sum()) * model.num_clusters}
+
+
+def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
+    """Linear attention: the sum over keys, its product with queries, and their normaliser."""
+    steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}
+    return {**steps, 'normaliser': 2. * n * width} if normalised else steps
+
+
+def linformer(n: int, width: int, rank: int) -> Steps:
+    """Linformer: keys and values projected, and attention to as many as the rank."""
+    return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
+
+
+def performer(n: int, width: int, features: int) -> Steps:
+    """Performer: features of queries and keys, and linear attention of that width."""
+    return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
+            'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
+
+
+def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
+    """Reformer: hashes, and attention of each chunk to itself and the one before."""
+    chunks = -(-n // chunk)
+    return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
+            **along_edges(rounds * 2 * chunks * chunk**2, width)}
+
+
+def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
+                  iterations: int) -> Steps:
+    """Nystromformer: three kernels, a pseudoinverse by iteration, and a convolution of values."""
+    convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
+    if n <= landmarks:
+        return {**along_edges(n**2, width), **convolution}
+    return {'between landmarks': 2. * landmarks**2 * width,
+            'inverse': 8. * iterations * landmarks**3 + 2 * landmarks**2 * width,
+            **along_edges(2 * n * landmarks, width), **convolution}
+
+
+def counted(run: Callable[[], object]) -> int:
+    """What torch counts of a forward pass. Its fused attention on a CPU, which it does not see, is
+    taken apart for that."""
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()

@@ -1,0 +1,152 @@
+"""The attentions whose costs are compared: as layers, and as steps that are counted.
+
+Sizes are those of SBM-Transformer's models for Long Range Arena (its Table 7): two heads of 32, 128
+clusters, 256 landmarks, projected keys or features, two rounds of hashes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.benchmarks import flops
+from experiments.benchmarks.layer import bring_to_density
+from experiments.benchmarks.measure import free_at_once, peak_bytes
+from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
+from graphattn.graph import BipartiteGraph
+from graphattn.layers import GraphAttention
+from graphattn.patterns import Fixed, LogSparse, Pattern, SlidingWindow, Star, Strided, get
+from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources.graph_cache import GRAPHS
+
+CHANNELS, HEADS, CLUSTERS = 64, 2, 128
+WIDTH = CHANNELS // HEADS
+
+
+class Eager(Rival):
+    """Full attention that forms its weights, which is what the papers compare with."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        return (query / math.sqrt(WIDTH) @ key.mT).softmax(dim=-1) @ value
+
+
+class Fused(Rival):
+    """Full attention of torch, which forms them block by block and keeps none."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value)
+
+
+FORMED, FUSED, SAMPLED, EDGES = 'full, weights formed', 'full, SDPA', 'SBM', 'SBM, edges alone'
+MODULES: dict[str, Callable[..., Rival]] = {
+    FORMED: Eager, FUSED: Fused,
+    'linear': Linear, 'linear, released': partial(Linear, form='released'),
+    'Reformer': Reformer, 'Performer': Performer,
+    'Performer, ReLU': partial(Performer, kernel='relu'),
+    'Linformer': Linformer, 'Nystromformer': Nystromformer}
+STEPS: dict[str, Callable[[int], flops.Steps]] = {
+    **dict.fromkeys((FORMED, FUSED), lambda n: flops.along_edges(n**2, WIDTH)),
+    'linear': lambda n: flops.linear(n, WIDTH),
+    'linear, released': lambda n: flops.linear(n, WIDTH, normalised=False),
+    'Reformer': lambda n: flops.reformer(n, WIDTH, rounds=2, chunk=64),
+    **dict.fromkeys(('Performer', 'Performer, ReLU'), lambda n: flops.performer(n, WIDTH, 256)),
+    'Linformer': lambda n: flops.linformer(n, WIDTH, 256),
+    'Nystromformer': lambda n: flops.nystromformer(n, WIDTH, 256, 35, 6)}
+# At n tokens. The strides are those that make Strided and Fixed sparsest; hops in the end.
+PATTERNS: dict[str, tuple[Callable[[int], Pattern], int]] = {
+    'window': (lambda n: SlidingWindow(64), 1),
+    'Longformer': (lambda n: get('longformer', radius=64, num_global=1), 1),
+    'BigBird': (lambda n: get('bigbird', block=32), 1),
+    'Star': (lambda n: Star(), 1),
+    'Strided': (lambda n: Strided(math.isqrt(n)), 1),
+    'Fixed': (lambda n: Fixed(math.isqrt(n)), 1),
+    'LogSparse': (lambda n: LogSparse(), 1),
+    'Diffuser, 1 hop': (lambda n: get('diffuser'), 1),
+    'Diffuser, 5 hops': (lambda n: get('diffuser'), 5)}
+
+
+class Case(NamedTuple):
+    """One attention on a sequence of n tokens; of block models also how dense its graph is."""
+
+    name: str
+    n: int
+    density: float | None = None
+
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
+
+    def layer(self) -> nn.Module:
+        torch.manual_seed(0)
+        if self.name == 'Linformer':
+            return Linformer(CHANNELS, HEADS, self.n)
+        if self.name in MODULES:
+            return MODULES[self.name](CHANNELS, HEADS)
+        if self.name in PATTERNS:
+            pattern, hops = PATTERNS[self.name]
+            return GraphAttention(CHANNELS, HEADS, PatternSource(pattern(self.n)), hops=hops,
+                                  teleport=0.1 if hops > 1 else 0.)
+        source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)
+        bring_to_density(source, self.density)
+        return GraphAttention(CHANNELS, HEADS, source)
+
+    def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
+        """A layer, and what it makes of the tokens; of edges alone, along a graph drawn once."""
+        layer, (x, ptr) = self.layer(), self.tokens()
+        if self.name == EDGES:
+            graph = cache(self.graph)
+            return layer, lambda: layer(x, ptr, graph=graph())
+        return layer, lambda: layer(x, ptr)
+
+    def graph(self) -> BipartiteGraph | None:
+        """What is attended along, if anything is."""
+        with torch.no_grad():
+            return self.layer().eval()(*self.tokens(), return_graph=True)[1]
+
+    def steps(self, trains: bool = False) -> flops.Steps:
+        """The operations of one head on one sequence."""
+        if self.name in STEPS:
+            return STEPS[self.name](self.n)
+        num_edges = self.graph().num_edges
+        if self.name in PATTERNS:
+            return flops.along_edges(num_edges, WIDTH, PATTERNS[self.name][1])
+        if self.name == EDGES:
+            return flops.along_edges(num_edges / HEADS, WIDTH)
+        layer, (x, ptr) = self.layer().eval(), self.tokens()
+        query, key = (linear(x).unflatten(-1, (HEADS, -1))
+                      for linear in (layer.lin_query, layer.lin_key))
+        drawn = {name: number / HEADS for name, number in flops.sampler(
+            layer.source.block_model(query, key, ptr)).items()}
+        return flops.block_model(self.n, WIDTH, CLUSTERS, drawn, num_edges / HEADS, trains)
+
+
+def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
+    layer.eval()
+    with torch.no_grad():
+        forward()
+
+
+def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
+    layer.train()
+    torch.autograd.grad(forward().sum(), [p for p in layer.parameters()], allow_unused=True)
+
+
+def peaks(case: Case) -> tuple[int, int]:
+    """The most bytes in use, the graph included, in inference and in a training step; neither the
+    first, which compiles."""
+    free_at_once()
+    for step in (infer, train):
+        step(*case.attend())
+    found = []
+    for step in (infer, train):
+        GRAPHS.clear()
+        own = case.attend()
+        found.append(peak_bytes(lambda step=step, own=own: step(*own), warm_up=1))
+        del own
+    return found[0], found[1]

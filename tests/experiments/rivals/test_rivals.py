@@ -1,0 +1,239 @@
+"""Each rival against its explicit n x n form, or where it becomes full attention."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn.attention import PerformerAttention
+
+from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
+from graphattn.layers import GraphAttention
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
+
+CHANNELS, HEADS = 12, 3
+PTR = torch.tensor([0, 8, 24, 32])
+
+
+def tokens(num_tokens: int = int(PTR[-1])) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(num_tokens, CHANNELS, dtype=torch.double, generator=generator)
+
+
+def made(kind: type[Rival], **options) -> Rival:
+    torch.manual_seed(0)
+    return kind(CHANNELS, HEADS, **options).double()
+
+
+def full_attention(rival: Rival, x: Tensor) -> Tensor:
+    """Softmax attention with the rival's projections."""
+    full = GraphAttention(CHANNELS, HEADS, PatternSource(Full())).double()
+    full.load_state_dict({name: value for name, value in rival.state_dict().items()
+                          if name in full.state_dict()})
+    return full(x, PTR)
+
+
+def with_weights(rival: Rival, x: Tensor, weights) -> Tensor:
+    """Attention of one sequence with the weights made of queries and keys ``[heads, n, C]``."""
+    key_linear = rival.lin_query if rival.lin_key is None else rival.lin_key
+    query, key, value = (linear(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+                         for linear in (rival.lin_query, key_linear, rival.lin_value))
+    return rival.lin_out((weights(query, key) @ value).transpose(0, 1).flatten(1))
+
+
+def all_sequences(rival: Rival, x: Tensor, weights) -> Tensor:
+    return torch.cat([with_weights(rival, part, weights) for part in x.split(PTR.diff().tolist())])
+
+
+# Linear ##############################################################################
+
+
+def features(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x + 1, x.exp())
+
+
+def test_linear_attention_is_its_explicit_form():
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        product = features(query) @ features(key).mT
+        return product / product.sum(dim=-1, keepdim=True)
+
+    rival = made(Linear)
+    torch.testing.assert_close(rival(tokens(), PTR), all_sequences(rival, tokens(), weights))
+
+
+def test_the_released_form_divides_by_the_root_of_the_length():
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        return features(query) @ features(key).mT / math.sqrt(key.size(1))
+
+    rival = made(Linear, form='released')
+    torch.testing.assert_close(rival(tokens(), PTR), all_sequences(rival, tokens(), weights))
+
+
+# Linformer ###########################################################################
+
+
+def test_linformer_with_the_identity_is_full_attention():
+    rival = made(Linformer, max_length=16, rank=16)
+    with torch.no_grad():
+        rival.projection.copy_(torch.eye(16, dtype=torch.double))
+    # A shorter sequence has zeros among the projected keys, which full attention has not.
+    longest = tokens()[8:24]
+    torch.testing.assert_close(rival(longest, torch.tensor([0, 16])),
+                               full_attention(rival, tokens())[8:24])
+
+
+def test_linformer_projects_along_the_sequence():
+    rival = made(Linformer, max_length=16, rank=5)
+    x = tokens(10)
+    query, key, value = (linear(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+                         for linear in (rival.lin_query, rival.lin_key, rival.lin_value))
+    key, value = (torch.einsum('hrn,hnc->hrc', rival.projection[:, :, :10], y)
+                  for y in (key, value))
+    out = (query @ key.mT / math.sqrt(CHANNELS / HEADS)).softmax(dim=-1) @ value
+    torch.testing.assert_close(rival(x, torch.tensor([0, 10])),
+                               rival.lin_out(out.transpose(0, 1).flatten(1)))
+
+
+# Performer ###########################################################################
+
+
+@torch.no_grad()
+def test_performer_comes_to_softmax_with_many_features():
+    errors = []
+    for num_features in (64, 16384):
+        rival = made(Performer, features=num_features)
+        expected = full_attention(rival, tokens())
+        errors.append(float((rival(tokens(), PTR) - expected).norm() / expected.norm()))
+    assert errors[1] < 0.02 and errors[1] < errors[0] / 5
+
+
+def test_features_are_orthogonal_in_blocks_and_long_as_normal_rows():
+    width = CHANNELS // HEADS
+    projection = made(Performer, features=1000 * width).projection
+    blocks = projection.unflatten(0, (-1, width))
+    gram = blocks @ blocks.mT
+    torch.testing.assert_close(gram, gram.diagonal(0, 1, 2).diag_embed(), atol=1e-5, rtol=0)
+    assert float(projection.square().sum(dim=1).mean()) == pytest.approx(width, rel=0.1)
+
+
+def test_performer_survives_logits_that_leave_its_features_no_number():
+    rival = made(Performer, features=32)
+    x = (1e3 * tokens()).requires_grad_()
+    out = rival(x, PTR)
+    grad, = torch.autograd.grad(out.sum(), x)
+    assert out.isfinite().all() and grad.isfinite().all()
+
+
+def test_performer_with_relu_is_that_of_pyg():
+    width = CHANNELS // HEADS
+    theirs = PerformerAttention(CHANNELS, HEADS, head_channels=width, qkv_bias=True).double()
+    rival = made(Performer, kernel='relu', features=theirs.fast_attn.num_rows)
+    with torch.no_grad():
+        rival.projection.copy_(theirs.fast_attn.projection_matrix)
+    pairs = {'q': 'lin_query', 'k': 'lin_key', 'v': 'lin_value', 'attn_out': 'lin_out'}
+    for their_name, name in pairs.items():
+        getattr(theirs, their_name).load_state_dict(getattr(rival, name).state_dict())
+    expected = [theirs(part[None])[0] for part in tokens().split(PTR.diff().tolist())]
+    torch.testing.assert_close(rival(tokens(), PTR), torch.cat(expected))
+
+
+# Reformer ############################################################################
+
+
+def shared_query_weights(query: Tensor, key: Tensor) -> Tensor:
+    logit = query @ F.normalize(key, dim=-1).mT / math.sqrt(key.size(-1))
+    alone = key.size(1) == 1
+    is_self = torch.eye(key.size(1), dtype=torch.bool)
+    return logit.masked_fill(is_self & (not alone), -torch.inf).softmax(dim=-1)
+
+
+@pytest.mark.parametrize('chunk', [16, 8, 11])
+@pytest.mark.parametrize('rounds', [1, 3])
+def test_reformer_of_one_or_two_chunks_is_full_attention_with_queries_for_keys(chunk, rounds):
+    rival = made(Reformer, rounds=rounds, chunk=chunk)
+    expected = all_sequences(rival, tokens(), shared_query_weights)
+    torch.testing.assert_close(rival(tokens(), PTR), expected)
+
+
+def test_a_single_token_sees_itself():
+    rival = made(Reformer)
+    x = tokens(1)
+    torch.testing.assert_close(rival(x, torch.tensor([0, 1])), rival.lin_out(rival.lin_value(x)))
+
+
+def test_tokens_of_one_direction_meet_and_others_do_not():
+    rival = made(Reformer, rounds=1, chunk=4)
+    with torch.no_grad():
+        rival.lin_query.bias.zero_()
+    pair = torch.randn(2, CHANNELS, dtype=torch.double)
+    groups = torch.cat([pair[0] + 0 * tokens(4), -pair[0] + 0 * tokens(4),
+                        pair[1] + 0 * tokens(4), -pair[1] + 0 * tokens(4)])
+    x = groups.requires_grad_()
+    out = rival(x, torch.tensor([0, 16]), generator=torch.Generator().manual_seed(0))
+    grad, = torch.autograd.grad(out[0].sum(), x)
+    assert grad[1:4].any(dim=1).all()
+    assert grad.any(dim=1).sum() <= 8  # its chunk and the one before
+
+
+@torch.no_grad()
+def test_more_rounds_come_closer_to_full_attention():
+    x = tokens(32)
+    ptr = torch.tensor([0, 32])
+    errors = []
+    for rounds in (1, 32):
+        rival = made(Reformer, rounds=rounds, chunk=4)
+        expected = with_weights(rival, x, shared_query_weights)
+        outs = [rival(x, ptr, generator=torch.Generator().manual_seed(seed)) for seed in range(8)]
+        errors.append(sum(float((out - expected).norm()) for out in outs))
+    assert errors[1] < 0.6 * errors[0]
+
+
+# Nystromformer #######################################################################
+
+
+@pytest.mark.parametrize('landmarks', [16, 20])
+def test_as_many_landmarks_as_tokens_are_full_attention(landmarks):
+    rival = made(Nystromformer, landmarks=landmarks, kernel_size=None)
+    torch.testing.assert_close(rival(tokens(), PTR), full_attention(rival, tokens()))
+
+
+def test_landmarks_of_equal_tokens_are_full_attention():
+    """Where all tokens of a landmark are equal, only the pseudoinverse is approximate."""
+    rival = made(Nystromformer, landmarks=4, kernel_size=None, iterations=20)
+    x = tokens().unflatten(0, (8, 4))[:, 0].repeat_interleave(4, dim=0)
+    ptr = torch.tensor([0, 16, 32])
+    full = GraphAttention(CHANNELS, HEADS, PatternSource(Full())).double()
+    full.load_state_dict(rival.state_dict())
+    torch.testing.assert_close(rival(x, ptr), full(x, ptr))
+
+
+def test_landmarks_are_means_of_adjacent_tokens():
+    """Its explicit form, for a length that the landmarks do not divide."""
+    rival = made(Nystromformer, landmarks=3, kernel_size=None, iterations=30)
+    x = tokens(8)
+    share = torch.tensor([[3, 3, 3, 0, 0, 0, 0, 0], [0, 0, 0, 3, 3, 3, 0, 0],
+                          [0, 0, 0, 0, 0, 0, 4.5, 4.5]]).double() / 9
+
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        scale = math.sqrt(key.size(-1))
+        kernels = [(left @ right.mT / scale).softmax(dim=-1) for left, right in (
+            (query, share @ key), (share @ query, share @ key), (share @ query, key))]
+        return kernels[0] @ torch.linalg.pinv(kernels[1]) @ kernels[2]
+
+    torch.testing.assert_close(rival(x, torch.tensor([0, 8])), with_weights(rival, x, weights))
+
+
+def test_the_convolution_adds_values_of_neighbours():
+    rival = made(Nystromformer, landmarks=16, kernel_size=3)
+    with torch.no_grad():
+        rival.conv.weight.zero_()
+        rival.conv.weight[:, :, 0] = 1.  # of the token before
+    x = tokens()
+    before = torch.cat([F.pad(rival.lin_value(part), (0, 0, 1, 0))[:-1]
+                        for part in x.split(PTR.diff().tolist())])
+    expected = full_attention(rival, x) + before @ rival.lin_out.weight.T
+    torch.testing.assert_close(rival(x, PTR), expected)
