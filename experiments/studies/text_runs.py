@@ -11,7 +11,7 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-from experiments.data.text.corpus import distinct, installed_documents, new_folder
+from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
