@@ -199,21 +199,28 @@ class Dashes(NamedTuple):
     Attributes:
         margin (int): Half of the gap between them.
         angle (np.ndarray): Where they point, float64 ``[num_dashes]``.
-        end (np.ndarray): The places, from the last end, int64 ``[num_dashes - 360, 2]``.
+        end (np.ndarray): The places, from the pivot, int64 ``[num_ends, 2]``.
+        weight (np.ndarray): How likely each place is after each dash, if it is free: the square of
+            ``cos(min(continuity * turn, pi / 2))``, float64 ``[num_dashes, num_ends]``.
         ink (np.ndarray): Pixels around where one begins (a seed) or ends, float32
             ``[num_dashes, width, width]``.
         mask (np.ndarray): And the room that it takes.
         room (np.ndarray): What must be free around the place of a seed, bool
             ``[360, height, height]``.
+        place (np.ndarray): Where the seed of the first contour may be, int64 ``[360, most, 2]``.
+        num_places (np.ndarray): So many of them, int64 ``[360]``.
         disc (np.ndarray): Pixels of a disc, float32 ``[diameter, diameter]``.
     """
 
     margin: int
     angle: np.ndarray
     end: np.ndarray
+    weight: np.ndarray
     ink: np.ndarray
     mask: np.ndarray
     room: np.ndarray
+    place: np.ndarray
+    num_places: np.ndarray
     disc: np.ndarray
 
 
@@ -232,8 +239,15 @@ def draw_dashes(law: Law, margin: int) -> Dashes:
     reach, middle = 2 * step + 1, mask.shape[1] // 2
     first = middle - (step + 1)
     room = mask[:NUM_ANGLES, first:first + reach, first:first + reach] == 1.
-    return Dashes(margin, np.concatenate([seed_angle, end_angle]), end, ink, mask, room,
-                  _draw_disc(law.disc_radius))
+    angle = np.concatenate([seed_angle, end_angle])
+    turn = np.abs(end_angle - angle[:, None])
+    turn = np.minimum(turn, 2 * np.pi - turn)
+    weight = np.cos(np.minimum(law.continuity * turn, np.pi / 2))**2
+    place = np.empty((NUM_ANGLES, law.size**2, 2), np.int64)
+    num_places = np.array([find_room(empty_mask(law), own, 2 * law.seed_distance, places)
+                           for own, places in zip(room, place)])
+    return Dashes(margin, angle, end, weight, ink, mask, room, place[:, :num_places.max()].copy(),
+                  num_places, _draw_disc(law.disc_radius))
 
 
 def _draw_dash(law: Law, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
@@ -280,21 +294,26 @@ def opposite(angle):
 @jit()
 def _draw_image(rng, law, dashes, label, image, contour, disc):
     """Draws one image and gives the number of attempts at its contours."""
-    mask = np.empty((law.size, law.size), np.float32)
-    tips = np.empty((2, 2, 2), np.int64)  # contour, beginning or end, row or column
+    path = np.empty((2, law.contour_length, 3), np.int64)  # number and place of each dash
+    mask = empty_mask(law)
     attempts = 1
-    while not draw_contours(rng, law, dashes, mask, contour, tips):
+    while not find_contours(rng, law, dashes, mask, path):
+        mask = empty_mask(law)
         attempts += 1
+    contour[:] = 0.
+    for which in range(2):
+        draw_path(contour[which], dashes, path[which], law.contour_contrast)
     canvas = np.maximum(contour[0], contour[1])
     for _ in range(law.num_distractors):
         for _ in range(DISTRACTOR_TRIALS):
-            trial, trial_mask = canvas.copy(), mask.copy()
-            if draw_distractor(rng, law, dashes, trial_mask, trial):
-                canvas, mask = trial, trial_mask
+            short, trial = np.empty((law.distractor_length, 3), np.int64), mask.copy()
+            if find_distractor(rng, law, dashes, trial, short):
+                draw_path(canvas, dashes, short, law.distractor_contrast)
+                mask = trial
                 break
     first = rng.integers(0, 2)
-    disc[0] = tips[first, 0]
-    disc[1] = tips[first if label else 1 - first, 1]
+    disc[0] = path[first, 0, 1:]
+    disc[1] = path[first if label else 1 - first, -1, 1:]
     for mark in disc:
         stamp(canvas, dashes.disc, mark[0], mark[1], 1.)
     lightest, darkest = canvas.max(), canvas.min()
@@ -305,111 +324,109 @@ def _draw_image(rng, law, dashes, label, image, contour, disc):
 
 
 @jit()
-def draw_contours(rng, law, dashes, mask, contour, tips):
-    """Draws the two that may be marked, dash by dash in turn; whether there was room."""
-    mask[:], contour[:] = 1., 0.
+def empty_mask(law):
+    """Free within the border."""
+    mask = np.ones((law.size, law.size), np.float32)
     mask[law.padding:-law.padding, law.padding:-law.padding] = 0.
-    last = np.empty((2, 5), np.int64)  # of each contour: pivot, and number and place of its dash
-    if not place_seed(rng, law, dashes, mask, 2 * law.seed_distance, last[0]):
+    return mask
+
+
+@jit()
+def find_contours(rng, law, dashes, mask, path):
+    """Finds the two that may be marked, dash by dash in turn; whether there was room."""
+    pivot = np.empty((2, 2), np.int64)
+    if not (find_first_seed(rng, law, dashes, pivot[0], path[0, 0])
+            and find_second_seed(rng, law, dashes, path[0, 0], pivot[1], path[1, 0])):
         return False
-    tips[0, 0] = last[0, 3:]
-    if not place_second_seed(rng, law, dashes, tips[0, 0], last[1]):
-        return False
-    tips[1, 0] = last[1, 3:]
-    for which in range(2):
-        stamp(contour[which], dashes.ink[last[which, 2]], last[which, 3], last[which, 4],
-              law.contour_contrast)
-    for _ in range(law.contour_length - 1):
+    for i in range(1, law.contour_length):
         for which in range(2):
-            if not add_dash(rng, law, dashes, mask, last[which]):
+            if not find_dash(rng, law, dashes, mask, pivot[which], path[which, i - 1:i + 1]):
                 return False
-            stamp(contour[which], dashes.ink[last[which, 2]], last[which, 3], last[which, 4],
-                  law.contour_contrast)
-    tips[0, 1], tips[1, 1] = last[0, 3:], last[1, 3:]
     # The last dash of the second contour takes its room, and that of the first does not.
-    stamp(mask, dashes.mask[last[1, 2]], last[1, 3], last[1, 4], 1.)
+    take_room(mask, dashes, path[1, -1])
     return True
 
 
 @jit()
-def draw_distractor(rng, law, dashes, mask, canvas):
-    """Draws a short contour; whether there was room."""
-    if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
+def find_distractor(rng, law, dashes, mask, path):
+    """Finds a short contour; whether there was room."""
+    pivot = np.empty(2, np.int64)
+    if not find_seed(rng, law, dashes, mask, pivot, path[0]):
         return False
-    last = np.empty(5, np.int64)
-    if not place_seed(rng, law, dashes, mask, 1, last):
-        return False
-    stamp(canvas, dashes.ink[last[2]], last[3], last[4], law.distractor_contrast)
-    for _ in range(law.distractor_length - 1):
-        if not add_dash(rng, law, dashes, mask, last):
+    for i in range(1, law.distractor_length):
+        if not find_dash(rng, law, dashes, mask, pivot, path[i - 1:i + 1]):
             return False
-        stamp(canvas, dashes.ink[last[2]], last[3], last[4], law.distractor_contrast)
-    stamp(mask, dashes.mask[last[2]], last[3], last[4], 1.)
+    take_room(mask, dashes, path[-1])
     return True
 
 
 @jit()
-def place_seed(rng, law, dashes, mask, border, seed):
-    """A first dash where there is room for it, ``border`` pixels from the edge at least."""
-    size = law.size
-    places = np.empty((size * size, 2), np.int64)
+def find_first_seed(rng, law, dashes, pivot, seed):
+    """A first dash in the middle of an image that is empty."""
     for _ in range(SEGMENT_TRIALS):
-        angle = rng.integers(0, NUM_ANGLES)
-        number = 0
-        for y in range(size):
-            for x in range(size):
-                if has_room(mask, dashes.room[angle], border, y, x):
-                    places[number] = y, x
-                    number += 1
-        if number == 0:
+        number = rng.integers(0, NUM_ANGLES)
+        if dashes.num_places[number] == 0:
             return False
-        place = places[rng.integers(0, number)]
-        if begin(law, dashes, angle, place[0], place[1], seed):
+        y, x = dashes.place[number, rng.integers(0, dashes.num_places[number])]
+        if begin(law, dashes, number, y, x, pivot, seed):
             return True
     return False
 
 
 @jit()
-def place_second_seed(rng, law, dashes, first, seed):
+def find_second_seed(rng, law, dashes, first, pivot, seed):
     """A first dash at a given distance from another's."""
     for _ in range(SEGMENT_TRIALS):
-        angle = rng.integers(0, NUM_ANGLES)
+        number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
-        y = int(np.round(first[0] + law.seed_distance * np.sin(towards)))
-        x = int(np.round(first[1] + law.seed_distance * np.cos(towards)))
-        if begin(law, dashes, angle, y, x, seed):
+        y = int(np.round(first[1] + law.seed_distance * np.sin(towards)))
+        x = int(np.round(first[2] + law.seed_distance * np.cos(towards)))
+        if begin(law, dashes, number, y, x, pivot, seed):
             return True
     return False
 
 
 @jit()
-def begin(law, dashes, number, y, x, seed):
+def find_seed(rng, law, dashes, mask, pivot, seed):
+    """A first dash wherever there is room."""
+    if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
+        return False
+    places = np.empty((mask.size, 2), np.int64)
+    for _ in range(SEGMENT_TRIALS):
+        number = rng.integers(0, NUM_ANGLES)
+        num_places = find_room(mask, dashes.room[number], 1, places)
+        if num_places == 0:
+            return False
+        y, x = places[rng.integers(0, num_places)]
+        if begin(law, dashes, number, y, x, pivot, seed):
+            return True
+    return False
+
+
+@jit()
+def begin(law, dashes, number, y, x, pivot, seed):
     """Puts a seed there; whether it and its pivot are inside the image."""
     angle, length = dashes.angle[number], law.segment_length
     end = moved(y, x, angle, length)
-    pivot = moved(end[0], end[1], opposite(angle), length + dashes.margin)
-    seed[0], seed[1], seed[2], seed[3], seed[4] = pivot[0], pivot[1], number, y, x
+    pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
+    seed[0], seed[1], seed[2] = number, y, x
     return min(end[0], end[1], pivot[0], pivot[1]) >= 0 and max(
         end[0], end[1], pivot[0], pivot[1]) < law.size
 
 
 @jit()
-def add_dash(rng, law, dashes, mask, last):
-    """Continues a contour by one dash, and takes the room of the one before it; whether it could.
-
-    Its end is a place on a circle around the pivot, drawn with probability in proportion to
-    ``cos(min(continuity * turn, pi / 2))^2`` times how free the place is.
-    """
-    angle = dashes.angle[last[2]]
-    pivot_y, pivot_x = moved(last[0], last[1], angle, law.segment_length + 2 * dashes.margin)
-    cumulative = np.zeros(len(dashes.end))
+def find_dash(rng, law, dashes, mask, pivot, path):
+    """Continues a contour from one dash to a next, and takes the room of the first; whether it
+    could. A place is drawn in proportion to its weight times how free it is."""
+    last = path[0, 0]
+    pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
+                             law.segment_length + 2 * dashes.margin)
+    cumulative = np.empty(len(dashes.end))
     total = 0.
     for i in range(len(dashes.end)):
         y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
-        if 0 <= y < law.size and 0 <= x < law.size:
-            turn = abs(dashes.angle[NUM_ANGLES + i] - angle)
-            turn = min(law.continuity * min(turn, 2 * np.pi - turn), np.pi / 2)
-            total += max(np.cos(turn), 0.)**2 * (1. - nearby(mask, y, x, dashes.margin))
+        if dashes.weight[last, i] > 0. and 0 <= y < law.size and 0 <= x < law.size:
+            total += dashes.weight[last, i] * (1. - nearby(mask, y, x, dashes.margin))
         cumulative[i] = total
     if total < 1e-4:
         return False
@@ -417,16 +434,42 @@ def add_dash(rng, law, dashes, mask, last):
         i = np.searchsorted(cumulative, rng.random() * total, side='right')
         y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
         if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MOST_OVERLAP:
-            stamp(mask, dashes.mask[last[2]], last[3], last[4], 1.)
-            last[0], last[1], last[2], last[3], last[4] = pivot_y, pivot_x, NUM_ANGLES + i, y, x
+            take_room(mask, dashes, path[0])
+            pivot[0], pivot[1] = pivot_y, pivot_x
+            path[1, 0], path[1, 1], path[1, 2] = NUM_ANGLES + i, y, x
             return True
     return False
+
+
+@jit()
+def draw_path(canvas, dashes, path, contrast):
+    """Draws the dashes of a contour."""
+    for i in range(len(path)):
+        stamp(canvas, dashes.ink[path[i, 0]], path[i, 1], path[i, 2], contrast)
+
+
+@jit()
+def take_room(mask, dashes, dash):
+    """Takes the room of a dash."""
+    stamp(mask, dashes.mask[dash[0]], dash[1], dash[2], 1.)
 
 
 @jit()
 def moved(y, x, angle, distance):
     """Where one comes to; up and to the next pixel, as the published generator rounds."""
     return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
+
+
+@jit()
+def find_room(mask, room, border, places):
+    """Writes where a seed that needs this room may be, and gives the number of such places."""
+    number = 0
+    for y in range(len(mask)):
+        for x in range(len(mask)):
+            if has_room(mask, room, border, y, x):
+                places[number, 0], places[number, 1] = y, x
+                number += 1
+    return number
 
 
 @jit()

@@ -18,6 +18,7 @@ from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents
 from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
+from graphattn._files import new_folder
 from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 

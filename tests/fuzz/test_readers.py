@@ -26,13 +26,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.graphs import read_graph, sampled_graphs
+from experiments.data.digits import read_digits
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.encoding import EncodedCorpus, encode_corpus
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
-from experiments.tasks.digits import read_digits
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
