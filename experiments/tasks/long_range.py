@@ -24,8 +24,8 @@ from experiments.tasks.mlm import BatchStream, ResumableLoader
 class LongRange(L.LightningDataModule):
     """Sequences of up to thousands of symbols, each with a class; or pairs of them::
 
-        tokens    [MAX 2 9 [MIN 4 7 ] 0 ]         the grey levels of an image        the bytes of a text
-        label     9                               horse                              favourable
+        tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
+        label     9                            horse                            favourable
 
     What is longer is cut at its end. The order for training depends on (``seed``, epoch) alone, and
     every example of the other parts is looked at once.
@@ -137,10 +137,9 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
         raise ValueError(f"'num_classes' of the model must be {data.num_classes}, as in "
                          f"{data.about} (got {model.num_classes})")
     width = data.parts['train'].sequences_per_example
-    if width != getattr(model, 'sequences_per_example', 1):
-        raise ValueError(f"'model' must be a {'PairClassifier' if width == 2 else 'model of single'}"
-                         f"{'' if width == 2 else ' sequences'} for {data.about} (got "
-                         f"{type(model).__name__})")
+    if width != model.sequences_per_example:
+        raise ValueError(f"'model' must be a {('SequenceClassifier', 'PairClassifier')[width - 1]} "
+                         f"for {data.about} (got {type(model).__name__})")
 
 
 @rank_zero_only

@@ -71,17 +71,16 @@ class SequenceClassifier(nn.Module):
         """Logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
-            ValueError: As :meth:`Encoder.forward`, or a sequence is empty.
+            ValueError: As :meth:`Encoder.forward`, a sequence is empty, or one has no partner.
         """
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         check_not_empty(ptr)
-        logits = self.head(self.features(self._pool(x, ptr)))
+        logits = self.head(self._features(self._pool(x, ptr)))
         return (logits, graphs) if return_graphs else logits
 
-    def features(self, pooled: Tensor) -> Tensor:
-        """What is classified, ``[num_examples, num_features]``, of the pooled sequences."""
+    def _features(self, pooled: Tensor) -> Tensor:
         return pooled
 
     def _pool(self, x: Tensor, ptr: Tensor) -> Tensor:
@@ -113,12 +112,7 @@ class PairClassifier(SequenceClassifier):
     def __init__(self, encoder: Encoder, num_classes: int, **kwargs):
         super().__init__(encoder, num_classes, **kwargs)
 
-    def features(self, pooled: Tensor) -> Tensor:
-        """What is classified, ``[num_pairs, 4 * channels]``, of the pooled sequences.
-
-        Raises:
-            ValueError: Their number is odd.
-        """
+    def _features(self, pooled: Tensor) -> Tensor:
         if pooled.size(0) % 2:
             raise ValueError(f"'ptr' must mark pairs of sequences (got {pooled.size(0)} sequences)")
         x, y = pooled[::2], pooled[1::2]
