@@ -4,8 +4,8 @@ r"""Trains and tests a model that a config file describes.
     python -m experiments.train fit --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
     python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
 
-``fit`` also tests in the end: the last checkpoint, or the one that ``--select_on`` chooses. The run's
-folder is ``--trainer.default_root_dir``.
+``fit`` also tests in the end: the last checkpoint, or the one that ``--select_on`` chooses. The
+run's folder is ``--trainer.default_root_dir``.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def shares(trees: Sequences) -> dict[str, float]:
 
 def main(num_train: int = 96_000, min_length: int = 500, max_length: int = 2_000, seed: int = 0,
          cache: str = 'data/cache') -> None:
-    """Draws ListOps and prints how it is distributed, and what a glance at it is worth.
+    """Draws ListOps and prints how it is distributed.
 
     Args:
         num_train: Trees for training; there are 2,000 each for development and testing.

@@ -53,10 +53,7 @@ class LongRange(L.LightningDataModule):
         self.data: SequenceData | None = None
 
     def prepare_data(self) -> None:
-        data = self._read()
-        model = self.trainer.lightning_module.model
-        check_model(model, data, self.max_length, self.cls)
-        describe(data)
+        check_model(self.trainer.lightning_module.model, self._read(), self.max_length, self.cls)
 
     def setup(self, stage: str | None = None) -> None:
         self._read()
@@ -95,6 +92,7 @@ class LongRange(L.LightningDataModule):
     def _read(self) -> SequenceData:
         if self.data is None:
             self.data = self.source.read(self.max_length - self.cls)
+            describe(self.data)
         return self.data
 
 

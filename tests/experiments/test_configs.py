@@ -52,6 +52,15 @@ def test_a_config_takes_a_step_on_every_length(path, tmp_path):
     take_steps(*built(config))
 
 
+@pytest.mark.parametrize('path', [path for path in PATHS
+                                  if path.parent.with_suffix('.yaml').exists()],
+                         ids=lambda path: f'{path.parent.name}-{path.stem}')
+def test_the_command_line_lays_configs_over_one_another(path):
+    base = path.parent.with_suffix('.yaml')
+    parsed = Parsed(['fit', '--config', str(base), '--config', str(path)]).config.fit.as_dict()
+    assert within(whole(path), parsed) == []
+
+
 @study_paths
 def test_a_config_of_a_study_takes_a_step_on_every_length(path, tmp_path):
     config = of_study(path)
@@ -76,6 +85,24 @@ class Built(train.TrainCLI):
 
     def fit(self, **kwargs):
         pass
+
+
+class Parsed(Built):
+    """And only up to the moment when anything would be made of what it says."""
+
+    def instantiate_classes(self):
+        pass
+
+    def _run_subcommand(self, subcommand):
+        pass
+
+
+def within(expected: dict, found: dict, where: str = '') -> list[str]:
+    """Where a config does not say what is expected."""
+    return [place for name, value in expected.items()
+            for place in (within(value, found[name], f'{where}.{name}') if isinstance(value, dict)
+                          else [] if str(value).strip('[]') in str(found.get(name))
+                          else [f'{where}.{name}'])]
 
 
 def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
@@ -189,11 +216,11 @@ def glue(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Ite
 
 
 def long_range(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
-    """The shortest has one token, and [CLS] if the task has it; or two such in a pair."""
-    width = model.sequences_per_example
+    """The shortest has one token, and [CLS] if the task has it; such a one is in every pair."""
+    num_examples = 2 // model.sequences_per_example
     for lengths in ragged(1 + data.cls, data.max_length):
-        some = [random_ids(model, length).numpy() for length in lengths for _ in range(width)]
-        yield task.collate(task.Sequences.of(some, [0, model.num_classes - 1]))
+        some = [random_ids(model, length).numpy() for length in lengths]
+        yield task.collate(task.Sequences.of(some, [model.num_classes - 1] * num_examples))
 
 
 def masked_language(model: nn.Module, data: L.LightningDataModule,
