@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +88,16 @@ def read_picture(path: Path, size: int) -> np.ndarray:
     from PIL import Image
 
     try:
-        if path.stat().st_size > LARGEST_PICTURE:
+        with path.open('rb') as file:
+            content = file.read(LARGEST_PICTURE + 1)
+        if len(content) > LARGEST_PICTURE:
             raise ValueError(f'larger than {LARGEST_PICTURE:,} bytes')
-        with Image.open(path, formats=['PNG']) as picture:
+        with Image.open(BytesIO(content), formats=['PNG']) as picture:
             if picture.size != (size, size) or picture.mode != 'L':
                 raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '
                                  f'{picture.mode}')
+            picture.verify()  # checksums, after which it has to be opened anew
+        with Image.open(BytesIO(content), formats=['PNG']) as picture:
             return np.asarray(picture)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f'{path}: expected a grey PNG picture of {size} x {size} pixels '
