@@ -77,7 +77,8 @@ def test_cls_stands_before_each_sequence():
 
 
 def model(kind=SequenceClassifier, num_classes=2, **sizes):
-    sizes = {'num_tokens': 8, 'max_length': 100, 'channels': 4, 'heads': 1, 'num_layers': 1, **sizes}
+    sizes = {'num_tokens': 8, 'max_length': 100, 'channels': 4, 'heads': 1, 'num_layers': 1,
+             **sizes}
     return kind(Encoder(PatternSource('Full'), **sizes), num_classes)
 
 
