@@ -462,8 +462,12 @@ def moved(y, x, angle, distance):
 
 @jit()
 def find_room(mask, room, border, places):
-    """Writes where a seed that needs this room may be, and gives the number of such places."""
-    number = 0
+    """Writes where a seed that needs this room may be, and gives the number of such places: none,
+    as in the published generator, if in a corner all of the room would be outside the image."""
+    reach, number = len(room) // 2, 0
+    if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
+            and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):
+        return 0
     for y in range(len(mask)):
         for x in range(len(mask)):
             if has_room(mask, room, border, y, x):
