@@ -4,7 +4,8 @@ r"""Trains and tests a model that a config file describes.
     python -m experiments.train fit --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
     python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
 
-``fit`` also tests in the end. The run's folder is ``--trainer.default_root_dir``.
+``fit`` also tests in the end: the last checkpoint, or the one that ``--select_on`` chooses. The
+run's folder is ``--trainer.default_root_dir``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.objectives import Training
-from experiments.runs.checkpoints import LAST, DurableCheckpoints, newest_good, read_checkpoint
+from experiments.runs.checkpoints import (
+    BEST,
+    LAST,
+    DurableCheckpoints,
+    newest_good,
+    read_checkpoint,
+)
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import bound_aliases
 from experiments.runs.run_folder import RunFolder, SaveConfig
@@ -93,6 +100,9 @@ class TrainCLI(LightningCLI):
     def add_arguments_to_parser(self, parser) -> None:
         parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
                             help='Steps between checkpoints, besides one at the end of an epoch.')
+        parser.add_argument('--select_on', type=str | None, default=None,
+                            help='A metric of development, such as val/accuracy: the checkpoint '
+                                 'that is best by it is tested; otherwise the last one.')
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
@@ -105,11 +115,19 @@ class TrainCLI(LightningCLI):
         options = self.config_init[self.subcommand].trainer
         checkpoint = partial(ModelCheckpoint, Path(options.default_root_dir) / 'checkpoints',
                              filename=Path(LAST).stem, enable_version_counter=False)
+        self.best = None
+        if (metric := self.config_init[self.subcommand].get('select_on')) is not None:
+            self.best = ModelCheckpoint(
+                Path(options.default_root_dir) / 'checkpoints', filename=Path(BEST).stem,
+                monitor=metric, mode='min' if metric.endswith('loss') else 'max',
+                enable_version_counter=False)
         callbacks = [
             *_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
             EndTogether(), checkpoint(save_on_train_epoch_end=True)]
         if (every := self.config_init[self.subcommand].get('checkpoint_every')) is not None:
             callbacks.append(checkpoint(every_n_train_steps=every, save_on_train_epoch_end=False))
+        if self.best is not None:
+            callbacks.append(self.best)
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
@@ -117,7 +135,9 @@ class TrainCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         self.trainer.fit(**kwargs, weights_only=True)
-        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        chosen = {} if self.best is None else {
+            'ckpt_path': self.best.best_model_path, 'weights_only': True}
+        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False, **chosen)
 
     def validate(self, **kwargs: Any) -> None:
         self.trainer.validate(**kwargs, weights_only=True)

@@ -1,8 +1,10 @@
-"""Files that are either whole or not there, and whether they can be written at all."""
+"""Files and folders that are either whole or not there, and whether they can be written at all."""
 
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -18,6 +20,23 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which becomes ``path`` when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        try:
+            folder.replace(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was faster with the same content
+                raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_folder(name: str, folder: Path) -> None:

@@ -154,8 +154,8 @@ def masks_in_a_file(tmp_path, monkeypatch):
 # What is not #########################################################################
 
 # Nothing, or no step, is a size there is.
-MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'hops', 'radius', 'count', 'tokens',
-               'first', 'summary', 'degree', 'length', 'offset'}
+MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'padding_token', 'hops', 'radius',
+               'count', 'tokens', 'first', 'summary', 'degree', 'length', 'offset'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
                'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
 MAY_BE_NEGATIVE = {'scale'}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import lightning as L
 import torch
@@ -18,10 +19,11 @@ from graphattn.sources import LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph
 
 FreezeHow = Literal['threshold', 'sample', 'top-k']
+Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""AdamW whose rate rises linearly to ``lr`` and falls to zero, and the penalty of masks.
+    r"""AdamW whose rate rises linearly to ``lr`` and falls, and the penalty of masks.
 
     .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
 
@@ -35,7 +37,13 @@ class Training(L.LightningModule):
         lr (float): Peak learning rate.
         weight_decay (float): Decoupled weight decay.
         warmup (float): Share of the steps in which the rate rises.
-        decay (str): How it falls: as a ``'cosine'``, or ``'linear'`` as BERT's.
+        decay (str): How it falls: as a ``'cosine'``, ``'linear'`` as BERT's, or as ``'rsqrt'``, one
+            over the square root of the step (Vaswani et al., 2017). ``'one-cycle'`` is torch's
+            OneCycleLR with straight lines: the rate rises from a 25th of ``lr`` and falls to a
+            250,000th, while beta 1 falls from 0.95 to 0.85 and rises again (Nyströmformer's and
+            SBM-Transformer's protocol).
+        betas (tuple of float): AdamW's.
+        eps (float): AdamW's.
         mask_weight (float): :math:`\lambda`; needs a :class:`LearnedMaskSource`.
         mask_lr (float, optional): Peak learning rate of the masks' logits, ``lr`` if omitted.
         freeze (str): How masks are settled, see :meth:`LearnedMaskSource.freeze`.
@@ -47,15 +55,20 @@ class Training(L.LightningModule):
     """
 
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
-                 warmup: float = 0.1, decay: Literal['cosine', 'linear'] = 'cosine',
+                 warmup: float = 0.1, decay: Decay = 'cosine',
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  mask_weight: float = 0., mask_lr: float | None = None,
                  freeze: FreezeHow = 'threshold', sparsity: float | None = None):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"'model' must be a torch.nn.Module (got {type(model).__name__})")
         check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
-                      mask_lr=lr if mask_lr is None else mask_lr)
-        for name, rate in (('lr', lr), ('mask_lr', mask_lr)):
+                      mask_lr=lr if mask_lr is None else mask_lr, eps=eps)
+        for beta in betas:
+            check_numbers(betas=beta)
+            if not 0. <= beta < 1.:
+                raise ValueError(f"'betas' must be in [0, 1) (got {betas})")
+        for name, rate in (('lr', lr), ('mask_lr', mask_lr), ('eps', eps)):
             if rate is not None and not 0. < rate < math.inf:
                 raise ValueError(f"'{name}' must be positive (got {rate})")
         for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
@@ -63,8 +76,9 @@ class Training(L.LightningModule):
                 raise ValueError(f"'{name}' must not be negative (got {weight})")
         if not 0. <= warmup <= 1.:
             raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
-        if decay not in ('cosine', 'linear'):
-            raise ValueError(f"'decay' must be 'cosine' or 'linear' (got {decay!r})")
+        if decay not in get_args(Decay):
+            raise ValueError(f"'decay' must be one of {', '.join(get_args(Decay))} (got "
+                             f"{decay!r})")
         self.mask_sources = [module for module in model.modules()
                              if isinstance(module, LearnedMaskSource)]
         if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
@@ -74,6 +88,7 @@ class Training(L.LightningModule):
             source.freeze(freeze, sparsity)  # raises now what would come after the training
         self.model = model
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
+        self.betas, self.eps = betas, eps
         self.mask_weight, self.mask_lr = mask_weight, mask_lr
         self.freeze_masks_by, self.sparsity = freeze, sparsity
 
@@ -95,18 +110,17 @@ class Training(L.LightningModule):
         return [group for group in groups if group['params']]
 
     def configure_optimizers(self) -> dict:
-        optimizer = torch.optim.AdamW(self.parameter_groups(), lr=self.lr,
-                                      weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(self.parameter_groups(), lr=self.lr, betas=self.betas,
+                                      eps=self.eps, weight_decay=self.weight_decay)
         total = max(1, int(self.trainer.estimated_stepping_batches))
-        rise = max(1, round(self.warmup * total))
-
-        def share_of_peak(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            left = 1 - (step - rise) / max(1, total - rise)
-            return left if self.decay == 'linear' else (1 - math.cos(math.pi * left)) / 2
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
+        if self.decay == 'one-cycle':
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, [group['lr'] for group in optimizer.param_groups], total_steps=total,
+                pct_start=self.warmup, anneal_strategy='linear')
+        else:
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, partial(share_of_peak, total=total, warmup=self.warmup,
+                                   decay=self.decay))
         return {'optimizer': optimizer,
                 'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
 
@@ -130,6 +144,17 @@ class Training(L.LightningModule):
                        if mine.get(name) != saved.get(name))
             raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
                              f"there and {mine.get(name)} here; use the config.yaml beside it")
+
+
+def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
+    """The rate at a step, of ``total`` steps, as a share of its peak."""
+    rise = max(1, round(warmup * total))
+    if step < rise:
+        return (step + 1) / rise
+    if decay == 'rsqrt':
+        return math.sqrt(rise / step)
+    left = 1 - (step - rise) / max(1, total - rise)
+    return left if decay == 'linear' else (1 - math.cos(math.pi * left)) / 2
 
 
 def check_numbers(**numbers: float) -> None:

@@ -18,7 +18,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-LAST, PREVIOUS = 'last.ckpt', 'previous.ckpt'
+LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
 DIGEST_SIZE = 64
 TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
                   'optimizer_states', 'pytorch-lightning_version'}

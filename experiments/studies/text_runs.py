@@ -11,13 +11,14 @@ from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
-from experiments.data.text.corpus import distinct, installed_documents, new_folder
+from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents
 from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
+from graphattn._files import new_folder
 from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 

@@ -4,8 +4,10 @@ from experiments.tasks.digits import Digits
 from experiments.tasks.documents import Documents
 from experiments.tasks.duplicates import Duplicates
 from experiments.tasks.glue import Glue
+from experiments.tasks.long_range import LongRange
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
 from experiments.tasks.two_hop import TwoHop
 
-__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'MaskedLanguage', 'Planted', 'TwoHop']
+__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'LongRange', 'MaskedLanguage', 'Planted',
+           'TwoHop']

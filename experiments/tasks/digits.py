@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
-
 import lightning as L
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from experiments.data.batch import Batch
+from experiments.data.digits import NUM_CLASSES, split_digits
 from experiments.runs.figures import received_attention
-from graphattn._reading import read_lines
 from graphattn.layers import GraphAttention
-
-NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 
 
 class Digits(L.LightningDataModule):
@@ -45,16 +39,9 @@ class Digits(L.LightningDataModule):
         self.path = path
 
     def setup(self, stage: str | None = None) -> None:
-        from sklearn.model_selection import train_test_split
-
-        data = read_digits(self.path or files('sklearn.datasets.data') / 'digits.csv.gz')
-        train, held_out = train_test_split(data, train_size=0.7, stratify=data[:, -1],
-                                           random_state=0)
-        val, test = train_test_split(held_out, test_size=2 / 3, stratify=held_out[:, -1],
-                                     random_state=0)
         self.train, self.val, self.test = (
             TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
-            for part in (train, val, test))
+            for part in split_digits(self.path))
 
     def train_dataloader(self) -> DataLoader:
         # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
@@ -87,29 +74,3 @@ def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:
     """Images as a ragged batch of equally long sequences."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return Batch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)
-
-
-def read_digits(path: str | Path) -> np.ndarray:
-    """The lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
-    path = Path(str(path))
-    try:
-        rows = [_row(line, f'{path}, line {number}')
-                for number, line in read_lines(path, 'ascii')]
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error}); it must be a CSV file, "
-                         f"gzipped if it is called .gz") from error
-    if not rows:
-        raise ValueError(f"{path} holds no images")
-    return np.array(rows)
-
-
-def _row(line: str, where: str) -> list[int]:
-    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
-    try:
-        row = [int(entry) for entry in line.split(',')]
-    except ValueError:
-        row = []
-    if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
-        raise ValueError(f"{where}: expected {NUM_PIXELS} grey levels from 0 to {NUM_LEVELS - 1} "
-                         f"and a class from 0 to {NUM_CLASSES - 1} (got {line.strip()[:60]!r})")
-    return row

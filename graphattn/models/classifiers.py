@@ -1,12 +1,13 @@
-"""Classification of whole sequences and of single tokens."""
+"""Classification of whole sequences, of pairs of them, and of single tokens."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MeanAggregation
+from torch_geometric.nn import MeanAggregation, SumAggregation
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
 from graphattn.graph import BipartiteGraph
@@ -21,9 +22,12 @@ class SequenceClassifier(nn.Module):
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        pooling (str): ``'mean'`` over the sequence's own tokens, its ``'first'`` token, or BERT's
-            ``'pooler'``, see :class:`Pooler`.
-        hidden_channels (int, optional): Puts a hidden ReLU layer of that size before the logits.
+        pooling (str): ``'mean'`` over the sequence's own tokens; ``'padded_mean'``, their sum
+            divided by the length of the longest sequence that the encoder is for, as over a
+            sequence that was padded with zeros (Nyströmformer, SBM-Transformer); its ``'first'``
+            token; or BERT's ``'pooler'``, see :class:`Pooler`.
+        hidden_channels (int or list of int, optional): Puts hidden ReLU layers of such sizes before
+            the logits.
         dropout (float): Dropout on the pooled features.
         pooler_dropout (float): Dropout on what enters the pooler. RoBERTa's head has both, BERT's
             only the other.
@@ -32,13 +36,16 @@ class SequenceClassifier(nn.Module):
         ValueError: ``pooling`` is unknown, or ``pooler_dropout`` comes without the pooler.
     """
 
+    sequences_per_example = 1
+    features_per_channel = 1
+
     def __init__(self, encoder: Encoder, num_classes: int, *,
-                 pooling: Literal['mean', 'first', 'pooler'] = 'mean',
-                 hidden_channels: int | None = None, dropout: float = 0.,
+                 pooling: Literal['mean', 'padded_mean', 'first', 'pooler'] = 'mean',
+                 hidden_channels: int | list[int] | None = None, dropout: float = 0.,
                  pooler_dropout: float = 0.):
         super().__init__()
         check_encoder(encoder)
-        check_choice('pooling', pooling, ('mean', 'first', 'pooler'))
+        check_choice('pooling', pooling, ('mean', 'padded_mean', 'first', 'pooler'))
         check_dropout(pooler_dropout=pooler_dropout)
         if pooler_dropout and pooling != 'pooler':
             raise ValueError(f"'pooler_dropout' needs pooling='pooler' (got {pooler_dropout} with "
@@ -46,10 +53,11 @@ class SequenceClassifier(nn.Module):
         self.encoder = encoder
         self.num_classes = num_classes
         self.pooling = pooling
-        self.mean = MeanAggregation()
+        self.mean, self.sum = MeanAggregation(), SumAggregation()
         has_pooler = pooling == 'pooler'
         self.pooler = Pooler(encoder.channels, pooler_dropout) if has_pooler else None
-        self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
+        self.head = _head(self.features_per_channel * encoder.channels, num_classes,
+                          hidden_channels, dropout)
 
     def forward(
         self,
@@ -60,22 +68,55 @@ class SequenceClassifier(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Logits ``[num_sequences, num_classes]``; arguments as :meth:`Encoder.forward`.
+        """Logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
-            ValueError: As :meth:`Encoder.forward`, or a sequence is empty.
+            ValueError: As :meth:`Encoder.forward`, a sequence is empty, or one has no partner.
         """
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         check_not_empty(ptr)
-        logits = self.head(self._pool(x, ptr))
+        logits = self.head(self._features(self._pool(x, ptr)))
         return (logits, graphs) if return_graphs else logits
+
+    def _features(self, pooled: Tensor) -> Tensor:
+        return pooled
 
     def _pool(self, x: Tensor, ptr: Tensor) -> Tensor:
         if self.pooling == 'mean':
             return self.mean(x, ptr=ptr)
+        if self.pooling == 'padded_mean':
+            return self.sum(x, ptr=ptr) / self.encoder.position_embedding.num_embeddings
         return x[ptr[:-1]] if self.pooling == 'first' else self.pooler(x, ptr)
+
+
+class PairClassifier(SequenceClassifier):
+    r"""Classifies pairs of sequences, which do not see each other before they are pooled.
+
+    .. math:: \mathrm{head}([x, y, x \odot y, x - y])
+
+    Sequences 0 and 1 are a pair, 2 and 3, and so on: :math:`x` is the pooled first one and
+    :math:`y` the second. (Long Range Arena's and Nyströmformer's model for Retrieval.)
+
+    Args:
+        encoder (Encoder): Encodes the tokens of both.
+        num_classes (int): Number of classes.
+        **kwargs: Those of :class:`SequenceClassifier`. Nyströmformer's head has one hidden layer,
+            Long Range Arena's two, the second half as wide.
+    """
+
+    sequences_per_example = 2
+    features_per_channel = 4
+
+    def __init__(self, encoder: Encoder, num_classes: int, **kwargs):
+        super().__init__(encoder, num_classes, **kwargs)
+
+    def _features(self, pooled: Tensor) -> Tensor:
+        if pooled.size(0) % 2:
+            raise ValueError(f"'ptr' must mark pairs of sequences (got {pooled.size(0)} sequences)")
+        x, y = pooled[::2], pooled[1::2]
+        return torch.cat([x, y, x * y, x - y], dim=1)
 
 
 class TokenClassifier(nn.Module):
@@ -84,12 +125,13 @@ class TokenClassifier(nn.Module):
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        hidden_channels (int, optional): Puts a hidden ReLU layer of that size before the logits.
+        hidden_channels (int or list of int, optional): Puts hidden ReLU layers of such sizes before
+            the logits.
         dropout (float): Dropout on the token's features.
     """
 
     def __init__(self, encoder: Encoder, num_classes: int, *,
-                 hidden_channels: int | None = None, dropout: float = 0.):
+                 hidden_channels: int | list[int] | None = None, dropout: float = 0.):
         super().__init__()
         check_encoder(encoder)
         self.encoder = encoder
@@ -112,12 +154,13 @@ class TokenClassifier(nn.Module):
         return (logits, graphs) if return_graphs else logits
 
 
-def _head(channels: int, num_classes: int, hidden_channels: int | None,
+def _head(channels: int, num_classes: int, hidden_channels: int | list[int] | None,
           dropout: float) -> nn.Sequential:
     check_sides(num_classes=num_classes)
-    if hidden_channels is not None:
-        check_sides(hidden_channels=hidden_channels)
+    sizes = hidden_channels if isinstance(hidden_channels, list) else [hidden_channels]
+    sizes = [channels, *(size for size in sizes if size is not None)]
+    for size in sizes[1:]:
+        check_sides(hidden_channels=size)
     check_dropout(dropout=dropout)
-    hidden = [] if hidden_channels is None else [nn.Linear(channels, hidden_channels), nn.ReLU()]
-    return nn.Sequential(nn.Dropout(dropout), *hidden,
-                         nn.Linear(hidden_channels or channels, num_classes))
+    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Dropout(dropout), *hidden, nn.Linear(sizes[-1], num_classes))

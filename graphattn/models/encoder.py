@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from graphattn._checks import (
     LONGEST_SIDE,
     check_bool,
+    check_choice,
     check_dropout,
     check_integers,
     check_ptr,
@@ -43,6 +45,11 @@ class Encoder(nn.Module):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
+        positions (str): ``'learned'`` embeddings of positions, or ``'sinusoidal'`` ones, which are
+            fixed (:class:`SinusoidalPositions`).
+        padding_token (int, optional): Tokens of this id are left out, though the positions of the
+            others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
+            does this to black pixels.
         num_segments (int): Number of segments that a sequence may consist of, 0 for a model that
             does not tell them apart. BERT has 2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
@@ -92,6 +99,8 @@ num_blocks=2, density=32.4%))
         attention: nn.Module | None = None,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
+        positions: Literal['learned', 'sinusoidal'] = 'learned',
+        padding_token: int | None = None,
         num_segments: int = 0,
         dropout: float = 0.,
         attention_dropout: float = 0.,
@@ -110,6 +119,9 @@ num_blocks=2, density=32.4%))
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
+        check_choice('positions', positions, ('learned', 'sinusoidal'))
+        if padding_token is not None:
+            check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
             check_source(source, heads)
         elif share_source:
@@ -121,9 +133,11 @@ num_blocks=2, density=32.4%))
                              f"'{name}' is for (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
+        self.padding_token = padding_token
         self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels)
-        self.position_embedding = nn.Embedding(max_length, channels)
+        self.position_embedding = (nn.Embedding if positions == 'learned' else SinusoidalPositions)(
+            max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
         # A shared source is the encoder's, so that a checkpoint holds its parameters once.
@@ -142,7 +156,7 @@ num_blocks=2, density=32.4%))
                 copied = layer.attention.source if attention is None else layer.attention
                 copied.reset_parameters()
         for embedding in (self.token_embedding, self.position_embedding, self.segment_embedding):
-            if embedding is not None:
+            if isinstance(embedding, nn.Embedding):
                 nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(
@@ -177,6 +191,10 @@ num_blocks=2, density=32.4%))
         """
         check_bool(return_graphs=return_graphs)
         x = self._embed(tokens, ptr, segments)
+        is_token = None
+        if self.padding_token is not None:
+            is_token = tokens != self.padding_token
+            x, ptr = x[is_token], _ptr_of(is_token, ptr)
         graphs, shared = [], None
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
@@ -185,6 +203,8 @@ num_blocks=2, density=32.4%))
             graphs += [] if graph is None else [graph]
             shared = None if self.source is None else graph
         x = self.norm(x) if self.norm_first else x
+        if is_token is not None:
+            x = x.new_zeros(len(tokens), self.channels).masked_scatter(is_token.unsqueeze(1), x)
         return (x, graphs) if return_graphs else x
 
     def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
@@ -221,6 +241,41 @@ num_blocks=2, density=32.4%))
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
                              f"was built for max_length={max_length}; cut it off there, or build "
                              f"a model with more")
+
+
+class SinusoidalPositions(nn.Module):
+    r"""Embeddings of positions that are not learned.
+
+    .. math::
+        PE_{i, 2j} = \sin(i / 10000^{2j / C}), \qquad PE_{i, 2j + 1} = \cos(i / 10000^{2j / C})
+
+    (Vaswani et al., 2017, Sec. 3.5.)
+
+    Args:
+        num_embeddings (int): How many positions.
+        channels (int): Size of each embedding.
+    """
+
+    def __init__(self, num_embeddings: int, channels: int):
+        super().__init__()
+        check_sides(num_embeddings=num_embeddings, channels=channels)
+        self.num_embeddings = num_embeddings
+        rate = 10_000 ** (-torch.arange(0, channels, 2) / channels)
+        angle = torch.outer(torch.arange(num_embeddings), rate)
+        table = torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :channels]
+        self.register_buffer('table', table.contiguous(), persistent=False)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        return self.table[position]
+
+
+def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
+    """Where each sequence begins among the tokens that are left."""
+    if isinstance(ptr, Shard):
+        raise ValueError("'padding_token' must be None for a sequence that is divided among "
+                         "processes; leave such tokens out of the sequence")
+    return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:

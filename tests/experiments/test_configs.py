@@ -33,7 +33,9 @@ OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_m
 SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
-paths = pytest.mark.parametrize('path', sorted(CONFIGS.rglob('*.yaml')),
+# What lies beside a folder of its name is laid under each config in there.
+PATHS = sorted(path for path in CONFIGS.rglob('*.yaml') if not path.with_suffix('').is_dir())
+paths = pytest.mark.parametrize('path', PATHS,
                                 ids=lambda path: f'{path.parent.name}-{path.stem}')
 study_paths = pytest.mark.parametrize('path', sorted(STUDIES.rglob('*.yaml')),
                                       ids=lambda path: f'{path.parent.name}-{path.stem}')
@@ -41,13 +43,22 @@ study_paths = pytest.mark.parametrize('path', sorted(STUDIES.rglob('*.yaml')),
 
 @paths
 def test_a_config_takes_a_step_on_every_length(path, tmp_path):
-    config = yaml.safe_load(path.read_text())
+    config = whole(path)
     arguments = config['model']['init_args']
     if 'pretrained' in arguments:  # runs/GROUP/NAME/checkpoints/last.ckpt
         _, group, name, *_ = Path(arguments['pretrained']).parts
         pretraining = yaml.safe_load((CONFIGS / group / f'{name}.yaml').read_text())
         arguments['pretrained'] = write_pretraining(tmp_path, pretraining)
     take_steps(*built(config))
+
+
+@pytest.mark.parametrize('path', [path for path in PATHS
+                                  if path.parent.with_suffix('.yaml').exists()],
+                         ids=lambda path: f'{path.parent.name}-{path.stem}')
+def test_the_command_line_lays_configs_over_one_another(path):
+    base = path.parent.with_suffix('.yaml')
+    parsed = Parsed(['fit', '--config', str(base), '--config', str(path)]).config.fit.as_dict()
+    assert within(whole(path), parsed) == []
 
 
 @study_paths
@@ -62,8 +73,7 @@ def test_a_config_of_a_study_takes_a_step_on_every_length(path, tmp_path):
 
 
 def test_no_two_configs_leave_their_runs_in_one_folder():
-    folders = [yaml.safe_load(path.read_text())['trainer']['default_root_dir']
-               for path in CONFIGS.rglob('*.yaml')]
+    folders = [whole(path)['trainer']['default_root_dir'] for path in PATHS]
     assert len(folders) == len(set(folders)) > 0
 
 
@@ -75,6 +85,24 @@ class Built(train.TrainCLI):
 
     def fit(self, **kwargs):
         pass
+
+
+class Parsed(Built):
+    """And only up to the moment when anything would be made of what it says."""
+
+    def instantiate_classes(self):
+        pass
+
+    def _run_subcommand(self, subcommand):
+        pass
+
+
+def within(expected: dict, found: dict, where: str = '') -> list[str]:
+    """Where a config does not say what is expected."""
+    return [place for name, value in expected.items()
+            for place in (within(value, found[name], f'{where}.{name}') if isinstance(value, dict)
+                          else [] if str(value).strip('[]') in str(found.get(name))
+                          else [f'{where}.{name}'])]
 
 
 def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
@@ -100,6 +128,14 @@ def make_small(config: dict) -> None:
             slot['channels'] = 4 * heads
     if 'head_channels' in config:
         config['head_channels'] = 4
+
+
+def whole(path: Path) -> dict:
+    """A config, on top of the one that is laid under it."""
+    config = {}
+    for part in (path.parent.with_suffix('.yaml'), path):
+        lay_over(config, yaml.safe_load(part.read_text()) if part.exists() else {})
+    return config
 
 
 def of_study(path: Path) -> dict:
@@ -182,6 +218,14 @@ def glue(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Ite
                              label) for length in lengths])
 
 
+def long_range(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """The shortest has one token, and [CLS] if the task has it; such a one is in every pair."""
+    num_examples = 2 // model.sequences_per_example
+    for lengths in ragged(1 + data.cls, data.max_length):
+        some = [random_ids(model, length).numpy() for length in lengths]
+        yield task.collate(task.Sequences.of(some, [model.num_classes - 1] * num_examples))
+
+
 def masked_language(model: nn.Module, data: L.LightningDataModule,
                     task: ModuleType) -> Iterator[tuple]:
     """The shortest has one word in each segment; one token of the longer sequence is hidden."""
@@ -201,5 +245,5 @@ def random_ids(model: nn.Module, length: int) -> Tensor:
     return torch.randint(model.encoder.token_embedding.num_embeddings, (length,))
 
 
-BATCHES = {'Digits': digits, 'Documents': documents, 'Glue': glue,
+BATCHES = {'Digits': digits, 'Documents': documents, 'Glue': glue, 'LongRange': long_range,
            'MaskedLanguage': masked_language}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from experiments import train
-from experiments.runs.checkpoints import LAST, PREVIOUS, write_checkpoint
+from experiments.runs.checkpoints import BEST, LAST, PREVIOUS, write_checkpoint
 from experiments.runs.command import run_or_exit
 from tests.forked import forked
 
@@ -99,6 +99,34 @@ def test_a_run_that_fails_resumes_bit_for_bit(finished_run, tmp_path):
                                  for run in (tmp_path, folder))
     for name in ('accuracy', 'loss', 'density', 'epochs'):
         assert my_summary[name] == their_summary[name]
+
+
+def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
+    options = '--select_on', 'val/loss', '--model.init_args.decay', 'one-cycle', \
+        '--model.init_args.lr', '0.3'
+    fit(tmp_path, *options)
+    tested = json.loads((tmp_path / 'summary.json').read_text())
+    metrics = pd.read_csv(tmp_path / 'metrics.csv')
+    best = tmp_path / 'checkpoints' / BEST
+    row = metrics.loc[metrics['val/loss'].idxmin()]
+    assert torch.load(best, weights_only=True)['global_step'] == row['step']
+    run('test', tmp_path, *options, '--ckpt_path', str(best))
+    again = json.loads((tmp_path / 'summary.json').read_text())
+    assert (again['accuracy'], again['loss']) == (tested['accuracy'], tested['loss'])
+
+
+@pytest.mark.parametrize('decay', ['one-cycle', 'rsqrt'])
+def test_a_run_resumes_in_every_schedule(decay, tmp_path):
+    options = '--select_on', 'val/loss', '--model.init_args.decay', decay
+    fit(tmp_path / 'whole', *options)
+    with pytest.raises(RuntimeError, match='as told'):
+        fit(tmp_path / 'cut', *options, '--trainer.callbacks+=tests.experiments.callbacks.Fail',
+            '--trainer.callbacks.steps=8')
+    fit(tmp_path / 'cut', *options, '--ckpt_path', str(tmp_path / 'cut' / 'checkpoints' / LAST))
+    assert_same_run(tmp_path / 'cut', tmp_path / 'whole', steps=12)
+    mine, theirs = (json.loads((tmp_path / name / 'summary.json').read_text())
+                    for name in ('cut', 'whole'))
+    assert mine['loss'] == theirs['loss']
 
 
 def assert_same_run(mine, theirs, steps):

@@ -23,16 +23,20 @@ import torch
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from PIL import Image
 
 from analysis.graphs import read_graph, sampled_graphs
 from experiments.benchmarks.measure import forkserver
+from experiments.data.digits import read_digits
+from experiments.data.listops_files import read_listops
+from experiments.data.pathfinder_files import read_picture
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.encoding import EncodedCorpus, encode_corpus
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
-from experiments.tasks.digits import read_digits
+from experiments.data.text_pairs import read_pairs
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
@@ -173,6 +177,12 @@ READERS = {
     'TSV': text_file('train.tsv', ROWS, lambda path: list(read_rows(path, TASKS['SST-2']))),
     'CSV': text_file('digits.csv', 3 * IMAGE, read_digits),
     'CSV, packed': text_file('digits.csv.gz', 3 * IMAGE, read_digits),
+    'ListOps': text_file('basic_val.tsv', 'Source\tTarget\n( [MIN 1 2 ] )\t1\n[SM 9 3 ]\t2\n',
+                         lambda path: read_listops(path, 100)),
+    'pairs': text_file('new_aan_pairs.test.tsv', b'1.0\ta\tb\tthis\t\xffthat\n' * 3,
+                       lambda path: read_pairs(path, 100)),
+    'PNG': Reader('sample_0.png', lambda folder: Image.effect_noise((32, 32), 50).save(
+        folder / 'sample_0.png'), lambda folder: read_picture(folder / 'sample_0.png', 32)),
     'text': text_file('corpus.txt', '\n'.join(TEXT), lambda path: list(read_documents(path))),
     'packages, documents': PACKAGES,
     'packages, names': part_of(PACKAGES, 'names.json'),

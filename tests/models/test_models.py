@@ -1,12 +1,20 @@
 import copy
 import functools
+import math
 
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
-from graphattn.models import Encoder, Pooler, SequenceClassifier, TokenClassifier
+from graphattn import BipartiteGraph
+from graphattn.models import (
+    Encoder,
+    PairClassifier,
+    Pooler,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from graphattn.pair_layout import DiagonalLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
@@ -292,7 +300,7 @@ def test_an_empty_sequence_has_no_class(pooling):
 
 
 def test_unknown_pooling():
-    with pytest.raises(ValueError, match="'pooling' must be 'mean', 'first' or 'pooler'"):
+    with pytest.raises(ValueError, match="'pooling' must be 'mean', 'padded_mean', 'first' or"):
         SequenceClassifier(encoder(), 3, pooling='max')
     with pytest.raises(ValueError, match="'pooler_dropout' needs pooling='pooler' .got 0.1 with"):
         SequenceClassifier(encoder(), 3, pooling='first', pooler_dropout=0.1)
@@ -305,3 +313,89 @@ def test_hops_and_teleport_reach_every_layer():
         torch.testing.assert_close(layer.attention.teleport(), torch.full((2,), 0.25))
     model(TOKENS, PTR).sin().sum().backward()
     assert all(layer.attention.teleport_logit.grad.all() for layer in model.layers)
+
+
+def test_padded_mean_divides_by_the_longest_length_there_is():
+    model = SequenceClassifier(encoder(), 3, pooling='padded_mean').eval()
+    parts = model.encoder(TOKENS, PTR).split(PTR.diff().tolist())
+    pooled = torch.stack([part.sum(0) / SIZES['max_length'] for part in parts])
+    torch.testing.assert_close(model(TOKENS, PTR), model.head(pooled))
+
+
+def test_hidden_layers_may_be_several():
+    sizes = [tuple(module.weight.shape) for module in SequenceClassifier(
+        encoder(), 3, hidden_channels=[8, 4]).head if hasattr(module, 'weight')]
+    assert sizes == [(8, 16), (4, 8), (3, 4)]
+
+
+@pytest.mark.parametrize('hidden_channels', [0, [8, 0], [8, -1]])
+def test_a_hidden_layer_without_channels_is_refused(hidden_channels):
+    with pytest.raises(ValueError, match="'hidden_channels' must be"):
+        SequenceClassifier(encoder(), 3, hidden_channels=hidden_channels)
+
+
+PAIR_PTR = torch.tensor([0, 4, 5, 12, 15])
+PAIR_TOKENS = torch.randint(20, (15,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize('pooling', ['mean', 'padded_mean', 'first', 'pooler'])
+@pytest.mark.parametrize('hidden_channels', [None, 8, [8, 4]])
+def test_a_pair_is_classified_by_its_pooled_sequences(pooling, hidden_channels):
+    model = PairClassifier(encoder(), 3, pooling=pooling, hidden_channels=hidden_channels).eval()
+    alone = [model._pool(model.encoder(part, ptr), ptr)[0]
+             for part in PAIR_TOKENS.split(PAIR_PTR.diff().tolist())
+             for ptr in [torch.tensor([0, len(part)])]]
+    expected = torch.stack([torch.cat([x, y, x * y, x - y])
+                            for x, y in (alone[:2], alone[2:])])
+    logits, graphs = model(PAIR_TOKENS, PAIR_PTR, return_graphs=True)
+    torch.testing.assert_close(logits, model.head(expected))
+    assert len(graphs) == 2 and graphs[0].blocks.query_ptr.tolist() == PAIR_PTR.tolist()
+    logits.sum().backward()
+    assert model.encoder.token_embedding.weight.grad.any()
+
+
+def test_a_sequence_without_a_partner_is_refused():
+    with pytest.raises(ValueError, match="'ptr' must mark pairs of sequences .got 3 sequences"):
+        PairClassifier(encoder(), 3)(TOKENS, PTR)
+
+
+def test_sinusoidal_positions_are_the_formula_and_are_not_learned():
+    model = encoder(positions='sinusoidal')
+    table = model.position_embedding(torch.arange(8))
+    assert table[0].tolist() == 8 * [0., 1.]
+    angle = 5 / 10_000 ** (6 / 16)
+    assert table[5, 6:8].tolist() == pytest.approx([math.sin(angle), math.cos(angle)])
+    assert not any('position' in name for name in model.state_dict())
+    assert model(TOKENS, PTR).shape == (12, 16)
+
+
+@pytest.mark.parametrize('source', SOURCES)
+def test_tokens_that_are_padding_are_left_out(source):
+    model = encoder(SOURCES[source](), padding_token=3)
+    tokens, ptr = torch.tensor([3, 5, 3, 3, 7, 3, 3]), torch.tensor([0, 5, 7])
+    x, graphs = model(tokens, ptr, return_graphs=True)
+    is_token = tokens != 3
+    assert not x[~is_token].any() and x[is_token].any(dim=1).all()
+    if isinstance(graphs[0], BipartiteGraph):
+        assert graphs[0].num_queries in (2, 4)  # of each head where heads have their own
+    x.sum().backward()
+    assert not model.token_embedding.weight.grad[3].any()
+
+
+def test_what_is_left_keeps_its_positions():
+    model = encoder(PatternSource(Full()), padding_token=3).eval()
+    padded = model(torch.tensor([3, 5, 3, 3, 7]), torch.tensor([0, 5]))
+    x = model.token_embedding(torch.tensor([5, 7])) + model.position_embedding(torch.tensor([1, 4]))
+    for layer in model.layers:
+        x = layer(x, torch.tensor([0, 2]))
+    torch.testing.assert_close(padded[[1, 4]], model.norm(x))
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(positions='rotatory'), "'positions' must be 'learned' or 'sinusoidal'"),
+    (dict(padding_token=20), "'padding_token' must be"),
+    (dict(padding_token=-1), "'padding_token' must"),
+])
+def test_bad_options_of_an_encoder(options, match):
+    with pytest.raises(ValueError, match=match):
+        encoder(**options)

@@ -11,14 +11,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import sys
 import sysconfig
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from hashlib import blake2b
 from inspect import cleandoc
 from itertools import islice
@@ -27,6 +24,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from experiments.runs.command_line import run_function
+from graphattn._files import new_folder
 from graphattn._reading import read_lines
 
 Document = list[str]  # its sentences
@@ -137,23 +135,6 @@ def _read_data_set(path: Path) -> Iterator[Document]:
                     for sentence in split_sentences(' '.join(line.split()))]
         if document:
             yield document
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which becomes ``path`` when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
-    try:
-        yield folder
-        folder.chmod(0o755)
-        try:
-            folder.replace(path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was faster with the same content
-                raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def build_docs(out: Path) -> dict:

@@ -137,7 +137,7 @@ class Newsgroups(DocumentSource):
     def _read_part(self, folder: Path, classes: tuple[str, ...]) -> Iterator[Document]:
         num_headers_only = 0
         for label, name in enumerate(classes):
-            for file in _files(folder / name):
+            for file in document_paths(folder / name):
                 text = _checked_text(read_text(file, 'latin-1'), str(file))
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
@@ -173,7 +173,7 @@ class Imdb(DocumentSource):
     @staticmethod
     def _read_part(folder: Path) -> Iterator[Document]:
         for label, name in enumerate(('neg', 'pos')):
-            for file in _files(folder / name, '*.txt'):
+            for file in document_paths(folder / name, '*.txt'):
                 text = read_text(file).replace('<br />', ' ')
                 yield Document(_checked_text(text, str(file)), label)
 
@@ -388,7 +388,7 @@ def _folders(path: Path) -> tuple[str, ...]:
     return tuple(entry.name for entry in entries)
 
 
-def _files(folder: Path, pattern: str = '*') -> list[Path]:
+def document_paths(folder: Path, pattern: str = '*') -> list[Path]:
     files = sorted(file for file in folder.glob(pattern)
                    if file.is_file() and not file.name.startswith('.'))
     if not files:

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from tqdm import tqdm
 
-from experiments.data.text.corpus import Document, is_held_out, new_folder, read_documents
-from graphattn._files import write_whole
+from experiments.data.text.corpus import Document, is_held_out, read_documents
+from graphattn._files import new_folder, write_whole
 from graphattn._reading import read_json
 
 if TYPE_CHECKING:

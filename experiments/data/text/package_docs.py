@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data.text.corpus import Document as Sentences
-from experiments.data.text.corpus import distinct, installed_documents, new_folder
+from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.document_files import (
     Collection,
     Document,
@@ -27,6 +27,7 @@ from experiments.data.text.document_files import (
     read_json_lines,
 )
 from experiments.runs.command_line import run_function
+from graphattn._files import new_folder
 from graphattn._reading import read_json
 
 MASK = 'package'

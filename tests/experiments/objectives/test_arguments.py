@@ -27,7 +27,8 @@ objectives = pytest.mark.parametrize('objective', OBJECTIVES, ids=lambda kind: k
 @pytest.mark.parametrize('name, value', [
     ('lr', 0.), ('lr', math.nan), ('lr', '0.1'), ('lr', None), ('weight_decay', -1.),
     ('weight_decay', math.inf), ('warmup', 1.5), ('warmup', math.nan), ('warmup', True),
-    ('decay', 'linar'), ('mask_weight', math.nan), ('mask_lr', 0.), ('mask_lr', 0.1)])
+    ('decay', 'linar'), ('betas', (0.9, 1.)), ('betas', (-0.1, 0.9)), ('betas', ('a', 0.9)),
+    ('eps', 0.), ('eps', math.nan), ('mask_weight', math.nan), ('mask_lr', 0.), ('mask_lr', 0.1)])
 def test_a_bad_value_is_named(objective, name, value):
     with pytest.raises((TypeError, ValueError), match=f"'{name}' (must|needs)"):
         objective(OBJECTIVES[objective](), **{name: value})

@@ -7,8 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from experiments.data.batch import NO_LABEL
+from experiments.data.digits import read_digits
 from experiments.tasks import Digits, Duplicates, Planted
-from experiments.tasks.digits import read_digits
 from experiments.tasks.duplicates import occurs_twice
 
 

@@ -1,0 +1,87 @@
+"""Texts, byte by byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.sequences import SequenceData, Sequences, SequenceSource
+from experiments.data.text.document_files import (
+    NINE_ONE,
+    DocumentSource,
+    document_paths,
+    part_of,
+)
+
+NUM_BYTES = 256
+LONGEST_REVIEW = 2**16  # bytes; the longest one has 14,000
+
+
+@dataclass(frozen=True)
+class ImdbBytes(SequenceSource):
+    """Is a review of a film favourable? Its bytes, as they stand in the files of aclImdb::
+
+        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
+
+    The bytes may be of any encoding.
+
+    Args:
+        path (str): The folder of ``train`` and ``test``; ``train/unsup`` is not read.
+        dev_is_test (bool): The reviews for testing are those for development too, as in Long Range
+            Arena and Nyströmformer: what is chosen on them is not tested on unseen reviews.
+            Otherwise a tenth of the reviews for training, by what they say, is for development.
+    """
+
+    path: str
+    dev_is_test: bool = False
+
+    def read(self, max_length: int) -> SequenceData:
+        learn, test = (self._read_part(Path(self.path) / part) for part in ('train', 'test'))
+        parts = {'train': learn, 'dev': test, 'test': test}
+        if not self.dev_is_test:
+            parts |= {part: [row for row in learn if part_of(row[0].decode('latin-1'), 0,
+                                                             NINE_ONE) == part]
+                      for part in ('train', 'dev')}
+        return SequenceData('IMDB, byte by byte', NUM_BYTES, 2, {
+            part: of_texts(rows, max_length) for part, rows in parts.items()})
+
+    @staticmethod
+    def _read_part(folder: Path) -> list[tuple[bytes, int]]:
+        rows = []
+        for label, name in enumerate(('neg', 'pos')):
+            for path in tqdm(document_paths(folder / name, '*.txt'), disable=None,
+                             desc=f'reading {folder.name}/{name}', unit=' reviews'):
+                with path.open('rb') as file:
+                    text = file.read(LONGEST_REVIEW)
+                if not text.strip():
+                    raise ValueError(f'{path}: an empty document')
+                rows.append((text, label))
+        return rows
+
+
+@dataclass(frozen=True)
+class DocumentBytes(SequenceSource):
+    """Documents, byte by byte: a stand-in for Long Range Arena's Text where IMDB is not to be had.
+
+    Args:
+        documents (DocumentSource): Where they come from.
+    """
+
+    documents: DocumentSource
+
+    def read(self, max_length: int) -> SequenceData:
+        collection = self.documents.read()
+        return SequenceData(
+            f'stand-in for IMDB: {type(self.documents).__name__}, byte by byte', NUM_BYTES,
+            len(collection.classes), {
+                part: of_texts([(text.encode(), label) for text, label in documents], max_length)
+                for part, documents in collection.parts.items()})
+
+
+def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
+    """The bytes of texts with labels, cut at ``max_length``."""
+    return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
+                        [label for _, label in rows])

@@ -1,0 +1,70 @@
+"""Arrays that take long to make, kept on disk beside what they were made from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphattn._files import new_folder
+from graphattn._reading import read_json
+
+
+def cached_arrays(cache: Path, name: str, law: dict[str, Any],
+                  make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """What ``make()`` gives, which is asked for once.
+
+    ``cache/name-DIGEST`` holds an ``.npy`` file for each array, without pickle, and
+    ``manifest.json`` with ``law`` and the digest of each file. The folder is filled under another
+    name and then renamed, so it is whole or not there. What is damaged, or was made by another law,
+    is made anew.
+
+    Args:
+        cache (Path): The folder of all caches.
+        name (str): What it is called there.
+        law (dict): All that the arrays depend on, as JSON can say it.
+        make (Callable): Makes them, by their names.
+
+    Raises:
+        OSError: They cannot be written; nothing is left of what was.
+    """
+    said = json.loads(json.dumps(law))
+    folder = cache / f'{name}-{blake2b(json.dumps(law).encode(), digest_size=8).hexdigest()}'
+    arrays = _read(folder, said)
+    if arrays is None:
+        arrays = make()
+        shutil.rmtree(folder, ignore_errors=True)
+        with new_folder(folder) as temporary:
+            for array_name, array in arrays.items():
+                np.save(temporary / f'{array_name}.npy', array, allow_pickle=False)
+            manifest = {'law': said, 'digests': {
+                name: _digest(temporary / f'{name}.npy') for name in arrays}}
+            (temporary / 'manifest.json').write_text(json.dumps(manifest, indent=2) + '\n')
+    return arrays
+
+
+def _read(folder: Path, law: dict) -> dict[str, np.ndarray] | None:
+    """The arrays in a folder; ``None`` if they are not those of ``law``, or not as they were."""
+    try:
+        manifest = read_json(folder / 'manifest.json')
+        if manifest['law'] != law or not manifest['digests']:
+            return None
+        files = {name: folder / f'{name}.npy' for name in manifest['digests']}
+        if any(_digest(path) != manifest['digests'][name] for name, path in files.items()):
+            return None
+        return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _digest(path: Path) -> str:
+    with path.open('rb') as file:
+        digest = blake2b(digest_size=16)
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,77 @@
+"""CIFAR-10 in its binary version, in grey."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_labels
+
+IMAGES_PER_FILE = 10_000
+PIXELS = 32 * 32
+GREY = np.array([0.2989, 0.5870, 0.1140], np.float32)
+
+
+@dataclass(frozen=True)
+class Cifar10(SequenceSource):
+    """Grey photographs of ten kinds of things, row by row.
+
+    A file is 10,000 times a byte for the class and 1,024 each for red, green and blue. Of the five
+    files for training the last tenth is for development.
+
+    Args:
+        path (str): The folder of ``data_batch_1.bin`` to ``data_batch_5.bin`` and
+            ``test_batch.bin``, which ``cifar-10-binary.tar.gz`` holds.
+    """
+
+    path: str
+
+    def read(self, max_length: int) -> SequenceData:
+        if max_length < PIXELS:
+            raise ValueError(f"'max_length' must be at least {PIXELS}, the pixels of an image (got "
+                             f"{max_length})")
+        folder = Path(self.path)
+        learn = [read_cifar(folder / f'data_batch_{number}.bin') for number in range(1, 6)]
+        image, label = (np.concatenate(part) for part in zip(*learn))
+        first = len(label) * 9 // 10
+        return SequenceData('CIFAR-10, grey', 256, 10, {
+            'train': Sequences.of_equal_length(image[:first], label[:first]),
+            'dev': Sequences.of_equal_length(image[first:], label[first:]),
+            'test': Sequences.of_equal_length(*read_cifar(folder / 'test_batch.bin'))})
+
+
+def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The grey levels of the images in a file, uint8 ``[10000, 1024]``, and their classes.
+
+    Raises:
+        ValueError: The file is missing, of another length, or has a label that is no class.
+    """
+    length = IMAGES_PER_FILE * (1 + 3 * PIXELS)
+    try:
+        found = path.stat().st_size
+        content = path.read_bytes() if found == length else b''
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); 'path' must be the folder of "
+                         f"the binary version of CIFAR-10") from error
+    if len(content) != length:
+        raise ValueError(f'{path}: expected {IMAGES_PER_FILE:,} images in {length:,} bytes (got '
+                         f'{found:,} bytes)')
+    rows = np.frombuffer(content, np.uint8).reshape(IMAGES_PER_FILE, -1)
+    label = rows[:, 0].astype(np.int64)
+    check_labels(label, 10, str(path))
+    return grey(rows[:, 1:].reshape(-1, 3, PIXELS)), label
+
+
+def grey(image: np.ndarray) -> np.ndarray:
+    """Grey levels, uint8 ``[num_images, num_pixels]``, of colours ``[num_images, 3, num_pixels]``.
+
+    With the weights of TensorFlow's ``rgb_to_grayscale``, by which Long Range Arena's were made,
+    and as it rounds: 255.5 / 255 times the level, cut off.
+    """
+    levels = np.empty((len(image), image.shape[2]), np.uint8)
+    for first in range(0, len(image), 1000):  # as numbers of 32 bits, a few at a time
+        some = image[first:first + 1000].astype(np.float32) / 255
+        levels[first:first + 1000] = np.einsum('nck,c->nk', some, GREY) * 255.5
+    return levels

@@ -1,0 +1,81 @@
+"""The handwritten digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
+from graphattn._reading import read_lines
+
+NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
+
+
+@dataclass(frozen=True)
+class DigitImages(SequenceSource):
+    """1,797 images of 8 x 8 grey levels from 0 to 16, row by row: a stand-in for Long Range Arena's
+    Image where CIFAR-10 is not to be had.
+
+    Args:
+        path (str, optional): Another file of scikit-learn's format, see :func:`read_digits`.
+    """
+
+    path: str | None = None
+
+    def read(self, max_length: int) -> SequenceData:
+        if max_length < NUM_PIXELS:
+            raise ValueError(f"'max_length' must be at least {NUM_PIXELS}, the pixels of an image "
+                             f"(got {max_length})")
+        return SequenceData('stand-in for CIFAR-10: digits of 8 x 8 pixels', NUM_LEVELS,
+                            NUM_CLASSES, {
+                                part: Sequences.of_equal_length(rows[:, :-1].astype(np.uint8),
+                                                                rows[:, -1])
+                                for part, rows in zip(PARTS, split_digits(self.path))})
+
+
+def split_digits(path: str | None = None) -> list[np.ndarray]:
+    """The rows of :func:`read_digits` for training, development and testing, in a fixed stratified
+    split of 1,257, 180 and 360.
+
+    Args:
+        path (str, optional): Another file than scikit-learn's.
+
+    Raises:
+        ValueError: The file cannot be read, or a line of it is malformed.
+    """
+    from sklearn.model_selection import train_test_split
+
+    data = read_digits(path or files('sklearn.datasets.data') / 'digits.csv.gz')
+    train, held_out = train_test_split(data, train_size=0.7, stratify=data[:, -1], random_state=0)
+    val, test = train_test_split(held_out, test_size=2 / 3, stratify=held_out[:, -1],
+                                 random_state=0)
+    return [train, val, test]
+
+
+def read_digits(path: str | Path) -> np.ndarray:
+    """The lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
+    path = Path(str(path))
+    try:
+        rows = [_row(line, f'{path}, line {number}')
+                for number, line in read_lines(path, 'ascii')]
+    except OSError as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error}); it must be a CSV file, "
+                         f"gzipped if it is called .gz") from error
+    if not rows:
+        raise ValueError(f"{path} holds no images")
+    return np.array(rows)
+
+
+def _row(line: str, where: str) -> list[int]:
+    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
+    try:
+        row = [int(entry) for entry in line.split(',')]
+    except ValueError:
+        row = []
+    if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
+        raise ValueError(f"{where}: expected {NUM_PIXELS} grey levels from 0 to {NUM_LEVELS - 1} "
+                         f"and a class from 0 to {NUM_CLASSES - 1} (got {line.strip()[:60]!r})")
+    return row

@@ -1,0 +1,282 @@
+r"""ListOps: nested operations on digits, drawn by the law of Long Range Arena.
+
+    python -m experiments.data.listops --num_train 96000
+
+draws them, keeps them in ``data/cache`` and prints how they are distributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from experiments.data.cached_arrays import cached_arrays
+from experiments.data.sequences import (
+    PARTS,
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+)
+from experiments.runs.command_line import run_function
+from graphattn._jit import jit
+
+SYMBOLS = (*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']')
+MIN, MAX, MED, SM, END = range(10, 15)
+OPERATOR_SHARE = 0.25  # of the nodes above the greatest depth
+TREES_AT_ONCE = 512
+MOST_ATTEMPTS = 2_000_000  # for so many trees: at the published lengths 7,000 do
+
+
+@dataclass(frozen=True)
+class GeneratedListOps(SequenceSource):
+    """Trees of operations, and what they come to::
+
+        [MAX 2 9 [MIN 4 7 ] 0 ]        label: 9
+
+    A node is an operator with probability 1/4, unless it is at the greatest depth, and a digit
+    otherwise. An operator is MIN, MAX, MED (the median, rounded down) or SM (the sum modulo 10),
+    with 2 to ``max_args`` arguments; all choices are uniform. A tree is kept if it is new and has
+    more than ``min_length`` and fewer than ``max_length`` tokens. (Nangia and Bowman, 2018, as
+    Long Range Arena draws it, lra_benchmarks/data/listops.py.)
+
+    Args:
+        num_train (int): Trees for training.
+        num_dev (int): For development.
+        num_test (int): For testing.
+        min_length (int): Shorter trees, and those of this length, are dropped.
+        max_length (int): Longer trees, and those of this length, are dropped.
+        max_depth (int): The greatest depth; the root is at depth 1.
+        max_args (int): Most arguments of an operator.
+        seed (int): Which trees.
+        cache (str): The folder that keeps them.
+
+    Raises:
+        ValueError: A number is too small, or there are not so many trees of such lengths.
+    """
+
+    num_train: int = 96_000
+    num_dev: int = 2_000
+    num_test: int = 2_000
+    min_length: int = 500
+    max_length: int = 2_000
+    max_depth: int = 10
+    max_args: int = 10
+    seed: int = 0
+    cache: str = 'data/cache'
+
+    def __post_init__(self):
+        check_at_least(1, num_train=self.num_train, num_dev=self.num_dev, num_test=self.num_test,
+                       max_depth=self.max_depth)
+        check_at_least(0, min_length=self.min_length, seed=self.seed)
+        check_at_least(2, max_args=self.max_args)
+        check_at_least(self.min_length + 2, max_length=self.max_length)
+
+    def read(self, max_length: int) -> SequenceData:
+        if max_length < self.max_length - 1:
+            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, for a tree "
+                             f"that is cut has no value (got {max_length})")
+        law = asdict(self)
+        del law['cache']
+        arrays = cached_arrays(Path(self.cache), 'listops', law, self._draw)
+        counts = np.cumsum([self.num_train, self.num_dev])
+        whole = Sequences(**arrays)
+        return SequenceData('ListOps, generated', len(SYMBOLS), 10, {
+            part: whole.take(numbers) for part, numbers in zip(PARTS, np.split(
+                np.arange(len(whole.label)), counts))})
+
+    def _draw(self) -> dict[str, np.ndarray]:
+        number = self.num_train + self.num_dev + self.num_test
+        trees = Sequences.of(self._distinct_trees(number), [])
+        return trees._replace(label=evaluate(trees.tokens, trees.ptr))._asdict()
+
+    def _distinct_trees(self, number: int) -> Iterator[np.ndarray]:
+        seen: set[bytes] = set()
+        with tqdm(total=number, desc='drawing ListOps', unit=' trees', disable=None) as bar:
+            for tokens, ptr in self._chunks():
+                before = len(seen)
+                for begin, end in zip(ptr[:-1], ptr[1:]):
+                    tree = tokens[begin:end]
+                    digest = blake2b(tree, digest_size=16).digest()
+                    if digest not in seen:
+                        seen.add(digest)
+                        bar.update()
+                        yield tree
+                    if len(seen) == number:
+                        return
+                if len(seen) == before:
+                    raise ValueError(
+                        f"'min_length' and 'max_length' leave too few trees: {number:,} are wanted "
+                        f"and {before:,} were found, and {MOST_ATTEMPTS:,} attempts gave no other")
+
+    def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Trees without end. A chunk depends on its number alone, whatever draws it."""
+        workers = torch.get_num_threads()
+        with ThreadPoolExecutor(workers) as pool:
+            first = 0
+            while True:
+                yield from pool.map(self._chunk, range(first, first + 4 * workers))
+                first += 4 * workers
+
+    def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng((self.seed, number))
+        return draw_trees(rng, TREES_AT_ONCE, MOST_ATTEMPTS, self.min_length, self.max_length,
+                          self.max_depth, self.max_args)
+
+
+@jit()
+def draw_trees(rng, num_trees, most_attempts, min_length, max_length, max_depth, max_args):
+    """Trees one after the other, and where each begins; fewer after ``most_attempts``."""
+    tokens = np.empty(num_trees * max_length, np.uint8)
+    ptr = np.zeros(num_trees + 1, np.int64)
+    kept = 0
+    for _ in range(most_attempts):
+        begin = ptr[kept]
+        length = draw_tree(rng, tokens[begin:begin + max_length], max_depth, max_args)
+        if min_length < length < max_length:
+            kept += 1
+            ptr[kept] = begin + length
+            if kept == num_trees:
+                break
+    return tokens[:ptr[kept]].copy(), ptr[:kept + 1]
+
+
+@jit()
+def draw_tree(rng, tokens, max_depth, max_args):
+    """Writes one tree and gives its length; ``len(tokens)`` if it would be that long or longer."""
+    missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
+    depth = length = 0
+    while length < len(tokens):
+        if depth and missing[depth] == 0:
+            tokens[length] = END
+            depth -= 1
+        else:
+            missing[depth] -= 1
+            if depth + 1 < max_depth and rng.random() < OPERATOR_SHARE:
+                tokens[length] = MIN + rng.integers(0, 4)
+                depth += 1
+                missing[depth] = rng.integers(2, max_args + 1)
+            else:
+                tokens[length] = rng.integers(0, 10)
+        length += 1
+        if depth == 0:
+            return length
+    return length
+
+
+def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
+    """What each tree comes to.
+
+    Args:
+        tokens (np.ndarray): Places in ``SYMBOLS``, uint8 ``[num_tokens]``.
+        ptr (np.ndarray): Where each tree begins, int64 ``[num_trees + 1]``.
+
+    Returns:
+        np.ndarray: Digits, int64 ``[num_trees]``.
+
+    Raises:
+        ValueError: One is no tree.
+
+    Example:
+        >>> import numpy as np
+        >>> tokens = [SYMBOLS.index(symbol) for symbol in '[MAX 2 9 [MIN 4 7 ] 0 ]'.split()]
+        >>> evaluate(np.array(tokens, np.uint8), np.array([0, len(tokens)]))
+        array([9])
+    """
+    value = _values(tokens, ptr)
+    wrong = np.flatnonzero(value < 0)
+    if len(wrong):
+        tree = tokens[ptr[wrong[0]]:ptr[wrong[0] + 1]]
+        raise ValueError(f'number {wrong[0]} is no tree of ListOps: '
+                         f'{" ".join(SYMBOLS[token] for token in tree[:20])} ...')
+    return value
+
+
+@jit()
+def _values(tokens, ptr):
+    value = np.full(len(ptr) - 1, -1)
+    for number in range(len(value)):
+        begin, end = ptr[number], ptr[number + 1]
+        # An operator, or a digit, that waits for what it belongs to.
+        stack, size = np.empty(end - begin, np.int64), 0
+        for i in range(begin, end):
+            token = tokens[i]
+            if token > END:
+                size = 0
+                break
+            if token == END:
+                first = size
+                while first > 0 and stack[first - 1] < MIN:
+                    first -= 1
+                if first == 0 or first == size:
+                    size = 0
+                    break
+                stack[first - 1] = apply(stack[first - 1], stack[first:size])
+                size = first
+            else:
+                stack[size] = token
+                size += 1
+        if size == 1 and stack[0] < MIN:
+            value[number] = stack[0]
+    return value
+
+
+@jit()
+def apply(operator, digits):
+    """An operator of some digits."""
+    if operator == MIN:
+        return digits.min()
+    if operator == MAX:
+        return digits.max()
+    if operator == SM:
+        return digits.sum() % 10
+    ordered = np.sort(digits)
+    middle = len(digits) // 2
+    return ordered[middle] if len(digits) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def shares(trees: Sequences) -> dict[str, float]:
+    """How trees are distributed: lengths, depths, kinds of tokens and values."""
+    length = np.diff(trees.ptr)
+    count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
+    value = np.bincount(trees.label, minlength=10) / len(trees.label)
+    # Operators that are open; each tree closes all of its own.
+    change = np.where(trees.tokens < MIN, 0, np.where(trees.tokens == END, -1, 1)).astype(np.int8)
+    depth = np.cumsum(change, dtype=np.int16)
+    depth += trees.tokens < MIN  # a digit is below the operators that are open around it
+    depth = np.maximum.reduceat(depth, trees.ptr[:-1])
+    quantile = dict(zip((5, 50, 95), np.quantile(length, (0.05, 0.5, 0.95))))
+    return {'length, mean': length.mean(),
+            **{f'length, {percent} %': value for percent, value in quantile.items()},
+            'depth, mean': depth.mean(), 'digits': count[:MIN].sum(),
+            **{SYMBOLS[token]: count[token] for token in range(MIN, END + 1)},
+            **{f'value {digit}': share for digit, share in enumerate(value)}}
+
+
+def main(num_train: int = 96_000, min_length: int = 500, max_length: int = 2_000, seed: int = 0,
+         cache: str = 'data/cache') -> None:
+    """Draws ListOps and prints how it is distributed.
+
+    Args:
+        num_train: Trees for training; there are 2,000 each for development and testing.
+        min_length: Trees are longer than that.
+        max_length: And shorter than that.
+        seed: Which trees.
+        cache: The folder that keeps them.
+    """
+    draw = partial(GeneratedListOps, num_train, min_length=min_length, max_length=max_length)
+    parts = draw(seed=seed, cache=cache).read(max_length).parts
+    for name, share in shares(parts['train']).items():
+        print(f'{name:<14} {share:10.3f}')
+
+
+if __name__ == '__main__':
+    run_function(main)

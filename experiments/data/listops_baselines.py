@@ -1,0 +1,70 @@
+"""What a glance at a tree of ListOps is worth: guesses that use a few tokens of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+from experiments.data.listops import END, MIN, apply
+from experiments.data.sequences import Sequences
+
+Glance = Callable[[np.ndarray], Hashable]
+
+
+def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
+    """How often the most frequent value of trees that look alike at a glance is right.
+
+    Args:
+        learn (Sequences): Trees on which values are counted.
+        test (Sequences): Trees whose values are guessed.
+
+    Returns:
+        dict: The accuracy of each glance, from 0 to 1: at nothing, the root, the root and its first
+        argument, and the root and all its arguments that are digits.
+    """
+    return {name: _accuracy(glance, learn, test) for name, glance in GLANCES.items()}
+
+
+def majority_accuracy(learn: Sequences, test: Sequences) -> float:
+    """How often the class that is most frequent in ``learn`` is right, in any task."""
+    return float((test.label == np.bincount(learn.label).argmax()).mean())
+
+
+def _accuracy(glance: Glance, learn: Sequences, test: Sequences) -> float:
+    counts: defaultdict[Hashable, Counter] = defaultdict(Counter)
+    for number, value in enumerate(learn.label.tolist()):
+        counts[glance(learn.sequence(number))][value] += 1
+    guess = {look: count.most_common(1)[0][0] for look, count in counts.items()}
+    fallback = int(np.bincount(learn.label).argmax())
+    guesses = [guess.get(glance(test.sequence(number)), fallback)
+               for number in range(len(test.label))]
+    return float((np.array(guesses) == test.label).mean())
+
+
+def _root(tree: np.ndarray) -> Hashable:
+    return int(tree[0])
+
+
+def _first_argument(tree: np.ndarray) -> Hashable:
+    first = int(tree[min(1, len(tree) - 1)])
+    return int(tree[0]), min(first, MIN)  # all operators look alike
+
+
+def _digits_of_root(tree: np.ndarray) -> Hashable:
+    """What the operator makes of those digits, and of how many arguments they are not all."""
+    is_operator = (tree >= MIN) & (tree < END)
+    level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
+    digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)
+    num_operators = int(((level == 2) & is_operator).sum())
+    value = int(apply(int(tree[0]), digits)) if len(digits) and tree[0] >= MIN else None
+    return int(tree[0]), value, num_operators
+
+
+GLANCES: dict[str, Glance] = {
+    'most frequent value': lambda tree: None,
+    'root': _root,
+    'root, first argument': _first_argument,
+    'root, its digits': _digits_of_root,
+}

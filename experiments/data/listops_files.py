@@ -1,0 +1,81 @@
+"""ListOps as Long Range Arena released it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.listops import END, SYMBOLS, evaluate
+from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
+from graphattn._reading import read_lines
+
+HEADER = 'Source\tTarget'
+NUMBER_OF = {']': END, **{symbol: number for number, symbol in enumerate(SYMBOLS)}}
+BRACKETS = str.maketrans('', '', '()')
+
+
+@dataclass(frozen=True)
+class ListOpsFiles(SequenceSource):
+    """The files ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``::
+
+        Source                                   Target
+        ( ( ( [MAX 2 ) ( ( [MIN 4 ) 7 ) ] ) ]    4
+
+    Round brackets are left out, as in all published results. That a tree comes to its target is
+    checked, so a file that was cut off or mixed up is an error.
+
+    Args:
+        path (str): The folder of the files, ``lra_release/listops-1000``.
+    """
+
+    path: str
+
+    def read(self, max_length: int) -> SequenceData:
+        names = dict(zip(PARTS, ('train', 'val', 'test')))
+        return SequenceData('ListOps, released', len(SYMBOLS), 10, {
+            part: read_listops(Path(self.path) / f'basic_{name}.tsv', max_length)
+            for part, name in names.items()})
+
+
+def read_listops(path: Path, max_length: int) -> Sequences:
+    """The trees of one file, those that are longer cut at ``max_length``.
+
+    Raises:
+        ValueError: The file is missing, or a line of it is malformed; the message names it.
+    """
+    trees, targets = [], []
+    try:
+        lines = read_lines(path, 'ascii')
+        header = next(lines, (1, ''))[1].strip()
+        if header != HEADER:
+            raise ValueError(f'{path}, line 1: expected {HEADER!r} (got {header!r:.60})')
+        for number, line in tqdm(lines, desc=f'reading {path.name}', unit=' trees', disable=None):
+            tree, target = _row(line, f'{path}, line {number}')
+            trees.append(tree[:max_length])
+            targets.append(target)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error}); 'path' must be the folder of "
+                         f"Long Range Arena's basic_train.tsv, basic_val.tsv and "
+                         f"basic_test.tsv") from error
+    if not trees:
+        raise ValueError(f'{path} holds no trees')
+    return Sequences.of(trees, targets)
+
+
+def _row(line: str, where: str) -> tuple[np.ndarray, int]:
+    source, _, target = line.rstrip('\r\n').partition('\t')
+    try:
+        tree = np.array([NUMBER_OF[symbol] for symbol in source.translate(BRACKETS).split()],
+                        dtype=np.uint8)
+        value = int(evaluate(tree, np.array([0, len(tree)]))[0])
+    except KeyError as error:
+        raise ValueError(f'{where}: expected symbols of ListOps (got {error})') from error
+    except ValueError as error:
+        raise ValueError(f'{where}: the source is no tree ({source!r:.60})') from error
+    if target != str(value):
+        raise ValueError(f'{where}: expected {value} as the target, which the tree comes to (got '
+                         f'{target!r:.20})')
+    return tree, value

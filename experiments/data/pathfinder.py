@@ -1,0 +1,559 @@
+r"""Pathfinder: do two discs lie on one dashed contour? Drawn by the law of Long Range Arena.
+
+    python -m experiments.data.pathfinder --num_train 1000 --picture pathfinder.png
+
+draws images, keeps them in ``data/cache``, prints how they are distributed, and shows some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from experiments.data.cached_arrays import cached_arrays
+from experiments.data.sequences import (
+    PARTS,
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+)
+from experiments.runs.command_line import run_function
+from graphattn._files import write_whole
+from graphattn._jit import jit
+
+FINER = 2  # lines and discs are drawn at this resolution and then made smaller
+SEGMENT_TRIALS, DISTRACTOR_TRIALS = 3, 5
+FREE, MOST_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
+LEAST_FREE_SHARE = 0.01
+NUM_ANGLES = 360  # a seed points along a whole degree
+IMAGES_AT_ONCE = 64
+
+
+class Law(NamedTuple):
+    """Sizes are in pixels.
+
+    Attributes:
+        size (int): Of the image, which is a square.
+        padding (int): Its border, where no segment may lie.
+        segment_length (int): Length of a dash.
+        thickness (float): And how thick it is.
+        margins (tuple): Half of the gap between dashes; each image draws one of them.
+        disc_radius (float): Of the two marks.
+        contour_length (int): Dashes of each of the two contours that may be marked.
+        seed_distance (int): Between the beginnings of the two.
+        continuity (float): The straightness of contours.
+        distractor_length (int): Dashes of a distractor.
+        num_distractors (int): How many of them.
+        contour_contrast (float): Of contours; a disc has 1.
+        distractor_contrast (float): Of distractors.
+    """
+
+    size: int
+    padding: int
+    segment_length: int
+    thickness: float
+    margins: tuple[int, ...]
+    disc_radius: float
+    contour_length: int
+    seed_distance: int
+    continuity: float
+    distractor_length: int
+    num_distractors: int
+    contour_contrast: float
+    distractor_contrast: float
+
+
+LAWS = {
+    32: Law(32, 1, 2, 0.5, (1,), 1.5, 14, 7, 1.0, 4, 5, 1.5, 2.0),
+    64: Law(64, 1, 5, 1.0, (1,), 2.5, 14, 12, 1.8, 4, 5, 0.8, 0.8),
+    128: Law(128, 1, 5, 1.5, (2, 3), 3.0, 14, 20, 1.8, 4, 8, 0.9, 0.9),
+}
+
+
+@dataclass(frozen=True)
+class GeneratedPathfinder(SequenceSource):
+    """Grey images, row by row: two dashed contours of 14 dashes, shorter ones that distract, and
+    two discs. The label is 1 if both discs lie on one contour, one at each end, and 0 if they lie
+    on different ones.
+
+    (Linsley et al., 2018, with Long Range Arena's settings of the hard set,
+    lra_benchmarks/data/pathfinder.py. What that generator left to a part of SciPy that is no more,
+    the scaling of lines, discs and images, is done here as it was then.)
+
+    Args:
+        size (int): 32, 64 or 128 pixels.
+        num_train (int): Images for training.
+        num_dev (int): For development.
+        num_test (int): For testing.
+        seed (int): Which images.
+        cache (str): The folder that keeps them.
+
+    Raises:
+        ValueError: A number is too small, or there are no settings for the size.
+    """
+
+    size: Literal[32, 64, 128] = 32
+    num_train: int = 160_000
+    num_dev: int = 20_000
+    num_test: int = 20_000
+    seed: int = 0
+    cache: str = 'data/cache'
+
+    def __post_init__(self):
+        if self.size not in LAWS:
+            raise ValueError(f"'size' must be one of {', '.join(map(str, LAWS))} (got {self.size})")
+        check_at_least(1, num_train=self.num_train, num_dev=self.num_dev, num_test=self.num_test)
+        check_at_least(0, seed=self.seed)
+
+    def read(self, max_length: int) -> SequenceData:
+        if max_length < self.size**2:
+            raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
+                             f"image (got {max_length})")
+        law = asdict(self) | LAWS[self.size]._asdict()
+        del law['cache']
+        arrays = cached_arrays(Path(self.cache), 'pathfinder', law, self._draw)
+        counts = np.cumsum([self.num_train, self.num_dev])
+        images, labels = (np.split(arrays[name], counts) for name in ('image', 'label'))
+        return SequenceData(f'Pathfinder{self.size}, generated', 256, 2, {
+            part: Sequences.of_equal_length(image.reshape(len(image), -1), label)
+            for part, image, label in zip(PARTS, images, labels)})
+
+    def _draw(self) -> dict[str, np.ndarray]:
+        number = self.num_train + self.num_dev + self.num_test
+        image = np.empty((number, self.size, self.size), np.uint8)
+        label = np.empty(number, np.uint8)
+        done = 0
+        with tqdm(total=number, desc=f'drawing Pathfinder{self.size}', unit=' images',
+                  disable=None) as bar:
+            for drawn in self._chunks(math.ceil(number / IMAGES_AT_ONCE)):
+                count = min(IMAGES_AT_ONCE, number - done)
+                image[done:done + count] = drawn.image[:count]
+                label[done:done + count] = drawn.label[:count]
+                done += count
+                bar.update(count)
+        return {'image': image, 'label': label}
+
+    def _chunks(self, number: int) -> Iterator[Drawings]:
+        """A chunk depends on its number alone, whatever draws it."""
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            yield from pool.map(lambda chunk: draw_images(
+                np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, LAWS[self.size]),
+                range(number))
+
+
+class Drawings(NamedTuple):
+    """Images, and what they were made of.
+
+    Attributes:
+        image (np.ndarray): Grey levels, uint8 ``[number, size, size]``.
+        label (np.ndarray): Whether one contour has both discs, uint8 ``[number]``.
+        contour (np.ndarray): The two contours alone, float32 ``[number, 2, size, size]``.
+        disc (np.ndarray): Row and column of the discs, int64 ``[number, 2, 2]``.
+        attempts (np.ndarray): How many pairs of contours were begun, int64 ``[number]``.
+    """
+
+    image: np.ndarray
+    label: np.ndarray
+    contour: np.ndarray
+    disc: np.ndarray
+    attempts: np.ndarray
+
+
+def draw_images(rng: np.random.Generator, number: int, law: Law) -> Drawings:
+    """Draws so many images.
+
+    Args:
+        rng (np.random.Generator): Where chance comes from.
+        number (int): How many.
+        law (Law): One of ``LAWS``, or another.
+    """
+    shape = law.size, law.size
+    drawn = Drawings(np.empty((number, *shape), np.uint8), np.empty(number, np.uint8),
+                     np.empty((number, 2, *shape), np.float32), np.empty((number, 2, 2), np.int64),
+                     np.zeros(number, np.int64))
+    for i in range(number):
+        dashes = draw_dashes(law, law.margins[rng.integers(len(law.margins))])
+        drawn.label[i] = rng.integers(2)
+        drawn.attempts[i] = _draw_image(rng, law, dashes, drawn.label[i], drawn.image[i],
+                                        drawn.contour[i], drawn.disc[i])
+    return drawn
+
+
+# Dashes and discs, drawn once ########################################################
+
+
+class Dashes(NamedTuple):
+    """All dashes there are: a seed points along one of 360 angles, and every other dash ends at one
+    of a few places around the end of the one before it.
+
+    Attributes:
+        margin (int): Half of the gap between them.
+        angle (np.ndarray): Where they point, float64 ``[num_dashes]``.
+        end (np.ndarray): The places, from the pivot, int64 ``[num_ends, 2]``.
+        weight (np.ndarray): How likely each place is after each dash, if it is free: the square of
+            ``cos(min(continuity * turn, pi / 2))``, float64 ``[num_dashes, num_ends]``.
+        ink (np.ndarray): Pixels around where one begins (a seed) or ends, float32
+            ``[num_dashes, width, width]``.
+        mask (np.ndarray): And the room that it takes.
+        room (np.ndarray): What must be free around the place of a seed, bool
+            ``[360, height, height]``.
+        place (np.ndarray): Where the seed of the first contour may be, int64 ``[360, most, 2]``.
+        num_places (np.ndarray): So many of them, int64 ``[360]``.
+        disc (np.ndarray): Pixels of a disc, float32 ``[diameter, diameter]``.
+    """
+
+    margin: int
+    angle: np.ndarray
+    end: np.ndarray
+    weight: np.ndarray
+    ink: np.ndarray
+    mask: np.ndarray
+    room: np.ndarray
+    place: np.ndarray
+    num_places: np.ndarray
+    disc: np.ndarray
+
+
+@cache
+def draw_dashes(law: Law, margin: int) -> Dashes:
+    """The dashes of a law."""
+    step = law.segment_length + margin
+    around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
+    end = np.unique(np.floor(step * np.stack([np.sin(around), np.cos(around)], 1)).astype(int),
+                    axis=0)
+    seed_angle = np.deg2rad(np.arange(-NUM_ANGLES // 2, NUM_ANGLES // 2))
+    end_angle = np.arctan2(end[:, 0], end[:, 1])
+    ink, mask = (np.stack(part) for part in zip(*(
+        _draw_dash(law, margin, angle) for angle in [*seed_angle, *map(opposite, end_angle)])))
+    # A seed's room is cut to this window, whose middle is one pixel from the seed.
+    reach, middle = 2 * step + 1, mask.shape[1] // 2
+    first = middle - (step + 1)
+    room = mask[:NUM_ANGLES, first:first + reach, first:first + reach] == 1.
+    angle = np.concatenate([seed_angle, end_angle])
+    turn = np.abs(end_angle - angle[:, None])
+    turn = np.minimum(turn, 2 * np.pi - turn)
+    weight = np.cos(np.minimum(law.continuity * turn, np.pi / 2))**2
+    place = np.empty((NUM_ANGLES, law.size**2, 2), np.int64)
+    num_places = np.array([find_room(empty_mask(law), own, 2 * law.seed_distance, places)
+                           for own, places in zip(room, place)])
+    return Dashes(margin, angle, end, weight, ink, mask, room, place[:, :num_places.max()].copy(),
+                  num_places, _draw_disc(law.disc_radius))
+
+
+def _draw_dash(law: Law, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    """A dash that begins in the middle, and its room."""
+    from PIL import Image, ImageDraw
+    from scipy.ndimage import grey_dilation
+
+    reach = law.segment_length + math.ceil(law.thickness) + margin
+    middle = reach * FINER
+    picture = Image.new('L', (2 * middle + 1,) * 2)
+    tip = tuple(math.ceil(middle + law.segment_length * FINER * part)
+                for part in (math.cos(angle), math.sin(angle)))
+    ImageDraw.Draw(picture).line([(middle, middle), tip], fill=255,
+                                 width=round(law.thickness * FINER))
+    offset = np.arange(-margin * FINER, margin * FINER + 1)
+    is_near = offset[:, None]**2 + offset**2 <= (margin * FINER)**2
+    room = grey_dilation(np.asarray(picture), footprint=is_near, mode='constant')
+    return tuple(_made_smaller(fine, 2 * reach + 1) for fine in (np.asarray(picture), room))
+
+
+def _draw_disc(radius: float) -> np.ndarray:
+    reach = math.ceil(radius) + 4  # beyond it, not even an echo of the filter is left
+    offset = np.arange(-reach * FINER, (reach + 1) * FINER)
+    is_inside = offset[:, None]**2 + offset**2 <= (radius * FINER)**2
+    return _made_smaller(255 * is_inside.astype(np.uint8), 2 * reach + 1)
+
+
+def _made_smaller(fine: np.ndarray, size: int) -> np.ndarray:
+    from PIL import Image
+
+    small = Image.fromarray(fine).resize((size, size), Image.Resampling.LANCZOS)
+    return np.asarray(small, np.float32) / 255
+
+
+# Images ##############################################################################
+
+
+@jit()
+def opposite(angle):
+    """The angle that points back."""
+    return angle + np.pi if angle < 0. else angle - np.pi
+
+
+@jit()
+def _draw_image(rng, law, dashes, label, image, contour, disc):
+    """Draws one image and gives the number of attempts at its contours."""
+    path = np.empty((2, law.contour_length, 3), np.int64)  # number and place of each dash
+    mask = empty_mask(law)
+    attempts = 1
+    while not find_contours(rng, law, dashes, mask, path):
+        mask = empty_mask(law)
+        attempts += 1
+    contour[:] = 0.
+    for which in range(2):
+        draw_path(contour[which], dashes, path[which], law.contour_contrast)
+    canvas = np.maximum(contour[0], contour[1])
+    for _ in range(law.num_distractors):
+        for _ in range(DISTRACTOR_TRIALS):
+            short, trial = np.empty((law.distractor_length, 3), np.int64), mask.copy()
+            if find_distractor(rng, law, dashes, trial, short):
+                draw_path(canvas, dashes, short, law.distractor_contrast)
+                mask = trial
+                break
+    first = rng.integers(0, 2)
+    disc[0] = path[first, 0, 1:]
+    disc[1] = path[first if label else 1 - first, -1, 1:]
+    for mark in disc:
+        stamp(canvas, dashes.disc, mark[0], mark[1], 1.)
+    lightest, darkest = canvas.max(), canvas.min()
+    for y in range(law.size):
+        for x in range(law.size):
+            image[y, x] = int(255 * (canvas[y, x] - darkest) / (lightest - darkest) + 0.5)
+    return attempts
+
+
+@jit()
+def empty_mask(law):
+    """Free within the border."""
+    mask = np.ones((law.size, law.size), np.float32)
+    mask[law.padding:-law.padding, law.padding:-law.padding] = 0.
+    return mask
+
+
+@jit()
+def find_contours(rng, law, dashes, mask, path):
+    """Finds the two that may be marked, dash by dash in turn; whether there was room."""
+    pivot = np.empty((2, 2), np.int64)
+    if not (find_first_seed(rng, law, dashes, pivot[0], path[0, 0])
+            and find_second_seed(rng, law, dashes, path[0, 0], pivot[1], path[1, 0])):
+        return False
+    for i in range(1, law.contour_length):
+        for which in range(2):
+            if not find_dash(rng, law, dashes, mask, pivot[which], path[which, i - 1:i + 1]):
+                return False
+    # The last dash of the second contour takes its room, and that of the first does not.
+    take_room(mask, dashes, path[1, -1])
+    return True
+
+
+@jit()
+def find_distractor(rng, law, dashes, mask, path):
+    """Finds a short contour; whether there was room."""
+    pivot = np.empty(2, np.int64)
+    if not find_seed(rng, law, dashes, mask, pivot, path[0]):
+        return False
+    for i in range(1, law.distractor_length):
+        if not find_dash(rng, law, dashes, mask, pivot, path[i - 1:i + 1]):
+            return False
+    take_room(mask, dashes, path[-1])
+    return True
+
+
+@jit()
+def find_first_seed(rng, law, dashes, pivot, seed):
+    """A first dash in the middle of an image that is empty."""
+    for _ in range(SEGMENT_TRIALS):
+        number = rng.integers(0, NUM_ANGLES)
+        if dashes.num_places[number] == 0:
+            return False
+        y, x = dashes.place[number, rng.integers(0, dashes.num_places[number])]
+        if begin(law, dashes, number, y, x, pivot, seed):
+            return True
+    return False
+
+
+@jit()
+def find_second_seed(rng, law, dashes, first, pivot, seed):
+    """A first dash at a given distance from another's."""
+    for _ in range(SEGMENT_TRIALS):
+        number = rng.integers(0, NUM_ANGLES)
+        towards = np.deg2rad(rng.integers(0, 360))
+        y = int(np.round(first[1] + law.seed_distance * np.sin(towards)))
+        x = int(np.round(first[2] + law.seed_distance * np.cos(towards)))
+        if begin(law, dashes, number, y, x, pivot, seed):
+            return True
+    return False
+
+
+@jit()
+def find_seed(rng, law, dashes, mask, pivot, seed):
+    """A first dash wherever there is room."""
+    if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
+        return False
+    places = np.empty((mask.size, 2), np.int64)
+    for _ in range(SEGMENT_TRIALS):
+        number = rng.integers(0, NUM_ANGLES)
+        num_places = find_room(mask, dashes.room[number], 1, places)
+        if num_places == 0:
+            return False
+        y, x = places[rng.integers(0, num_places)]
+        if begin(law, dashes, number, y, x, pivot, seed):
+            return True
+    return False
+
+
+@jit()
+def begin(law, dashes, number, y, x, pivot, seed):
+    """Puts a seed there; whether it and its pivot are inside the image."""
+    angle, length = dashes.angle[number], law.segment_length
+    end = moved(y, x, angle, length)
+    pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
+    seed[0], seed[1], seed[2] = number, y, x
+    return min(end[0], end[1], pivot[0], pivot[1]) >= 0 and max(
+        end[0], end[1], pivot[0], pivot[1]) < law.size
+
+
+@jit()
+def find_dash(rng, law, dashes, mask, pivot, path):
+    """Continues a contour from one dash to a next, and takes the room of the first; whether it
+    could. A place is drawn in proportion to its weight times how free it is."""
+    last = path[0, 0]
+    pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
+                             law.segment_length + 2 * dashes.margin)
+    cumulative = np.empty(len(dashes.end))
+    total = 0.
+    for i in range(len(dashes.end)):
+        y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
+        if dashes.weight[last, i] > 0. and 0 <= y < law.size and 0 <= x < law.size:
+            total += dashes.weight[last, i] * (1. - nearby(mask, y, x, dashes.margin))
+        cumulative[i] = total
+    if total < 1e-4:
+        return False
+    for _ in range(SEGMENT_TRIALS):
+        i = np.searchsorted(cumulative, rng.random() * total, side='right')
+        y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
+        if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MOST_OVERLAP:
+            take_room(mask, dashes, path[0])
+            pivot[0], pivot[1] = pivot_y, pivot_x
+            path[1, 0], path[1, 1], path[1, 2] = NUM_ANGLES + i, y, x
+            return True
+    return False
+
+
+@jit()
+def draw_path(canvas, dashes, path, contrast):
+    """Draws the dashes of a contour."""
+    for i in range(len(path)):
+        stamp(canvas, dashes.ink[path[i, 0]], path[i, 1], path[i, 2], contrast)
+
+
+@jit()
+def take_room(mask, dashes, dash):
+    """Takes the room of a dash."""
+    stamp(mask, dashes.mask[dash[0]], dash[1], dash[2], 1.)
+
+
+@jit()
+def moved(y, x, angle, distance):
+    """Where one comes to; up and to the next pixel, as the published generator rounds."""
+    return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
+
+
+@jit()
+def find_room(mask, room, border, places):
+    """Writes where a seed that needs this room may be, and gives the number of such places: none,
+    as in the published generator, if in a corner all of the room would be outside the image."""
+    reach, number = len(room) // 2, 0
+    if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
+            and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):
+        return 0
+    for y in range(len(mask)):
+        for x in range(len(mask)):
+            if has_room(mask, room, border, y, x):
+                places[number, 0], places[number, 1] = y, x
+                number += 1
+    return number
+
+
+@jit()
+def has_room(mask, room, border, y, x):
+    """Whether all that a seed there needs is free and away from the edge."""
+    size, reach = len(mask), len(room) // 2
+    for i in range(len(room)):
+        for j in range(len(room)):
+            if room[i, j]:
+                row, column = y + i - reach, x + j - reach
+                if 0 <= row < size and 0 <= column < size and (
+                        min(row, column) < border or max(row, column) >= size - border
+                        or mask[row, column] > FREE):
+                    return False
+    return True
+
+
+@jit()
+def nearby(mask, y, x, radius):
+    """The greatest entry of the mask within a radius."""
+    greatest = 0.
+    for i in range(max(0, y - radius), min(len(mask), y + radius + 1)):
+        for j in range(max(0, x - radius), min(len(mask), x + radius + 1)):
+            if (i - y)**2 + (j - x)**2 <= radius**2:
+                greatest = max(greatest, mask[i, j])
+    return greatest
+
+
+@jit()
+def overlap(mask, patch, y, x):
+    """The greatest sum of the mask and a patch around a place."""
+    greatest, reach = 0., len(patch) // 2
+    for i in range(max(0, reach - y), min(len(patch), len(mask) + reach - y)):
+        for j in range(max(0, reach - x), min(len(patch), len(mask) + reach - x)):
+            greatest = max(greatest, mask[y + i - reach, x + j - reach] + patch[i, j])
+    return greatest
+
+
+@jit()
+def stamp(canvas, patch, y, x, contrast):
+    """Lays a patch around a place; what is lighter is seen."""
+    reach = len(patch) // 2
+    for i in range(max(0, reach - y), min(len(patch), len(canvas) + reach - y)):
+        for j in range(max(0, reach - x), min(len(patch), len(canvas) + reach - x)):
+            row, column = y + i - reach, x + j - reach
+            canvas[row, column] = max(canvas[row, column], contrast * patch[i, j])
+
+
+def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 0,
+         cache: str = 'data/cache', picture: Path | None = None) -> None:
+    """Draws Pathfinder and prints how it is distributed.
+
+    Args:
+        size: Pixels of a side.
+        num_train: Images for training; there are an eighth as many for each of the other parts.
+        seed: Which images.
+        cache: The folder that keeps them.
+        picture: Where to show some of them.
+    """
+    held_out = max(1, num_train // 8)
+    source = GeneratedPathfinder(size, num_train, held_out, held_out, seed=seed, cache=cache)
+    train = source.read(size**2).parts['train']
+    images = train.tokens.reshape(-1, size, size)
+    print(f'{len(images):,} images; {train.label.mean():.1%} have both discs on one contour; '
+          f'{(images == 0).mean():.1%} of the pixels are black')
+    if picture is not None:
+        figure = show_images(images[:10], train.label[:10])
+        write_whole(picture, lambda path: figure.savefig(path, dpi=110))
+
+
+def show_images(images: np.ndarray, label: np.ndarray):
+    """A figure of some images under their labels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout='constrained')
+    for axes, image, own in zip(figure.subplots(2, 5).flat, images, label):
+        axes.imshow(image, cmap='gray', vmin=0, vmax=255)
+        axes.set(title='one contour' if own else 'two contours', xticks=[], yticks=[])
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)

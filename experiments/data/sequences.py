@@ -1,0 +1,103 @@
+"""Labelled sequences of a few hundred symbols at most, and where they come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+PARTS = ('train', 'dev', 'test')
+
+
+class Sequences(NamedTuple):
+    """Sequences one after the other. An example is one of them, or two that follow each other.
+
+    Attributes:
+        tokens (np.ndarray): Ids, uint8 ``[num_tokens]``.
+        ptr (np.ndarray): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        label (np.ndarray): The class of each example, int64 ``[num_examples]``.
+    """
+
+    tokens: np.ndarray
+    ptr: np.ndarray
+    label: np.ndarray
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.ptr) - 1
+
+    @property
+    def sequences_per_example(self) -> int:
+        return self.num_sequences // max(1, len(self.label))
+
+    def sequence(self, number: int) -> np.ndarray:
+        """The tokens of one sequence."""
+        return self.tokens[self.ptr[number]:self.ptr[number + 1]]
+
+    def take(self, examples: np.ndarray) -> Sequences:
+        """Some of the examples, in the order that is given."""
+        width = self.sequences_per_example
+        chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
+        return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
+
+    @classmethod
+    def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
+        """Of single sequences, uint8 ``[length]`` each."""
+        sequences = [np.zeros(0, np.uint8), *sequences]
+        ptr = np.cumsum([len(sequence) for sequence in sequences])
+        return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
+
+    @classmethod
+    def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
+        """Of the rows of a matrix, uint8 ``[num_sequences, length]``."""
+        ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
+        return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
+
+
+class SequenceData(NamedTuple):
+    """All that a task is about.
+
+    Attributes:
+        about (str): What it is, in a few words; a stand-in says so.
+        num_tokens (int): How many symbols there are.
+        num_classes (int): How many classes.
+        parts (dict): The sequences of ``train``, ``dev`` and ``test``.
+    """
+
+    about: str
+    num_tokens: int
+    num_classes: int
+    parts: dict[str, Sequences]
+
+
+class SequenceSource(ABC):
+    """Where the sequences of a task come from."""
+
+    @abstractmethod
+    def read(self, max_length: int) -> SequenceData:
+        """All sequences, those that are longer cut at ``max_length``; the same ones each time.
+
+        Raises:
+            ValueError: A file is missing or malformed; the message names it.
+        """
+
+
+def check_at_least(least: int, **sizes: int) -> None:
+    """Refuses a size that is too small, by its name."""
+    for name, size in sizes.items():
+        if size < least:
+            raise ValueError(f"'{name}' must be at least {least} (got {size})")
+
+
+def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
+    """Refuses a label that is no class.
+
+    Raises:
+        ValueError: One is outside the classes; the message begins with ``where``.
+    """
+    wrong = np.flatnonzero((label < 0) | (label >= num_classes))
+    if len(wrong):
+        raise ValueError(f'{where}: expected labels from 0 to {num_classes - 1} (got '
+                         f'{label[wrong[0]]} as number {wrong[0] + 1})')

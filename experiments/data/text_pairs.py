@@ -1,0 +1,125 @@
+"""Pairs of texts, byte by byte: do they belong together?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.byte_text import NUM_BYTES
+from experiments.data.sequences import (
+    PARTS,
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+)
+from experiments.data.text.document_files import Document, DocumentSource
+from graphattn._reading import read_lines
+
+COLUMNS = 'label, id, id, text, text'
+
+
+@dataclass(frozen=True)
+class AanPairs(SequenceSource):
+    """Does one of two papers of the ACL Anthology cite the other? Long Range Arena's files
+    ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and ``new_aan_pairs.test.tsv``::
+
+        1.0    P05-1001    W03-0402    the first text    the second text
+
+    Columns are separated by tabs, without quoting; the bytes may be of any encoding.
+
+    Args:
+        path (str): The folder of the files, ``lra_release/tsv_data``.
+    """
+
+    path: str
+
+    def read(self, max_length: int) -> SequenceData:
+        names = dict(zip(PARTS, ('train', 'eval', 'test')))
+        return SequenceData('pairs of papers, byte by byte', NUM_BYTES, 2, {
+            part: read_pairs(Path(self.path) / f'new_aan_pairs.{name}.tsv', max_length)
+            for part, name in names.items()})
+
+
+def read_pairs(path: Path, max_length: int) -> Sequences:
+    """The pairs of one file, each text cut at ``max_length``.
+
+    Raises:
+        ValueError: The file is missing, or a line of it is malformed; the message names it.
+    """
+    texts, labels = [], []
+    try:
+        for number, line in tqdm(read_lines(path, 'latin-1'), desc=f'reading {path.name}',
+                                 unit=' pairs', disable=None):
+            label, *columns = line.rstrip('\r\n').split('\t')
+            if len(columns) != 4 or not all(columns[2:]):
+                raise ValueError(f'{path}, line {number}: expected {COLUMNS}, between tabs (got '
+                                 f'{len(columns) + 1} columns: {line.strip()!r:.60})')
+            if label not in ('0', '1', '0.0', '1.0'):
+                raise ValueError(f'{path}, line {number}: expected a label 0.0 or 1.0 (got '
+                                 f'{label!r:.20})')
+            texts += [_bytes(text, max_length) for text in columns[2:]]
+            labels.append(int(label[0]))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error}); 'path' must be the folder of Long "
+                         f"Range Arena's new_aan_pairs.train.tsv, .eval.tsv and "
+                         f".test.tsv") from error
+    if not labels:
+        raise ValueError(f'{path} holds no pairs')
+    return Sequences.of(texts, labels)
+
+
+def _bytes(text: str, max_length: int) -> np.ndarray:
+    return np.frombuffer(text[:max_length].encode('latin-1'), np.uint8)
+
+
+@dataclass(frozen=True)
+class DocumentPairs(SequenceSource):
+    """Are two documents of one class? A stand-in for Long Range Arena's Retrieval where the papers
+    of the ACL Anthology are not to be had.
+
+    Every document is the first of ``pairs_each`` pairs. With equal chance the second is another
+    document of its class or one of another class; always one of the same part.
+
+    Args:
+        documents (DocumentSource): Where they come from.
+        pairs_each (int): Pairs for each document.
+        seed (int): Which pairs.
+    """
+
+    documents: DocumentSource
+    pairs_each: int = 4
+    seed: int = 0
+
+    def __post_init__(self):
+        check_at_least(1, pairs_each=self.pairs_each)
+        check_at_least(0, seed=self.seed)
+
+    def read(self, max_length: int) -> SequenceData:
+        parts = {}
+        for number, (part, documents) in enumerate(self.documents.read().parts.items()):
+            rng = np.random.default_rng((self.seed, number))
+            first, second, label = zip(*self._pairs(documents, rng, part))
+            bytes_of = [np.frombuffer(document.text.encode()[:max_length], np.uint8)
+                        for document in documents]
+            both = np.stack([first, second], axis=1).ravel()
+            parts[part] = Sequences.of((bytes_of[i] for i in both), label)
+        return SequenceData(f'stand-in for pairs of papers: pairs of '
+                            f'{type(self.documents).__name__}, byte by byte', NUM_BYTES, 2, parts)
+
+    def _pairs(self, documents: list[Document], rng: np.random.Generator,
+               part: str) -> Iterator[tuple[int, int, int]]:
+        label = np.array([document.label for document in documents])
+        if len(documents) < 4 or (np.unique(label, return_counts=True)[1] < 2).any() or (
+                label == label[:1]).all():
+            raise ValueError(f"'documents' must have two or more of each of two or more classes "
+                             f"in every part ({part} has not)")
+        for first, own in enumerate(label):
+            for _ in range(self.pairs_each):
+                is_one_class = bool(rng.integers(2))
+                others = np.flatnonzero((label == own) == is_one_class)
+                yield first, int(rng.choice(others[others != first])), int(is_one_class)

@@ -1,0 +1,153 @@
+"""Classes of long sequences of few symbols: the tasks of Long Range Arena, and stand-ins."""
+
+from __future__ import annotations
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.data.batch import Batch
+from experiments.data.sequences import (
+    PARTS,
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+)
+from experiments.tasks.mlm import BatchStream, ResumableLoader
+
+
+class LongRange(L.LightningDataModule):
+    """Sequences of up to thousands of symbols, each with a class; or pairs of them::
+
+        tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
+        label     9                            horse                            favourable
+
+    What is longer is cut at its end. The order for training depends on (``seed``, epoch) alone, and
+    every example of the other parts is looked at once.
+
+    Args:
+        source (SequenceSource): Where they come from.
+        max_length (int): The most tokens of a sequence, [CLS] included.
+        cls (bool): One more symbol, [CLS], stands before each sequence.
+        batch_size (int): Examples per step and process.
+        seed (int): Which order.
+
+    Raises:
+        ValueError: A value is out of range, the files cannot be used, or the model is for other
+            data.
+    """
+
+    def __init__(self, source: SequenceSource, max_length: int, cls: bool = False,
+                 batch_size: int = 32, seed: int = 0):
+        super().__init__()
+        check_at_least(1 + cls, max_length=max_length)
+        check_at_least(1, batch_size=batch_size)
+        check_at_least(0, seed=seed)
+        self.source, self.max_length, self.cls = source, max_length, cls
+        self.batch_size, self.seed = batch_size, seed
+        self.data: SequenceData | None = None
+
+    def prepare_data(self) -> None:
+        check_model(self.trainer.lightning_module.model, self._read(), self.max_length, self.cls)
+
+    def setup(self, stage: str | None = None) -> None:
+        self._read()
+
+    def train_dataloader(self) -> DataLoader:
+        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        sequences = self.data.parts['train']
+        sampler = BatchStream(len(sequences.label), self.batch_size, self.trainer.world_size,
+                              self.trainer.global_rank, seed=self.seed, shuffle=True,
+                              batches_done=lambda: progress.processed)
+        return ResumableLoader(_Batches(sequences, self._cls_token), batch_size=None,
+                               sampler=sampler)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._longest_first('dev')
+
+    def test_dataloader(self) -> DataLoader:
+        return self._longest_first('test')
+
+    def _longest_first(self, part: str) -> DataLoader:
+        """Over all processes every example once; what does not fit the memory does not at once."""
+        sequences = self.data.parts[part]
+        length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
+        order = np.argsort(-length, kind='stable').tolist()
+        sampler = UnrepeatedDistributedSampler(order, self.trainer.world_size,
+                                               self.trainer.global_rank, shuffle=False)
+        batches = _Batches(sequences, self._cls_token)
+        return DataLoader(order, self.batch_size, sampler=sampler,
+                          collate_fn=lambda examples: batches[[(0, i) for i in examples]])
+
+    @property
+    def _cls_token(self) -> int | None:
+        return self.data.num_tokens if self.cls else None
+
+    def _read(self) -> SequenceData:
+        if self.data is None:
+            self.data = self.source.read(self.max_length - self.cls)
+            describe(self.data)
+        return self.data
+
+
+class _Batches(Dataset):
+    """Maps a list of (epoch, number of the example) to a batch."""
+
+    def __init__(self, sequences: Sequences, cls_token: int | None):
+        self.sequences, self.cls_token = sequences, cls_token
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
+        return collate(self.sequences.take(np.array([index for _, index in keys])), self.cls_token)
+
+
+def collate(some: Sequences, cls_token: int | None = None) -> Batch:
+    """Sequences as a batch, each behind ``cls_token`` if there is one."""
+    tokens, ptr = some.tokens.astype(np.int64), some.ptr
+    if cls_token is not None:
+        tokens = np.insert(tokens, ptr[:-1], cls_token)
+        ptr = ptr + np.arange(len(ptr))
+    return Batch(*map(torch.from_numpy, (tokens, ptr, some.label)))
+
+
+def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
+    """Refuses a model that is for other data.
+
+    Raises:
+        ValueError: Its vocabulary or positions are too few, or its classes other ones; or it takes
+            pairs and these are none.
+    """
+    encoder = model.encoder
+    positions, num_tokens = (table.num_embeddings for table in (
+        encoder.position_embedding, encoder.token_embedding))
+    if max_length > positions:
+        raise ValueError(f"'max_length' must be at most {positions}, the positions of the model "
+                         f"(got {max_length})")
+    if num_tokens < data.num_tokens + cls:
+        raise ValueError(f"'num_tokens' of the encoder must be at least {data.num_tokens + cls}, "
+                         f"the symbols of {data.about} (got {num_tokens})")
+    if model.num_classes != data.num_classes:
+        raise ValueError(f"'num_classes' of the model must be {data.num_classes}, as in "
+                         f"{data.about} (got {model.num_classes})")
+    width = data.parts['train'].sequences_per_example
+    if width != model.sequences_per_example:
+        raise ValueError(f"'model' must be a {('SequenceClassifier', 'PairClassifier')[width - 1]} "
+                         f"for {data.about} (got {type(model).__name__})")
+
+
+@rank_zero_only
+def describe(data: SequenceData) -> None:
+    """Prints what the data are, and what they would be worth to the simplest guess."""
+    print(data.about)
+    for part in PARTS:
+        sequences = data.parts[part]
+        length = np.diff(sequences.ptr)
+        share = np.bincount(sequences.label, minlength=data.num_classes) / len(sequences.label)
+        print(f'{part:<5} {len(sequences.label):>7,} examples of {data.num_classes} classes, the '
+              f'largest {share.max():.1%}; tokens: median {np.median(length):,.0f}, longest '
+              f'{length.max():,}')

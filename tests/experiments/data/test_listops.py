@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+
+from experiments.data.listops import (
+    END,
+    MED,
+    MIN,
+    SM,
+    SYMBOLS,
+    GeneratedListOps,
+    draw_trees,
+    evaluate,
+    shares,
+)
+from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
+from experiments.data.sequences import PARTS, Sequences
+
+SMALL = dict(num_train=600, num_dev=60, num_test=60, min_length=100, max_length=500)
+
+
+@pytest.fixture(scope='module')
+def published():
+    """Trees of 500 to 2,000 tokens."""
+    tokens, ptr = draw_trees(np.random.default_rng(0), 4000, 10**6, 500, 2000, 10, 10)
+    return Sequences(tokens, ptr, evaluate(tokens, ptr))
+
+
+def tree(text):
+    return np.array([SYMBOLS.index(symbol) for symbol in text.split()], np.uint8)
+
+
+def value(text):
+    return int(evaluate(tree(text), np.array([0, len(text.split())]))[0])
+
+
+@pytest.mark.parametrize('text, expected', [
+    ('7', 7),
+    ('[MIN 4 2 9 ]', 2),
+    ('[MAX 4 2 9 ]', 9),
+    ('[SM 4 2 9 ]', 5),
+    ('[MED 4 2 9 ]', 4),
+    ('[MED 4 7 ]', 5),  # 5.5, rounded down
+    ('[MED 1 [MAX 3 8 ] [SM 9 [MIN 6 5 ] ] 0 ]', 2),  # of 1, 8, 4 and 0
+])
+def test_a_tree_comes_to_its_value(text, expected):
+    assert value(text) == expected
+
+
+@pytest.mark.parametrize('text', ['', '1 2', '[MIN 4 2', '4 ]', '[MIN ]', '[MIN 4 ] ]', '[SM'])
+def test_what_is_no_tree_has_no_value(text):
+    with pytest.raises(ValueError, match='number 0 is no tree'):
+        value(text)
+
+
+def by_recursion(tokens):
+    """The value of a tree, and what is left of the tokens."""
+    first, *rest = tokens
+    if first < MIN:
+        return first, rest
+    digits = []
+    while rest[0] != END:
+        digit, rest = by_recursion(rest)
+        digits.append(digit)
+    operation = {MIN: min, MIN + 1: max, MED: lambda x: int(np.median(x)),
+                 SM: lambda x: sum(x) % 10}
+    return operation[first](digits), rest[1:]
+
+
+def test_values_are_those_of_a_recursion(published):
+    for number in range(50):
+        expected, rest = by_recursion(published.sequence(number).tolist())
+        assert not rest and published.label[number] == expected
+
+
+def test_the_shares_of_the_published_law(published):
+    """The reference: 60,000 trees of Long Range Arena's own generator."""
+    found = shares(published)
+    assert found['length, mean'] == pytest.approx(1035, rel=0.03)
+    assert found['length, 5 %'] == pytest.approx(539, rel=0.02)
+    assert found['length, 50 %'] == pytest.approx(955, rel=0.05)
+    assert found['length, 95 %'] == pytest.approx(1804, rel=0.03)
+    assert found['depth, mean'] == 10.
+    assert found['digits'] == pytest.approx(0.716, abs=0.003)
+    assert found[']'] == pytest.approx(0.142, abs=0.003)
+    for operator in SYMBOLS[MIN:END]:
+        assert found[operator] == pytest.approx(0.036, abs=0.001)
+    expected = np.array([17.0, 8.9, 7.9, 8.2, 8.9, 8.6, 7.8, 7.3, 8.6, 16.9]) / 100
+    assert np.allclose([found[f'value {digit}'] for digit in range(10)], expected, atol=0.03)
+
+
+def test_one_attempt_in_twelve_is_kept():
+    kept = len(draw_trees(np.random.default_rng(1), 10**4, 30_000, 500, 2000, 10, 10)[1]) - 1
+    assert kept / 30_000 == pytest.approx(0.082, abs=0.008)
+
+
+def test_lengths_depth_and_arguments_are_within_bounds():
+    tokens, ptr = draw_trees(np.random.default_rng(2), 200, 10**6, 30, 60, 4, 5)
+    assert np.diff(ptr).min() > 30 and np.diff(ptr).max() < 60
+    trees = Sequences(tokens, ptr, evaluate(tokens, ptr))
+    assert shares(trees)['depth, mean'] <= 4.
+    level = np.cumsum(np.where(tokens < MIN, 0, np.where(tokens == END, -1, 1)))
+    assert level.max() <= 3
+    for begin, end in zip(ptr[:-1], ptr[1:]):
+        own = level[begin:end - 1]
+        children = ((own == 1) & (tokens[begin:end - 1] < MIN)).sum() + (
+            (own == 2) & (tokens[begin:end - 1] >= MIN) & (tokens[begin:end - 1] < END)).sum()
+        assert 2 <= children <= 5
+
+
+def test_a_glance_at_the_root_is_worth_as_much_as_was_measured(published):
+    learn, test = published.take(np.arange(3000)), published.take(np.arange(3000, 4000))
+    accuracy = glance_accuracies(learn, test)
+    assert accuracy['most frequent value'] == majority_accuracy(learn, test)
+    assert accuracy['most frequent value'] == pytest.approx(0.17, abs=0.04)
+    assert accuracy['root'] == pytest.approx(0.365, abs=0.04)
+    assert accuracy['root'] - 0.03 < accuracy['root, first argument']
+    assert accuracy['root, its digits'] > accuracy['root'] + 0.03
+
+
+def test_all_trees_are_distinct_and_depend_on_the_seed_alone(tmp_path):
+    first = GeneratedListOps(**SMALL, cache=str(tmp_path / 'a')).read(500)
+    again = GeneratedListOps(**SMALL, cache=str(tmp_path / 'b')).read(500)
+    other = GeneratedListOps(**SMALL, seed=1, cache=str(tmp_path / 'a')).read(500)
+    trees = [part.sequence(i).tobytes() for part in first.parts.values()
+             for i in range(len(part.label))]
+    assert len(trees) == len(set(trees)) == 720
+    assert [len(first.parts[part].label) for part in PARTS] == [600, 60, 60]
+    for part in PARTS:
+        assert np.array_equal(first.parts[part].tokens, again.parts[part].tokens)
+        assert not np.array_equal(first.parts[part].tokens, other.parts[part].tokens)
+        lengths = np.diff(first.parts[part].ptr)
+        assert 100 < lengths.min() and lengths.max() < 500
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(num_train=0), "'num_train' must be at least 1"),
+    (dict(max_args=1), "'max_args' must be at least 2"),
+    (dict(min_length=100, max_length=101), "'max_length' must be at least 102 .got 101"),
+    (dict(seed=-1), "'seed' must be at least 0"),
+])
+def test_bad_arguments(options, match):
+    with pytest.raises(ValueError, match=match):
+        GeneratedListOps(**options)
+
+
+def test_too_few_trees_of_a_length_are_an_error(tmp_path):
+    digits = GeneratedListOps(20, 1, 1, min_length=0, max_length=2, max_depth=1,
+                              cache=str(tmp_path))
+    with pytest.raises(ValueError, match="leave too few trees: 22 are wanted and 10 were found"):
+        digits.read(10)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tree_must_not_be_cut(tmp_path):
+    with pytest.raises(ValueError, match="'max_length' must be at least 499, for a tree"):
+        GeneratedListOps(**SMALL, cache=str(tmp_path)).read(498)

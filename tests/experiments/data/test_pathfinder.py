@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from scipy.ndimage import binary_dilation, label
+
+from experiments.data.pathfinder import LAWS, GeneratedPathfinder, draw_images
+from experiments.data.sequences import PARTS
+
+SMALL = dict(num_train=70, num_dev=10, num_test=10)
+
+
+@pytest.fixture(scope='module')
+def drawn():
+    return draw_images(np.random.default_rng(0), 400, LAWS[32])
+
+
+def test_half_of_the_images_have_both_discs_on_one_contour(drawn):
+    assert set(drawn.label.tolist()) == {0, 1}
+    assert drawn.label.mean() == pytest.approx(0.5, abs=0.1)
+
+
+def ends(drawn, i, which):
+    """Whether each disc of an image has ink of one of its contours in its middle."""
+    return [drawn.contour[i, which, y, x] > 0. for y, x in drawn.disc[i]]
+
+
+def test_the_label_says_whether_one_contour_has_both_discs(drawn):
+    for i, one in enumerate(drawn.label):
+        has_both = any(all(ends(drawn, i, which)) for which in range(2))
+        is_between = any(ends(drawn, i, which) in ([True, False], [False, True])
+                         for which in range(2))
+        assert has_both if one else is_between or has_both
+
+
+def test_a_contour_is_one_piece_but_for_the_gaps_between_dashes(drawn):
+    reach = LAWS[32].margins[0] + 1  # a gap is twice the margin, and is closed from both sides
+    for i in range(50):
+        for which in range(2):
+            ink = drawn.contour[i, which] > 0.2
+            pieces = label(binary_dilation(ink, np.ones((3, 3)), iterations=reach))[1]
+            assert pieces == 1
+            assert label(ink, np.ones((3, 3)))[1] > 3  # it is dashed
+
+
+def test_contours_keep_their_distance_from_one_another(drawn):
+    both = (drawn.contour > 0.5).all(axis=1).mean()
+    assert both < 0.01
+
+
+def test_discs_are_at_full_intensity(drawn):
+    law = LAWS[32]
+    for i, image in enumerate(drawn.image):
+        middle = image[tuple(drawn.disc[i].T)]
+        # Distractors alone have more contrast than discs, and all is scaled to the lightest.
+        assert middle.min() >= 255 / law.distractor_contrast
+        assert image.max() == 255 and image.min() == 0
+    assert np.mean([drawn.image[i][tuple(drawn.disc[i].T)] for i in range(400)]) > 200
+    assert draw_images(np.random.default_rng(0), 1, LAWS[128]).image.max() == 255
+
+
+def test_two_thirds_of_the_pixels_are_black_or_as_good_as_black(drawn):
+    assert (drawn.image <= 2).mean() == pytest.approx(0.67, abs=0.03)
+
+
+def test_one_pair_of_contours_in_hundreds_finds_room(drawn):
+    assert 250 < drawn.attempts.mean() < 380
+
+
+def test_discs_of_two_contours_begin_and_end_far_apart(drawn):
+    begin, end = drawn.disc[:, 0], drawn.disc[:, 1]
+    assert (np.abs(begin - 16) <= 9).all()  # the first seeds lie in the middle, 7 apart
+    assert np.linalg.norm(begin - end, axis=1).mean() > 7
+
+
+def test_images_depend_on_the_seed_alone(tmp_path):
+    first = GeneratedPathfinder(**SMALL, cache=str(tmp_path / 'a')).read(1024)
+    again = GeneratedPathfinder(**SMALL, cache=str(tmp_path / 'b')).read(1024)
+    other = GeneratedPathfinder(**SMALL, seed=1, cache=str(tmp_path / 'a')).read(1024)
+    for part, number in zip(PARTS, (70, 10, 10)):
+        assert first.parts[part].tokens.shape == (number * 1024,)
+        assert np.array_equal(first.parts[part].tokens, again.parts[part].tokens)
+        assert not np.array_equal(first.parts[part].tokens, other.parts[part].tokens)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(size=33), "'size' must be one of 32, 64, 128 .got 33"),
+    (dict(num_test=0), "'num_test' must be at least 1"),
+])
+def test_bad_arguments(options, match):
+    with pytest.raises(ValueError, match=match):
+        GeneratedPathfinder(**options)
+
+
+def test_an_image_must_not_be_cut(tmp_path):
+    with pytest.raises(ValueError, match="'max_length' must be at least 1024, the pixels"):
+        GeneratedPathfinder(**SMALL, cache=str(tmp_path)).read(1000)
