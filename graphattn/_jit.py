@@ -11,7 +11,8 @@ import pickle
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from graphattn._compiler import CompilerMissing
@@ -86,8 +87,9 @@ class _Files:
     in an index, so that of two processes that compile at once one may find the other's code.
     """
 
-    def __init__(self, folder: str, name: str):
+    def __init__(self, folder: str, name: str, source: Path):
         self._folder, self._name = Path(folder), name
+        self._digest = digest_beside(source.parent)
 
     def load(self, key: tuple) -> object | None:
         try:
@@ -103,7 +105,7 @@ class _Files:
 
     @property
     def _current(self) -> str:
-        return f'{self._name}.{SOURCE_DIGEST[:16]}.*'
+        return f'{self._name}.{self._digest[:16]}.*'
 
     def _path(self, key: tuple) -> Path:
         digest = hashlib.sha256(repr((numba.__version__, key)).encode()).hexdigest()
@@ -118,7 +120,8 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._cache_file = _Files(self._cache_path, self._impl.filename_base)
+        source = Path(function.__code__.co_filename)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, source)
 
     def load_overload(self, signature, target_context):
         try:
@@ -149,14 +152,23 @@ def _tell_once(message: str, *values: object) -> None:
 _TOLD: set[str] = set()
 
 
-def _digest_of_sources() -> str:
-    package = Path(__file__).parent
-    sources = [Path(__file__), *sorted(package.glob('kernels/cpu/*.py')),
-               *sorted(package.glob('samplers/*.py'))]
+def _digest(sources: Iterable[Path]) -> str:
     return hashlib.sha256(b'\0'.join(source.read_bytes() for source in sources)).hexdigest()
 
 
-SOURCE_DIGEST = _digest_of_sources()
+_PACKAGE = Path(__file__).parent
+SOURCE_DIGEST = _digest([Path(__file__), *sorted(_PACKAGE.glob('kernels/cpu/*.py')),
+                         *sorted(_PACKAGE.glob('samplers/*.py'))])
+
+
+@cache
+def digest_beside(folder: Path) -> str:
+    """Of this package's loops, and of the files in a folder: compiled functions of others, which
+    these call, change with both."""
+    if folder.is_relative_to(_PACKAGE):
+        return SOURCE_DIGEST
+    beside = _digest(sorted(folder.glob('*.py')))
+    return hashlib.sha256((SOURCE_DIGEST + beside).encode()).hexdigest()
 
 
 def give_way_symbol() -> str:

@@ -138,6 +138,17 @@ def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, caplog):
     assert len(list(tmp_path.glob('cache/*/*'))) == 2
 
 
+def test_a_changed_file_of_others_is_compiled_again(add, tmp_path):
+    """Also where not the function itself has changed, but a file of one that it may call."""
+    (tmp_path / 'called.py').write_text('one = 1')
+    assert add()(1, 2) == 3
+    for source, before, after in (('source.py', '+', '*'), ('called.py', '1', '2')):
+        change(tmp_path / source, before, after)
+        _jit.digest_beside.cache_clear()  # which a new process begins without
+        compiled = add()
+        assert compiled(1, 2) == 2 and hits_and_misses(compiled) == [0, 1]
+
+
 def test_nothing_is_told_when_nothing_is_compiled(add, caplog, monkeypatch):
     add()(1, 2)
     caplog.clear()

@@ -57,8 +57,8 @@ def test_discs_are_at_full_intensity(drawn):
     assert draw_images(np.random.default_rng(0), 1, LAWS[128]).image.max() == 255
 
 
-def test_two_thirds_of_the_pixels_are_black_or_as_good_as_black(drawn):
-    assert (drawn.image <= 2).mean() == pytest.approx(0.67, abs=0.03)
+def test_two_thirds_of_the_pixels_are_black(drawn):
+    assert (drawn.image == 0).mean() == pytest.approx(0.66, abs=0.02)
 
 
 def test_one_pair_of_contours_in_hundreds_finds_room(drawn):
