@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from scipy.stats import chi2
 
@@ -16,8 +17,10 @@ from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.samplers.chunks import chunks_of
 from graphattn.samplers.comparing import compare
 from graphattn.samplers.inverse_cdf import draw_cells
+from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.trials import sample_with_torch
 from tests.forked import run_anew
+from tests.shards import in_threads
 
 
 class Way(NamedTuple):
@@ -173,19 +176,59 @@ def test_every_sampler_has_a_law():
     assert named == LAWS.keys() == {way.sampler for way in WAYS.values()}
 
 
+@pytest.fixture
+def restore_threads():
+    num_threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(num_threads)
+
+
 # The law #############################################################################
 
 
-@every_model
-@every_sampler
-def test_cells_follow_the_law(sample, model):
-    drawn, prob = draw_many(sample, model)
+def follows(drawn, prob):
+    """Whether each cell was drawn as often as its probability says, of ``COPIES`` times."""
     count, expected = drawn.sum(0), COPIES * prob
     certain = (prob < 1e-9) | (prob > 1 - 1e-9)
     assert torch.equal(count[certain], expected[certain].round())
     random = ~certain
     statistic = ((count - expected)**2 / (expected * (1 - prob)))[random].sum()
-    assert is_plausible(statistic, int(random.sum()))
+    return is_plausible(statistic, int(random.sum()))
+
+
+@every_model
+@every_sampler
+def test_cells_follow_the_law(sample, model):
+    assert follows(*draw_many(sample, model))
+
+
+@pytest.mark.parametrize('num_threads', [1, 2, 4])
+@every_sampler
+def test_cells_follow_the_law_in_any_number_of_threads(sample, num_threads, restore_threads):
+    torch.set_num_threads(num_threads)
+    assert follows(*draw_many(sample, random_model(6, 5, 4), seed=num_threads))
+
+
+@pytest.mark.parametrize('num_shards', [1, 2, 4])
+@pytest.mark.parametrize('law, sampler', [('bernoulli', 'sample_bernoulli'),
+                                          ('poisson', 'sample_fastrg')])
+def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shards):
+    """Whose bounds cut sequences."""
+    model = random_model(6, 6, 4)
+    copies = stack(model, COPIES)
+    bounds = [copies.num_queries * part // num_shards + part % 3 for part in range(num_shards)]
+
+    def rows(shard):
+        own = FactorModel(copies.query_factor[shard.start:shard.stop], copies.mixing,
+                          copies.key_factor, query_ptr=shard.own_ptr, key_ptr=copies.key_ptr)
+        generator = torch.Generator().manual_seed(num_shards)
+        return sample_rows(own, shard, law=law, generator=generator).to_scipy()
+
+    parts = in_threads(rows, copies.query_ptr, [*bounds, copies.num_queries])
+    query, key = scipy.sparse.vstack(parts).nonzero()
+    drawn = torch.zeros(COPIES, 6, 6, dtype=torch.double)
+    drawn[query // 6, query % 6, key % 6] = 1
+    assert follows(drawn.flatten(1), LAWS[sampler](model.expectation().double()).flatten())
 
 
 @pytest.mark.slow
@@ -442,13 +485,6 @@ def test_without_a_generator_torch_seeds(sample):
     with torch.random.fork_rng(devices=[]):
         graphs = [sample(model) for seed in (0, 0, 1) if torch.manual_seed(seed)]
     assert graphs[0] == graphs[1] != graphs[2]
-
-
-@pytest.fixture
-def restore_threads():
-    num_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(num_threads)
 
 
 @every_sampler
