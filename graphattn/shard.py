@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn.blocks import block_of
 
 if TYPE_CHECKING:
     from graphattn.graph import BipartiteGraph
-    from graphattn.layers import EdgeAttention
 
 
 class Shard(ABC):
@@ -60,8 +59,8 @@ class Shard(ABC):
         queries, of all heads or of each."""
 
     @abstractmethod
-    def attend(self, attention: EdgeAttention, query: Tensor, key: Tensor, value: Tensor,
+    def attend(self, attention: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                graph: BipartiteGraph, *, teleport: Tensor | None = None,
                **terms: Tensor) -> Tensor:
-        """``attention`` of own queries along ``graph``, to keys and values of all processes, of
-        which each gives its own."""
+        """``attention``, an :class:`graphattn.layers.EdgeAttention`, of own queries along
+        ``graph``, to keys and values of all processes, of which each gives its own."""

@@ -184,14 +184,14 @@ class LearnedMaskSource(GraphSource):
         """As in :class:`GraphSource`, of settled masks alone.
 
         Raises:
-            ValueError: The mask is soft, or being learned: all pairs are needed.
+            ValueError: The mask is soft, which weighs all pairs, or being learned, whose rows are
+                not drawn apart.
         """
         self.check_tokens(query, key, shard.own_ptr)
         if self.mode == 'soft' or self.training:
-            raise ValueError(f"'source' must give edges to processes that share a sequence, and a "
-                             f"mask that is soft or being learned needs all pairs (got mode="
-                             f"{self.mode!r} in {'training' if self.training else 'eval'} mode); "
-                             f"settle it, by freeze() or eval()")
+            raise ValueError(f"'source' must give each process the edges of its own queries, which "
+                             f"a mask gives once it is settled, by freeze() or eval() (got mode="
+                             f"{self.mode!r} in {'training' if self.training else 'eval'} mode)")
         return pattern_graph(self._settled_masks(), None, shard.lengths, shard.ptr.device,
                              shard.spans())
 
