@@ -36,9 +36,9 @@ def sparsebert():
 
 @pytest.fixture(scope='module')
 def tables():
-    """Means of three draws instead of eight."""
+    """Means of five draws instead of eight."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(densities_module, '_DRAWS', 3)
+        patch.setattr(densities_module, '_DRAWS', 5)
         return diffuser_tables()
 
 
