@@ -79,7 +79,7 @@ class TrainCLI(LightningCLI):
 
     def __init__(self, args: ArgsType = None):
         given = sys.argv[1:] if args is None else args
-        self._asked = given[0] if isinstance(given, list) and given else None
+        self._asked = next(iter(given), None) if isinstance(given, (list, dict)) else None
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args,
             parser_kwargs={'exit_on_error': False,

@@ -3,7 +3,8 @@
     python -m graphattn.compile
 
 They are kept where ``NUMBA_CACHE_DIR`` says, or beside their sources if these can be written to.
-Graphs of 2**31 nodes and more are left out: their loops are compiled on first use.
+Graphs of 2**31 nodes and more are left out, and in float64, which serves to check gradients, those
+of more than 2**16: their loops are compiled on first use.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ NUM_NODES = 2**4, 2**16 + 1  # numbered in 16 bits, and in 32
 def main() -> None:
     parser = argparse.ArgumentParser(prog='python -m graphattn.compile', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--float64', action='store_true', help='for float64 too')
+    parser.add_argument('--float64', action='store_true',
+                        help='for small graphs in float64 too')
     options = parser.parse_args()
-    dtypes = [torch.float32] + [torch.float64] * options.float64
-    tasks = list(product(OPERATIONS, NUM_NODES, dtypes))
+    tasks = list(product(OPERATIONS, NUM_NODES, [torch.float32]))
+    if options.float64:
+        tasks += product(OPERATIONS, NUM_NODES[:1], [torch.float64])
     spawn = multiprocessing.get_context('spawn')
     with ProcessPoolExecutor(min(os.cpu_count(), len(tasks)), spawn, _begin) as pool:
         running = [pool.submit(operation, *rest) for operation, *rest in tasks]

@@ -182,9 +182,10 @@ def draw_images(rng: np.random.Generator, number: int, law: Law) -> Drawings:
                      np.empty((number, 2, *shape), np.float32), np.empty((number, 2, 2), np.int64),
                      np.zeros(number, np.int64))
     for i in range(number):
-        dashes = draw_dashes(law, law.margins[rng.integers(len(law.margins))])
+        # Of one type for all sizes: compiled once.
+        own = law._replace(margins=(law.margins[rng.integers(len(law.margins))],))
         drawn.label[i] = rng.integers(2)
-        drawn.attempts[i] = _draw_image(rng, law, dashes, drawn.label[i], drawn.image[i],
+        drawn.attempts[i] = _draw_image(rng, own, draw_dashes(own), drawn.label[i], drawn.image[i],
                                         drawn.contour[i], drawn.disc[i])
     return drawn
 
@@ -225,8 +226,9 @@ class Dashes(NamedTuple):
 
 
 @cache
-def draw_dashes(law: Law, margin: int) -> Dashes:
-    """The dashes of a law."""
+def draw_dashes(law: Law) -> Dashes:
+    """The dashes of a law that has one margin."""
+    margin, = law.margins
     step = law.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
     end = np.unique(np.floor(step * np.stack([np.sin(around), np.cos(around)], 1)).astype(int),
@@ -379,8 +381,8 @@ def find_second_seed(rng, law, dashes, first, pivot, seed):
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
-        y = int(np.round(first[1] + law.seed_distance * np.sin(towards)))
-        x = int(np.round(first[2] + law.seed_distance * np.cos(towards)))
+        y = int(np.rint(first[1] + law.seed_distance * np.sin(towards)))
+        x = int(np.rint(first[2] + law.seed_distance * np.cos(towards)))
         if begin(law, dashes, number, y, x, pivot, seed):
             return True
     return False

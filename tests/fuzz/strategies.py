@@ -231,6 +231,7 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
 @st.composite
 def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None = None, *,
                     widths: st.SearchStrategy[int] = WIDTHS, most_heads: int = 9,
+                    dtypes: st.SearchStrategy[torch.dtype] = DTYPES,
                     **fields: st.SearchStrategy) -> AttentionCase:
     """Of moderate numbers, one hop, contiguous and plain, unless ``fields`` say otherwise."""
     graph = draw(graph_cases() if graphs is None else graphs)
@@ -238,7 +239,7 @@ def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
     return AttentionCase(
         graph, heads=draw(st.integers(1, max(1, min(most_heads, MOST_PRODUCTS // max(work, 1))))),
-        channels=channels, value_channels=value_channels, dtype=draw(DTYPES),
+        channels=channels, value_channels=value_channels, dtype=draw(dtypes),
         **{name: draw(field) for name, field in fields.items()}, seed=draw(SEEDS))
 
 

@@ -1,12 +1,16 @@
 """Several tasks and seeds, and the average of the papers."""
 
 import json
+import subprocess
+import sys
+from subprocess import CompletedProcess
 
 import pandas as pd
 import pytest
 
 from experiments import train
 from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.runs.command import run_or_exit
 from experiments.studies.glue_table import COLUMNS, main, table
 from tests.experiments.glue_files import write_pretrained, write_task
 from tests.experiments.objectives.test_fine_tuning import write_config
@@ -83,12 +87,20 @@ def test_a_task_without_a_folder_is_refused_before_any_is_trained(tmp_path):
     assert not (tmp_path / 'out').exists()
 
 
-@pytest.mark.slow
-def test_a_run_that_fails_is_no_table(tmp_path):
+def test_a_run_that_fails_is_no_table(tmp_path, monkeypatch, capsys):
+    def run_here(command):
+        """What another process would do; to start one takes seconds."""
+        assert command[:3] == [sys.executable, '-m', 'experiments.train']
+        with pytest.raises(SystemExit) as stop:
+            run_or_exit(lambda: train.main(command[3:]))
+        return CompletedProcess(command, stop.value.code)
+
+    monkeypatch.setattr(subprocess, 'run', run_here)
     write_task(tmp_path / 'CoLA', 'CoLA')
     with pytest.raises(ChildProcessError, match='CoLA with seed 0 failed'):
         main(['--config', 'none.yaml', '--pretrained', 'none.ckpt', '--glue', str(tmp_path),
               '--out', str(tmp_path / 'out'), '--tasks', 'CoLA'])
+    assert 'none.yaml' in capsys.readouterr().err
 
 
 def test_a_folder_without_runs(tmp_path):

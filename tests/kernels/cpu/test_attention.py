@@ -148,7 +148,7 @@ def test_the_long_graph_takes_chunks():
 @pytest.mark.slow
 @pytest.mark.parametrize('heads', [1, 2])
 @pytest.mark.parametrize('edge_values', ['plain', 'shared'])
-def test_chunks_of_keys_equal_reference(edge_values, heads, with_threads):
+def test_chunks_of_keys_equal_gather(edge_values, heads, with_threads):
     graph = long_graph()
     inputs = draw(graph, edge_values, channels=64, value_channels=48, heads=heads)
     if 'edge_bias' in inputs:  # a first chunk that adds nothing, and one that fades away
@@ -157,7 +157,7 @@ def test_chunks_of_keys_equal_reference(edge_values, heads, with_threads):
         bias[(graph.query >= 50) & (graph.key > 1000)] += 300
     with torch.no_grad():
         inputs['query'] *= 0.1
-    expected = with_grads(attend(graph, inputs, 'reference'), inputs)
+    expected = with_grads(attend(graph, inputs, 'gather'), inputs)
     for num_threads in (1, 3):
         assert_same(with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs)),
                     expected)
