@@ -42,7 +42,7 @@ PAPER = {
     ('DAM_s, 1e-1', WITH): (92.7, 79.3), ('DAM_s, 1e-1', WITHOUT): (93.5, 79.6)}
 SEEDS = {'smoke': 2, 'small': 2, 'paper': 3}
 CHOSEN = {'smoke': ('Star',), 'small': ('Strided', 'BigBird', 'Star'), 'paper': tuple(PATTERNS)}
-WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': ('1e-4', '1e-3'), 'paper': ('1e-4', '1e-1')}
+WEIGHTS = {'smoke': ('1e-1',), 'small': ('1e-4', '1e-3'), 'paper': ('1e-4', '1e-1')}
 LOSS = 'masked tokens, loss'
 SPREADS = {LOSS: 'loss, spread', 'average': 'average, spread'}
 COLOURS = {WITH: 'C0', RANDOM: '0.6', WITHOUT: 'C1'}
