@@ -73,7 +73,7 @@ def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
 
 
 MESSAGES = {
-    'soft masks': r"ValueError: 'source' must give edges .* soft or being learned",
+    'soft masks': r"ValueError: 'source' must give each process the edges .* mode='soft'",
     'ranges that overlap': r"ValueError: 'own' must give each of the 83 tokens to one process",
     'ranges that do not cover': r"ValueError: 'own' must give each of the 83 tokens to one process",
     'a process without tokens': r"ValueError: 'own' must give each process a token",

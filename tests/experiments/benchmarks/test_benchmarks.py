@@ -74,6 +74,6 @@ def test_peak_by_length_sees_the_weights_that_are_formed():
 
 @pytest.mark.slow
 def test_recomputed_diffusion_takes_less_memory_than_sdpa():
-    sdpa, diffusion = (elsewhere(length.peak_of_training, case, 2048)
+    sdpa, diffusion = (elsewhere(length.peak_of_training, case, 4096)
                        for case in ('full SDPA', 'Diffuser, 5 hops, recomputed'))
     assert diffusion < sdpa
