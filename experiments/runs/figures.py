@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -41,18 +43,55 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     return figure
 
 
-@torch.no_grad()
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
     """How many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
 
     Args:
-        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
+        model (nn.Module): A classifier whose heads attend along graphs.
         images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
         titles (list): One for each image.
         shape (tuple): Height and width of an image.
         draws (int): Number of sampled graphs that a map averages.
+    """
+    maps, names = [], []
+    for layer, received in enumerate(received_shares(model, images, draws)):
+        maps.extend(received)
+        heads = [f'head {h}' for h in range(len(received))] if len(received) > 1 else ['all heads']
+        names.extend(f'layer {layer}\n{head}' for head in heads)
+
+    figure = Figure(figsize=(1.5 * (1 + len(maps)), 1.75 * len(images) + 0.6),
+                    layout='constrained')
+    rows = figure.subplots(len(images), 1 + len(maps), squeeze=False)
+    highest = max(float(received.nan_to_num().max()) for received in maps)
+    for i, row in enumerate(rows):
+        row[0].imshow(images[i].view(shape).cpu().numpy(), cmap='gray')
+        row[0].set_title(titles[i], fontsize=9)
+        for axes, received, name in zip(row[1:], maps, names):
+            picture = axes.imshow(received[i].view(shape).cpu().numpy(), cmap='viridis', vmin=0,
+                                  vmax=highest)
+            density = f'{float(received[i].nanmean()):.1%}'
+            axes.set_title(f'{name}\n{density}' if i == 0 else density, fontsize=9)
+    for axes in rows.flat:
+        axes.set(xticks=[], yticks=[])
+    figure.colorbar(picture, ax=rows, shrink=0.6,
+                    label='share of the queries that attend to the pixel')
+    return figure
+
+
+@torch.no_grad()
+def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Tensor]:
+    """The share of an image's queries that attend to each pixel.
+
+    Args:
+        model (nn.Module): A classifier whose heads attend along graphs.
+        images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
+        draws (int): Number of sampled graphs, whose shares are averaged.
+
+    Returns:
+        list of one Tensor for each layer, float32 ``[heads, num_images, num_pixels]``; NaN where a
+        pixel is left out as padding. Their mean over pixels is the density.
     """
     was_training = model.training
     model.eval()
@@ -62,28 +101,17 @@ def received_attention(
     graphs = model(tokens, ptr, return_graphs=True)[1]
     model.train(was_training)
 
-    maps, names = [], []
-    for layer, graph in enumerate(graphs):
-        received = graph.out_degree().view(-1, num_images, draws, *shape).float().mean(dim=2)
-        maps.extend(received / num_pixels)
-        heads = [f'head {h}' for h in range(len(received))] if len(received) > 1 else ['all heads']
-        names.extend(f'layer {layer}\n{head}' for head in heads)
-
-    figure = Figure(figsize=(1.5 * (1 + len(maps)), 1.75 * num_images + 0.6), layout='constrained')
-    rows = figure.subplots(num_images, 1 + len(maps), squeeze=False)
-    highest = max(float(received.max()) for received in maps)
-    for i, row in enumerate(rows):
-        row[0].imshow(images[i].view(shape).cpu().numpy(), cmap='gray')
-        row[0].set_title(titles[i], fontsize=9)
-        for axes, received, name in zip(row[1:], maps, names):
-            picture = axes.imshow(received[i].cpu().numpy(), cmap='viridis', vmin=0, vmax=highest)
-            density = f'{float(received[i].mean()):.1%}'
-            axes.set_title(f'{name}\n{density}' if i == 0 else density, fontsize=9)
-    for axes in rows.flat:
-        axes.set(xticks=[], yticks=[])
-    figure.colorbar(picture, ax=rows, shrink=0.6,
-                    label='share of the queries that attend to the pixel')
-    return figure
+    padding = model.encoder.padding_token
+    is_token = torch.ones_like(tokens, dtype=torch.bool) if padding is None else tokens != padding
+    num_queries = is_token.view(num_images, draws, num_pixels)[:, 0].sum(dim=1, keepdim=True)
+    shares = []
+    for graph in graphs:
+        received = graph.out_degree().view(-1, int(is_token.sum())).float()
+        of_pixels = received.new_full((len(received), len(tokens)), math.nan)
+        of_pixels[:, is_token] = received
+        mean = of_pixels.view(-1, num_images, draws, num_pixels).mean(dim=2)
+        shares.append(mean / num_queries)
+    return shares
 
 
 def mask_probabilities(probability: Tensor) -> Figure:

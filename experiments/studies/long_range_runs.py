@@ -24,7 +24,7 @@ TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
 # Lambda weighs the mean density, whose gradient Adam sees only where that of the task has become
 # small. The paper has 5,000 to 62,400 steps for that, the small scale 400.
-WEIGHTS = {'smoke': ('0', '10'), 'small': ('0', '0.1', '1', '10'),
+WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
-from experiments.runs.checkpoints import LAST, read_checkpoint
+from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
 from graphattn._reading import read_json, read_yaml
@@ -87,12 +87,14 @@ class Study:
                       if any(checkpoints.glob('*.ckpt')) else [])
             train.main(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
 
-    def report(self, rows: list[dict], figure: Figure) -> None:
-        """Prints the rows and writes them, with the figure, to the study's folder."""
+    def report(self, rows: list[dict], figure: Figure, **others: Figure) -> None:
+        """Prints the rows and writes them, with the figure, to the study's folder; other figures
+        under their names."""
         report(rows, 'table', self.folder)
-        picture = self.folder / 'figure.png'
-        write_whole(picture, lambda path: figure.savefig(path, dpi=110))
-        print(f'drawn in {picture}')
+        for name, drawn in {'figure': figure, **others}.items():
+            picture = self.folder / f'{name}.png'
+            write_whole(picture, lambda path, drawn=drawn: drawn.savefig(path, dpi=110))
+            print(f'drawn in {picture}')
 
 
 def summary(run: Path) -> dict:
@@ -101,14 +103,15 @@ def summary(run: Path) -> dict:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """What a run left, its data, and a trainer that tests as its own did."""
+    """What a run tested, its data, and a trainer that tests as its own did."""
     config = read_yaml(run / 'config.yaml')
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument('--model', type=Training)
     parser.add_argument('--data', type=L.LightningDataModule)
     made = parser.instantiate(parser.parse_object({name: config[name]
                                                    for name in ('model', 'data')}))
-    checkpoint = read_checkpoint(run / 'checkpoints' / LAST)
+    tested = LAST if config['select_on'] is None else BEST
+    checkpoint = read_checkpoint(run / 'checkpoints' / tested)
     made.model.load_state_dict(checkpoint['state_dict'])
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=config['trainer']['limit_test_batches'],
