@@ -161,6 +161,18 @@ def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
         raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
 
 
+def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
+    check_integers(name, ids)
+    if ids.dim() != 1:
+        raise ValueError(f"'{name}' must be of one dimension, all sequences one after the other "
+                         f"(got shape {tuple(ids.shape)})")
+    if ids.device != device:
+        raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
+    if ids.numel() and not is_traced(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
+        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
+                         f"{int(ids.max())})")
+
+
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
     """That ``values`` are real numbers, one for each edge."""
     if not isinstance(values, Tensor) or values.is_complex():

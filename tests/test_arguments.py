@@ -81,6 +81,7 @@ MEANT = {
     **SIZES, 'head_channels': 4, 'hidden_channels': 8, 'source': PatternSource(Full()),
     'x': torch.randn(5, 8), 'fold_heads.x': torch.randn(5, 2, 4),
     'unfold_heads.x': torch.randn(10, 1, 4), 'tokens': torch.arange(5),
+    'num_embeddings': 5, 'position': torch.arange(5), 'rotation': torch.rand(5, 2, 2),
     'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
     'attention': GraphAttention(8, 2), 'encoder': encoder(), 'num_classes': 3,
     'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.runs.command_line import run_function
 from experiments.runs.figures import received_attention, received_shares

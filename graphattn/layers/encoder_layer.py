@@ -92,14 +92,17 @@ class EncoderLayer(nn.Module):
         source: GraphSource | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
+        rotation: Tensor | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Arguments and results are those of :meth:`GraphAttention.forward`."""
         check_features(x, self.attention.channels, self.attention_norm.weight)
         check_bool(return_graph=return_graph)
+        # Attention of others need not know of rotations.
+        rotated = {} if rotation is None else {'rotation': rotation}
         attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
                                          source=source, graph=graph, generator=generator,
-                                         return_graph=True)
+                                         return_graph=True, **rotated)
         x = x + self.dropout(attended)
         if self.norm_first:
             x = x + self.feed_forward(self.feed_forward_norm(x))

@@ -24,6 +24,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
+from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
@@ -132,6 +133,7 @@ class GraphAttention(nn.Module):
         source: GraphSource | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
+        rotation: Tensor | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Lets the tokens of each sequence attend to one another.
@@ -147,6 +149,9 @@ class GraphAttention(nn.Module):
                 not asked for one, only how the graph's probabilities enter the logits.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
+            rotation (Tensor, optional): Of the queries and keys of each token, ``[num_tokens,
+                head_channels / 2, 2]``, by its position (:class:`RotaryPositions`). Sources see
+                them as they were: which tokens attend to one another then hangs on what they are.
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
                 heads own a graph each, its blocks are the sequences of head 0, then those of
                 head 1, ...
@@ -161,14 +166,17 @@ class GraphAttention(nn.Module):
         check_features(x, self.channels, self.lin_query.weight)
         check_generator(generator)
         check_bool(return_graph=return_graph)
+        if rotation is not None:
+            check_rotation(rotation, x.size(0), self.head_channels)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
         out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
-                            generator=generator)
+                            generator=generator, rotation=rotation)
         return (out, graph) if return_graph else out
 
     def _attend(
         self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
         graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
+        rotation: Tensor | None,
     ) -> tuple[Tensor, BipartiteGraph | PairMask]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
@@ -187,6 +195,8 @@ class GraphAttention(nn.Module):
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__})")
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:

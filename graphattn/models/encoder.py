@@ -14,7 +14,7 @@ from graphattn._checks import (
     check_bool,
     check_choice,
     check_dropout,
-    check_integers,
+    check_ids,
     check_ptr,
     check_sides,
     check_size,
@@ -24,6 +24,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
+from graphattn.layers.rotary import RotaryPositions
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
@@ -45,8 +46,10 @@ class Encoder(nn.Module):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
-        positions (str): ``'learned'`` embeddings of positions, or ``'sinusoidal'`` ones, which are
-            fixed (:class:`SinusoidalPositions`).
+        positions (str): ``'learned'`` embeddings of positions, ``'sinusoidal'`` ones, which are
+            fixed (:class:`SinusoidalPositions`), or ``'rotary'``: none, but queries and keys are
+            rotated in each layer (:class:`graphattn.layers.RotaryPositions`). Sources do not see
+            rotations, so that block models then know nothing of positions.
         padding_token (int, optional): Tokens of this id are left out, though the positions of the
             others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
             does this to black pixels.
@@ -99,7 +102,7 @@ num_blocks=2, density=32.4%))
         attention: nn.Module | None = None,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
-        positions: Literal['learned', 'sinusoidal'] = 'learned',
+        positions: Literal['learned', 'sinusoidal', 'rotary'] = 'learned',
         padding_token: int | None = None,
         num_segments: int = 0,
         dropout: float = 0.,
@@ -119,13 +122,16 @@ num_blocks=2, density=32.4%))
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
-        check_choice('positions', positions, ('learned', 'sinusoidal'))
+        check_choice('positions', positions, ('learned', 'sinusoidal', 'rotary'))
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
             check_source(source, heads)
         elif share_source:
             raise ValueError("'share_source' must be False with 'attention', which has no source")
+        if attention is not None and positions == 'rotary':
+            raise ValueError("'positions' must not be 'rotary' with 'attention', whose queries and "
+                             "keys are its own")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
@@ -136,8 +142,12 @@ num_blocks=2, density=32.4%))
         self.padding_token = padding_token
         self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels)
-        self.position_embedding = (nn.Embedding if positions == 'learned' else SinusoidalPositions)(
-            max_length, channels)
+        if positions == 'rotary':
+            size = channels // heads if head_channels is None else head_channels
+            self.position_embedding = RotaryPositions(max_length, size)
+        else:
+            embed = nn.Embedding if positions == 'learned' else SinusoidalPositions
+            self.position_embedding = embed(max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
         # A shared source is the encoder's, so that a checkpoint holds its parameters once.
@@ -190,16 +200,17 @@ num_blocks=2, density=32.4%))
                 ``max_length``, or ``ptr`` does not mark the sequences of ``tokens``.
         """
         check_bool(return_graphs=return_graphs)
-        x = self._embed(tokens, ptr, segments)
+        x, rotation = self._embed(tokens, ptr, segments), self._rotation(tokens, ptr)
         is_token = None
         if self.padding_token is not None:
             is_token = tokens != self.padding_token
             x, ptr = x[is_token], _ptr_of(is_token, ptr)
+            rotation = None if rotation is None else rotation[is_token]
         graphs, shared = [], None
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
             x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
-                           return_graph=True)
+                           rotation=rotation, return_graph=True)
             graphs += [] if graph is None else [graph]
             shared = None if self.source is None else graph
         x = self.norm(x) if self.norm_first else x
@@ -210,8 +221,9 @@ num_blocks=2, density=32.4%))
     def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
         device = self.token_embedding.weight.device
         check_ids('tokens', tokens, self.token_embedding.num_embeddings, device)
-        x = (self.token_embedding(tokens)
-             + self.position_embedding(self._positions(tokens, ptr)))
+        x = self.token_embedding(tokens)
+        if not self._is_rotary:
+            x = x + self.position_embedding(self._positions(tokens, ptr))
         if self.segment_embedding is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
             check_ids('segments', segments, self.segment_embedding.num_embeddings, device)
@@ -223,6 +235,14 @@ num_blocks=2, density=32.4%))
             raise ValueError("'segments' must be None for a model without segments; build it with "
                              "'num_segments'")
         return self.dropout(x if self.norm_first else self.norm(x))
+
+    @property
+    def _is_rotary(self) -> bool:
+        return isinstance(self.position_embedding, RotaryPositions)
+
+    def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
+        """Of the queries and keys of all layers."""
+        return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
         if isinstance(ptr, Shard):
@@ -276,18 +296,6 @@ def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
         raise ValueError("'padding_token' must be None for a sequence that is divided among "
                          "processes; leave such tokens out of the sequence")
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
-
-
-def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
-    check_integers(name, ids)
-    if ids.dim() != 1:
-        raise ValueError(f"'{name}' must be of one dimension, all sequences one after the other "
-                         f"(got shape {tuple(ids.shape)})")
-    if ids.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
-    if ids.numel() and not is_traced(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
-        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
-                         f"{int(ids.max())})")
 
 
 def check_encoder(encoder: nn.Module) -> None:

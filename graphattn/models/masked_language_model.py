@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphattn._checks import check_bool
+from graphattn._checks import check_bool, check_ids
 from graphattn.graph import BipartiteGraph
-from graphattn.models.encoder import Encoder, check_encoder, check_ids
+from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource

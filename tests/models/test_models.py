@@ -391,8 +391,32 @@ def test_what_is_left_keeps_its_positions():
     torch.testing.assert_close(padded[[1, 4]], model.norm(x))
 
 
+@pytest.mark.parametrize('checkpoint_layers', [False, True])
+@pytest.mark.parametrize('source', SOURCES)
+def test_rotary_positions_are_relative(source, checkpoint_layers):
+    model = encoder(SOURCES[source](), positions='rotary', padding_token=3,
+                    checkpoint_layers=checkpoint_layers).double()
+    early, late = torch.tensor([5, 7, 9, 5, 3, 3, 3]), torch.tensor([3, 3, 3, 5, 7, 9, 5])
+    outs = []
+    for tokens in (early, late):
+        torch.manual_seed(0)
+        outs.append(model(tokens, torch.tensor([0, 7]))[tokens != 3])
+    torch.testing.assert_close(*outs)
+    assert not any('position' in name for name in model.state_dict())
+
+
+def test_rotary_positions_tell_an_order():
+    model = encoder(PatternSource(Full()), positions='rotary').double()
+    tokens, ptr = torch.tensor([5, 7, 9, 5]), torch.tensor([0, 4])
+    x = model(tokens, ptr)
+    assert (x[0] - x[3]).abs().max() > 1e-4  # without positions, equal tokens would be alike
+    reversed_ = model(tokens.flip(0), ptr).flip(0)
+    assert (x - reversed_).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize('options, match', [
-    (dict(positions='rotatory'), "'positions' must be 'learned' or 'sinusoidal'"),
+    (dict(positions='rotatory'), "'positions' must be 'learned', 'sinusoidal' or 'rotary'"),
+    (dict(positions='rotary', head_channels=3), "'channels' of a head must be even"),
     (dict(padding_token=20), "'padding_token' must be"),
     (dict(padding_token=-1), "'padding_token' must"),
 ])

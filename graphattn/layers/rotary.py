@@ -1,0 +1,64 @@
+"""Positions as rotations of queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import check_floating, check_ids, check_sides
+
+
+class RotaryPositions(nn.Module):
+    r"""By which angles a position rotates pairs of channels of queries and keys.
+
+    .. math::
+        \begin{pmatrix} q'_{2j} \\ q'_{2j + 1} \end{pmatrix} =
+        \begin{pmatrix} \cos i \theta_j & -\sin i \theta_j \\
+        \sin i \theta_j & \cos i \theta_j \end{pmatrix}
+        \begin{pmatrix} q_{2j} \\ q_{2j + 1} \end{pmatrix}, \qquad
+        \theta_j = 10000^{-2j / C}
+
+    at position i, so that the product of a query and a key depends on how far they are from one
+    another, and not on where they are (Su et al., 2021, Eq. 14 to 16).
+
+    Args:
+        num_embeddings (int): How many positions.
+        channels (int): Size of a head.
+
+    Raises:
+        ValueError: A size is not positive, or ``channels`` is odd.
+    """
+
+    def __init__(self, num_embeddings: int, channels: int):
+        super().__init__()
+        check_sides(num_embeddings=num_embeddings, channels=channels)
+        if channels % 2:
+            raise ValueError(f"'channels' of a head must be even for rotary positions (got "
+                             f"{channels})")
+        self.num_embeddings = num_embeddings
+        rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
+        angle = torch.outer(torch.arange(num_embeddings), rate)
+        table = torch.stack([angle.cos(), angle.sin()], dim=2).to(torch.get_default_dtype())
+        self.register_buffer('table', table, persistent=False)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Cosines and sines ``[num_tokens, channels / 2, 2]`` of positions, int64
+        ``[num_tokens]``."""
+        check_ids('position', position, self.num_embeddings, self.table.device)
+        return self.table[position]
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Queries or keys ``[num_tokens, heads, channels]``, by what :class:`RotaryPositions` gives."""
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = rotation.unsqueeze(1).unbind(-1)
+    rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+    return rotated.flatten(-2).to(x.dtype)
+
+
+def check_rotation(rotation: Tensor, num_tokens: int, head_channels: int) -> None:
+    check_floating('rotation', rotation)
+    expected = (num_tokens, head_channels // 2, 2)
+    if head_channels % 2 or rotation.shape != expected:
+        raise ValueError(f"'rotation' must have shape {expected} for {num_tokens} tokens and heads "
+                         f"of an even size (got {tuple(rotation.shape)} and {head_channels})")
