@@ -167,7 +167,7 @@ class GraphAttention(nn.Module):
         check_generator(generator)
         check_bool(return_graph=return_graph)
         if rotation is not None:
-            check_rotation(rotation, x.size(0), self.head_channels)
+            check_rotation(rotation, x, self.head_channels)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
         out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
                             generator=generator, rotation=rotation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_floating, check_ids, check_sides
+from graphattn._checks import check_floating, check_ids, check_sides, check_strided
 
 
 class RotaryPositions(nn.Module):
@@ -56,9 +56,14 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     return rotated.flatten(-2).to(x.dtype)
 
 
-def check_rotation(rotation: Tensor, num_tokens: int, head_channels: int) -> None:
+def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
+    """That it is of the tokens ``x`` and of heads of that size."""
     check_floating('rotation', rotation)
-    expected = (num_tokens, head_channels // 2, 2)
+    check_strided('rotation', rotation)
+    expected = (x.size(0), head_channels // 2, 2)
     if head_channels % 2 or rotation.shape != expected:
-        raise ValueError(f"'rotation' must have shape {expected} for {num_tokens} tokens and heads "
+        raise ValueError(f"'rotation' must have shape {expected} for {x.size(0)} tokens and heads "
                          f"of an even size (got {tuple(rotation.shape)} and {head_channels})")
+    if rotation.device != x.device:
+        raise ValueError(f"'rotation' must be on {x.device}, where the tokens are (got "
+                         f"{rotation.device})")
