@@ -15,6 +15,7 @@ from graphattn._checks import (
     check_choice,
     check_dropout,
     check_ids,
+    check_number,
     check_ptr,
     check_sides,
     check_size,
@@ -47,9 +48,10 @@ class Encoder(nn.Module):
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
         positions (str): ``'learned'`` embeddings of positions, ``'sinusoidal'`` ones, which are
-            fixed (:class:`SinusoidalPositions`), or ``'rotary'``: none, but queries and keys are
-            rotated in each layer (:class:`graphattn.layers.RotaryPositions`). Sources do not see
-            rotations, so that block models then know nothing of positions.
+            fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none, but queries and
+            keys are rotated in each layer (:class:`graphattn.layers.RotaryPositions`). Sources do
+            not see rotations, so that block models then know nothing of positions.
+        embedding_std (float): Standard deviation of embeddings when they are drawn. BERT has 0.02.
         padding_token (int, optional): Tokens of this id are left out, though the positions of the
             others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
             does this to black pixels.
@@ -102,7 +104,8 @@ num_blocks=2, density=32.4%))
         attention: nn.Module | None = None,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
-        positions: Literal['learned', 'sinusoidal', 'rotary'] = 'learned',
+        positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] = 'learned',
+        embedding_std: float = 0.02,
         padding_token: int | None = None,
         num_segments: int = 0,
         dropout: float = 0.,
@@ -122,7 +125,8 @@ num_blocks=2, density=32.4%))
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
-        check_choice('positions', positions, ('learned', 'sinusoidal', 'rotary'))
+        check_choice('positions', positions, (*EMBEDDINGS, 'rotary'))
+        check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
@@ -146,8 +150,7 @@ num_blocks=2, density=32.4%))
             size = channels // heads if head_channels is None else head_channels
             self.position_embedding = RotaryPositions(max_length, size)
         else:
-            embed = nn.Embedding if positions == 'learned' else SinusoidalPositions
-            self.position_embedding = embed(max_length, channels)
+            self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
         # A shared source is the encoder's, so that a checkpoint holds its parameters once.
@@ -167,7 +170,7 @@ num_blocks=2, density=32.4%))
                 copied.reset_parameters()
         for embedding in (self.token_embedding, self.position_embedding, self.segment_embedding):
             if isinstance(embedding, nn.Embedding):
-                nn.init.normal_(embedding.weight, std=0.02)
+                nn.init.normal_(embedding.weight, std=embedding_std)
 
     def forward(
         self,
@@ -288,6 +291,20 @@ class SinusoidalPositions(nn.Module):
     def forward(self, position: Tensor) -> Tensor:
         """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
+
+
+class _NoPositions(nn.Module):
+    """Tokens do not know where they are; sequences have a longest length all the same."""
+
+    def __init__(self, num_embeddings: int, channels: int):
+        super().__init__()
+        self.num_embeddings = num_embeddings
+
+    def forward(self, position: Tensor) -> float:
+        return 0.
+
+
+EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none': _NoPositions}
 
 
 def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:

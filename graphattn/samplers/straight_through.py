@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind
+from graphattn._checks import check_choice, check_floating, check_kind
 from graphattn.graph import BipartiteGraph
 
-_ESTIMATORS = ('paper', 'repo')
+ESTIMATORS = ('one-sided', 'paper', 'repo')
+_BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 
 
-def straight_through(edge_prob: Tensor, estimator: str = 'paper') -> dict[str, Tensor]:
+def straight_through(edge_prob: Tensor, estimator: str = 'one-sided') -> dict[str, Tensor]:
     r"""Lets a loss reach the probabilities of the sampled edges, and changes nothing else.
 
-    With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}` and the score :math:`A_{ij}` that enters
-    the softmax,
+    With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` that enters the
+    softmax and :math:`g_{ij} = \partial L / \partial A_{ij}`,
 
     .. math::
-        \texttt{paper}\,(\text{Eq. 9}): \frac{\partial L}{\partial p_{ij}} =
-        \frac{\partial L}{\partial A_{ij}} \, \ell_{ij}, \qquad
-        \texttt{repo}: \frac{\partial L}{\partial p_{ij}} =
-        \mathrm{clamp}\Bigl(\frac{\partial L}{\partial A_{ij}}, -1, 1\Bigr).
+        \texttt{one-sided}: \frac{\partial L}{\partial p_{ij}} = \min(g_{ij}, 0), \qquad
+        \texttt{paper}\,(\text{Eq. 9}): g_{ij} \, \ell_{ij}, \qquad
+        \texttt{repo}: \mathrm{clamp}(g_{ij}, -1, 1).
 
-    The paper's gate of 1 multiplies the score. The authors' code multiplies the softmax by the
-    gate and normalises again, which has the derivative of a bias of 0 on the score, and clips
-    it. **The two disagree in sign wherever** :math:`\ell_{ij} < 0`: there the paper's estimator
-    promotes an edge whose score should fall. A result should say which one it used.
+    **The authors' code** (``'repo'``) has the derivative of a gate of 1 that multiplies
+    :math:`e^{A_{ij}}`, as the mask does in Eq. 3 and 4. A softmax does not feel what all scores
+    have in common, so :math:`\sum_j g_{ij} = 0`: this gradient takes from some edges what it gives
+    to others and has no say in how many there are. It also takes too much. With
+    :math:`o_i = \sum_j a_{ij} V_j`, losing an edge moves :math:`o_i` by
+    :math:`\Delta = a_{ij} (o_i - V_j) / (1 - a_{ij})` and the loss by
+
+    .. math::
+        L(M_{ij} = 0) - L(M_{ij} = 1) \approx -\frac{g_{ij}}{1 - a_{ij}} +
+        \tfrac{1}{2} \Delta^\top H \Delta,
+
+    where the curvature speaks for the edge, and the gradient, taken while the edge is there, leaves
+    it out. **Eq. 9** (``'paper'``) has a gate that multiplies the score. Where
+    :math:`\ell_{ij} < 0` it promotes an edge whose score should fall, and over the edges of a
+    query it adds up to :math:`\partial L / \partial \log \beta`, for scores
+    :math:`\beta \ell_{ij}`: edges are won while the loss asks for a sharper attention and lost
+    while it asks for a softer one. Nothing brings them back where losing them makes the loss ask
+    for a softer one still.
+
+    **The default** is no paper's. It trusts :math:`g_{ij}` where it is sure: an edge whose score
+    should rise is wanted. One whose score should fall needs no gate, for its score can fall; what
+    takes edges away is :func:`density_penalty`. Without it, density rises to that of full
+    attention. ``experiments.studies.estimators`` compares the three.
 
     Args:
         edge_prob (Tensor): floating ``[num_edges]``, :math:`p_{ij}` of each sampled edge.
-        estimator (str): ``'paper'`` or ``'repo'``.
+        estimator (str): ``'one-sided'``, ``'paper'`` or ``'repo'``.
 
     Returns:
         Keyword arguments for ``graphattn.functional.edge_attention``: ``edge_gate``, ones
@@ -42,30 +59,28 @@ def straight_through(edge_prob: Tensor, estimator: str = 'paper') -> dict[str, T
         TypeError: ``edge_prob`` is not a floating point Tensor.
         ValueError: The estimator is unknown.
 
-    Source: SBM-Transformer, Sec. 4.2.
+    Source: SBM-Transformer, Sec. 4.2, and its authors' code.
 
     Example:
         >>> import torch
         >>> from graphattn.samplers import straight_through
         >>> edge_prob = torch.tensor([0.2, 0.9], requires_grad=True)
-        >>> gate = straight_through(edge_prob)['edge_gate']
-        >>> gate.detach()
-        tensor([1., 1.])
-        >>> torch.autograd.grad((gate * torch.tensor([3., -4.])).sum(), edge_prob)
-        (tensor([ 3., -4.]),)
+        >>> bias = straight_through(edge_prob)['edge_bias']
+        >>> bias.detach()
+        tensor([0., 0.])
+        >>> torch.autograd.grad((bias * torch.tensor([3., -4.])).sum(), edge_prob)
+        (tensor([ 0., -4.]),)
     """
     check_floating('edge_prob', edge_prob)
     if edge_prob.dim() != 1:
         raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
-    if estimator not in _ESTIMATORS:
-        close = get_close_matches(str(estimator), _ESTIMATORS) or _ESTIMATORS
-        raise ValueError(f"'estimator' must be 'paper' or 'repo' (got {estimator!r}; did you mean "
-                         f"{' or '.join(map(repr, close))}?)")
+    check_choice('estimator', estimator, ESTIMATORS)
     if estimator == 'paper':
         return {'edge_gate': _Constant.apply(edge_prob, 1.)}
     zero = _Constant.apply(edge_prob, 0.)
     if zero.requires_grad:
-        zero.register_hook(lambda grad: grad.clamp(-1, 1))
+        bounds = _BOUNDS[estimator]
+        zero.register_hook(lambda grad: grad.clamp(*bounds))
     return {'edge_bias': zero}
 
 
@@ -135,5 +150,5 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
     num_pairs = graph.blocks.pairs_per_block()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
     dtype = torch.promote_types(graph.edge_prob.dtype, torch.float32)
-    gate = straight_through(graph.edge_prob)['edge_gate']
+    gate = _Constant.apply(graph.edge_prob, 1.)
     return (gate * edge_share.repeat_interleave(graph.edges_per_block()).to(dtype)).sum()

@@ -20,11 +20,12 @@ from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
 from graphattn.samplers.some_rows import sample_rows
+from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 
-ESTIMATORS = ('paper', 'repo')
+PRESETS = ('paper', 'repo')
 SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
 
 
@@ -47,15 +48,16 @@ class BlockModelSource(GraphSource):
         heads (int): Number of heads; each has its clusters and its graphs.
         head_channels (int): Size of a head.
         clusters (int): Number of clusters :math:`k`.
-        preset (str): ``'paper'``: one MLP per head, clusters initialised per head, gradients by
-            Eq. 9. ``'repo'``, as the authors' code: one MLP for all heads, clusters of standard
-            deviation :math:`\sqrt{2 / (k C)}` (so that all edges start out alike), and their
-            clipped gradient.
+        preset (str): ``'paper'``: one MLP per head, clusters initialised per head. ``'repo'``, as
+            the authors' code: one MLP for all heads, clusters of standard deviation
+            :math:`\sqrt{2 / (k C)}` (so that all edges start out alike).
         law (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
             ``'poisson'``: Algorithm 1, whose edges have probability :math:`1 - e^{-p - \delta}`
             and which therefore never exceeds 63 % density.
         exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
-        estimator (str, optional): Instead of the preset's gradient, see
+        estimator (str): How a loss reaches the probabilities of the edges:
+            ``'one-sided'``, which is no paper's and needs a penalty on density to keep attention
+            sparse, ``'paper'`` (Eq. 9) or ``'repo'``, as the authors' code; see
             :func:`graphattn.samplers.straight_through`.
         fixed (Pattern or str, optional): Edges that are always present beside the sampled ones,
             with probability 1: ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``),
@@ -86,21 +88,20 @@ class BlockModelSource(GraphSource):
         preset: Literal['paper', 'repo'] = 'paper',
         law: Literal['bernoulli', 'poisson'] = 'bernoulli',
         exploration: float = 0.01,
-        estimator: Literal['paper', 'repo'] | None = None,
+        estimator: Literal['one-sided', 'paper', 'repo'] = 'one-sided',
         fixed: Pattern | str | None = None,
     ):
         super().__init__()
         check_sides(heads=heads, head_channels=head_channels, clusters=clusters)
         check_number('exploration', exploration, 'in [0, 1]')
-        check_choice('preset', preset, ESTIMATORS)
+        check_choice('preset', preset, PRESETS)
         check_choice('law', law, SAMPLERS)
-        if estimator is not None:
-            check_choice('estimator', estimator, ESTIMATORS)
+        check_choice('estimator', estimator, ESTIMATORS)
         if fixed is not None and not isinstance(fixed, Pattern | str):
             raise TypeError(f"'fixed' must be a Pattern or a str (got {type(fixed).__name__})")
         self.heads, self.head_channels, self.clusters = heads, head_channels, clusters
         self.preset, self.law, self.exploration = preset, law, exploration
-        self.estimator = preset if estimator is None else estimator
+        self.estimator = estimator
         self.fixed = None if fixed is None else PatternSource(fixed)
         num_mlps = heads if preset == 'paper' else 1
         self.centroid = nn.Parameter(torch.empty(heads, clusters, head_channels))

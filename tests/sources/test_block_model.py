@@ -98,14 +98,19 @@ def test_edges_carry_their_probability_in_training_only():
         assert source.train()(*x, PTR).edge_prob is None
 
 
-def test_estimator_follows_the_preset_unless_named():
-    def terms(**options):
-        source = BlockModelSource(heads=2, head_channels=16, **options)
-        return set(source.logit_terms(source(*inputs(), PTR)))
-
-    assert terms() == {'edge_gate'}
-    assert terms(preset='repo') == {'edge_bias'}
-    assert terms(preset='repo', estimator='paper') == {'edge_gate'}
+@pytest.mark.parametrize('preset', ['paper', 'repo'])
+@pytest.mark.parametrize('estimator, term', [
+    ('one-sided', 'edge_bias'), ('paper', 'edge_gate'), ('repo', 'edge_bias')])
+def test_estimators_are_those_of_the_samplers(preset, estimator, term):
+    source = BlockModelSource(heads=2, head_channels=16, preset=preset, estimator=estimator)
+    graph = source(*inputs(), PTR)
+    prob = graph.edge_prob.detach().requires_grad_()
+    graph = graph.with_edge_prob(prob)
+    (name, values), = source.logit_terms(graph).items()
+    grad = torch.linspace(-2, 2, graph.num_edges)
+    expected = {'one-sided': grad.clamp(max=0), 'paper': grad, 'repo': grad.clamp(-1, 1)}
+    assert name == term
+    assert torch.equal(torch.autograd.grad(values, prob, grad)[0], expected[estimator])
 
 
 def test_self_loops_and_windows_are_always_there_with_probability_one():

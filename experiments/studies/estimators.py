@@ -1,0 +1,95 @@
+r"""Which gradient keeps the edges of a block model?
+
+    python -m experiments.studies.estimators --scale small
+
+A loss reaches the probabilities of sampled edges through an estimator
+(:func:`graphattn.samplers.straight_through`, which derives what each of them does). Repeated tokens
+need all edges (:mod:`experiments.studies.repeated_tokens`): an estimator should find them, and keep
+them. Each is trained with both laws and several seeds. A run has *lost* its edges if it ends with
+less than half of the highest density it had, and has *solved* the task if it ends with 99 % of the
+tokens right. By Algorithm 1's law (``poisson``) no density exceeds 63 %.
+
+The paper has no such study. Its scale here is that of Figure 4; the smaller one has sequences of 64
+tokens.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.runs.command_line import run_function
+from experiments.studies.repeated_token_runs import draw_curves, history, means, train
+from experiments.studies.study import ScaleName, Study, summary
+from graphattn.samplers.straight_through import ESTIMATORS
+
+LAWS = ('bernoulli', 'poisson')
+SEEDS = {'smoke': 2, 'small': 8, 'paper': 8}
+LENGTH = {'smoke': 16, 'small': 64, 'paper': 256}
+DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_batches': 1},
+        'small': {'length': 64, 'batch_size': 32, 'steps_per_epoch': 75, 'eval_batches': 8},
+        'paper': {'batch_size': 256}}
+TRAINER = {'smoke': {'max_epochs': 2}, 'small': {'max_epochs': 20}, 'paper': {'max_epochs': 20}}
+CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+DENSITY = 'train/density/layer0/all_heads'
+
+
+def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
+         out: Path = Path('runs/studies')) -> None:
+    """Trains with every estimator and law, and counts which runs keep their edges.
+
+    Args:
+        scale: How much of it.
+        seeds: Trainings of each kind.
+        out: Folder of all studies.
+    """
+    study = Study('estimators', scale, out)
+    runs = {(law, estimator): [_train(study, law, estimator, seed)
+                               for seed in range(seeds or SEEDS[scale])]
+            for law, estimator in product(LAWS, ESTIMATORS)}
+    study.report([{'law': law, 'estimator': estimator, 'runs': len(of_seeds),
+                   'lost their edges': sum(has_lost_edges(run) for run in of_seeds),
+                   'solved': sum(summary(run)['accuracy'] >= 0.99 for run in of_seeds),
+                   **means(of_seeds)} for (law, estimator), of_seeds in runs.items()], draw(runs))
+
+
+def _train(study: Study, law: str, estimator: str, seed: int) -> Path:
+    scale = study.scale
+    source = {'law': law, 'estimator': estimator, 'clusters': CLUSTERS[scale]}
+    return train(study, f'{law}-{estimator}', 'sbm', seed, DATA[scale], TRAINER[scale],
+                 {'num_tokens': LENGTH[scale] + 1, 'max_length': LENGTH[scale],
+                  'source': {'init_args': source}})
+
+
+def has_lost_edges(run: Path) -> bool:
+    """Whether it ends with less than half of the highest density it had."""
+    _, density = history(run, DENSITY)
+    return density[-1] < max(density) / 2
+
+
+def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
+    """Density and loss on the way, one line for each seed."""
+    figure = Figure(figsize=(11, 6.5), layout='constrained')
+    panels = figure.subplots(len(LAWS), 2, sharex=True)
+    for (density, loss), law in zip(panels, LAWS):
+        for number, estimator in enumerate(ESTIMATORS):
+            style = {'color': f'C{number}', 'label': estimator, 'lw': 1}
+            draw_curves(density, runs[law, estimator], DENSITY, 100, **style)
+            draw_curves(loss, runs[law, estimator], 'train/loss', **style)
+        density.set(ylabel=f'{law}: density, %', ylim=(0, 103))
+        loss.set(ylabel='loss, nats', ylim=(0, None))
+        for axes in (density, loss):
+            axes.grid(alpha=0.3)
+    for axes in panels[-1]:
+        axes.set_xlabel('step')
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
+    figure.suptitle('Repeated tokens need all edges: which gradient finds and keeps them?',
+                    fontsize=10)
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,66 @@
+"""What the studies of repeated tokens train, and how it went."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from experiments.studies.study import CONFIGS, Study, spread, summary
+
+SHIPPED = CONFIGS.parents[1] / 'configs' / 'duplicates'
+
+
+def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
+          trainer: dict[str, int], encoder: dict[str, Any]) -> Path:
+    """The run of one model.
+
+    Args:
+        study: Whose scale and folder.
+        name: Of the run.
+        config: One of ``experiments/configs/duplicates``.
+        seed: Start of the parameters, sequences and sampled edges.
+        data: Arguments of :class:`experiments.tasks.Duplicates` that differ from the config's.
+        trainer: Those of the trainer.
+        encoder: Those of the encoder.
+    """
+    over = {'trainer': trainer, 'data': {'init_args': {**data, 'seed': seed}},
+            'model': {'init_args': {'model': {'init_args': {'encoder': {'init_args': encoder}}}}}}
+    return study.trained(f'repeated_tokens-{name}-{seed}', '--config',
+                         str(SHIPPED / f'{config}.yaml'), '--config', json.dumps(over),
+                         '--seed_everything', str(seed))
+
+
+def means(runs: Sequence[Path]) -> dict[str, float | None]:
+    """Of several seeds, on the test part."""
+    reports = [summary(run) for run in runs]
+    accuracy = [100 * report['accuracy'] for report in reports]
+    loss = [report['loss'] for report in reports]
+    # Rivals have no edges.
+    density = [100 * value for report in reports for value in report['density'].values()]
+    return {'accuracy, %': statistics.mean(accuracy), 'accuracy, spread': spread(accuracy),
+            'loss': statistics.mean(loss), 'loss, spread': spread(loss),
+            'density, %': statistics.mean(density) if density else None,
+            'density, spread': spread(density)}
+
+
+def history(run: Path, column: str) -> tuple[list[int], list[float]]:
+    """Steps, and a column of the run's metrics there; empty if it has none."""
+    with (run / 'metrics.csv').open(newline='') as file:
+        rows = [row for row in csv.DictReader(file) if row.get(column)]
+    return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
+
+
+def draw_curves(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
+                **style: Any) -> None:
+    """A line for each seed, of which the first has the label."""
+    label = style.pop('label', None)
+    for number, run in enumerate(runs):
+        steps, values = history(run, column)
+        axes.plot(steps, [factor * value for value in values],
+                  label=None if number else label, **style)

@@ -1,0 +1,115 @@
+r"""Who finds repeated tokens (SBM-Transformer, Figure 4)?
+
+    python -m experiments.studies.repeated_tokens --scale small
+
+One layer with one head must tell which of 256 tokens occur twice in their sequence, for which every
+token must see every other. The paper: full attention and block models get there, and block models
+become full; linear and low-rank attentions do not. A window is beside them, and what the law and the
+gradient of block models make of it: those of the paper are the last three.
+
+The paper does not say how positions, embeddings and the optimiser were chosen, and with usual choices
+full attention fails as well; the configs in ``experiments/configs/duplicates`` say what works. The
+smaller scale has fewer steps of fewer sequences.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.runs.command_line import run_function
+from experiments.studies.repeated_token_runs import draw_curves, means, train
+from experiments.studies.study import ScaleName, Study
+
+LENGTH, CHANNELS = {'smoke': 16, 'small': 256, 'paper': 256}, 32
+DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_batches': 1},
+        'small': {}, 'paper': {'batch_size': 256}}
+TRAINER = {'smoke': {'max_epochs': 2}, 'small': {}, 'paper': {'max_epochs': 20}}
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
+SAMPLED = ('block model', 'block model, Algorithm 1', 'block model, Eq. 9',
+           "block model, authors' gradient")
+SOLVED = {'full': 'yes', 'block model, Algorithm 1': 'yes', 'linear': 'no', 'Linformer': 'no',
+          'Reformer': 'no', 'Performer': 'no', 'Nystromformer': 'no'}  # Figure 4
+
+
+def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
+         attentions: list[str] | None = None, out: Path = Path('runs/studies')) -> None:
+    """Trains every attention with each seed and reports what it finds.
+
+    Args:
+        scale: How much of it.
+        seeds: Trainings of each attention.
+        attentions: Some of the table's; all if omitted.
+        out: Folder of all studies.
+    """
+    study = Study('repeated_tokens', scale, out)
+    known = models(LENGTH[scale])
+    chosen = list(known) if attentions is None else attentions
+    if unknown := [name for name in chosen if name not in known]:
+        raise ValueError(f"'attentions' must be some of {'; '.join(known)} (got "
+                         f"{'; '.join(unknown)})")
+    runs = {name: [train(study, _slug(name), known[name][0], seed, DATA[scale], TRAINER[scale],
+                         {'max_length': LENGTH[scale], **known[name][1]})
+                   for seed in range(seeds or SEEDS[scale])] for name in chosen}
+    study.report([{'attention': name, **means(of_seeds), 'paper: solved': SOLVED.get(name)}
+                  for name, of_seeds in runs.items()], draw(runs))
+
+
+def models(length: int) -> dict[str, tuple[str, dict]]:
+    """The config of each attention, and what differs from it in the encoder."""
+    rank = length // 4
+
+    def rival(name: str, **arguments: int) -> tuple[str, dict]:
+        return 'full', {'source': None, 'attention': {
+            'class_path': f'experiments.rivals.{name}',
+            'init_args': {'channels': CHANNELS, 'heads': 1, **arguments}}}
+
+    def block_model(**arguments: str) -> tuple[str, dict]:
+        return 'sbm', {'source': {'init_args': arguments}}
+
+    def pattern(expression: str) -> tuple[str, dict]:
+        return 'full', {'source': {'init_args': {'pattern': expression}}}
+
+    return {
+        'full': ('full', {}),
+        SAMPLED[0]: ('sbm', {}),
+        'window': pattern(f'SlidingWindow({max(1, length // 16)})'),
+        'BigBird': pattern(f'bigbird(block={max(1, length // 16)}, num_global=1, num_random=2)'),
+        'linear': rival('Linear'),
+        'Linformer': rival('Linformer', max_length=length, rank=rank),
+        'Reformer': rival('Reformer'),
+        'Performer': rival('Performer', features=rank),
+        'Nystromformer': rival('Nystromformer', landmarks=rank),
+        SAMPLED[1]: block_model(law='poisson'),
+        SAMPLED[2]: block_model(estimator='paper'),
+        SAMPLED[3]: block_model(estimator='repo')}
+
+
+def draw(runs: dict[str, list[Path]]) -> Figure:
+    """Loss and density on the way, one line for each seed."""
+    figure = Figure(figsize=(12, 4.8), layout='constrained')
+    losses, densities = figure.subplots(1, 2)
+    for number, (name, of_seeds) in enumerate(runs.items()):
+        style = {'color': f'C{number % 10}', 'ls': '-' if number < 10 else '--', 'label': name}
+        draw_curves(losses, of_seeds, 'train/loss', **style)
+        if name in SAMPLED:
+            draw_curves(densities, of_seeds, 'train/density/layer0/all_heads', 100, **style)
+    losses.axhline(0.658, color='black', ls=':', lw=1, label='guess, 0.658')
+    losses.set(title='loss', xlabel='step', ylabel='cross-entropy, nats', ylim=(0, 0.8))
+    densities.set(title='density of the sampled graphs', xlabel='step', ylabel='%', ylim=(0, 103))
+    for axes in (losses, densities):
+        axes.grid(alpha=0.3)
+    figure.legend(*losses.get_legend_handles_labels(), loc='outside right upper', fontsize=8)
+    figure.suptitle('Which of 256 tokens occur twice? One layer, one head, one line for each seed',
+                    fontsize=10)
+    return figure
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace("'", '').replace(', ', '-').replace('. ', '').replace(' ', '_')
+
+
+if __name__ == '__main__':
+    run_function(main)
