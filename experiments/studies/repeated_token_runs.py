@@ -17,7 +17,7 @@ SHIPPED = CONFIGS.parents[1] / 'configs' / 'duplicates'
 
 
 def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
-          trainer: dict[str, int], encoder: dict[str, Any]) -> Path:
+          encoder: dict[str, Any], *, epochs: int, lr: float = 1e-3) -> Path:
     """The run of one model.
 
     Args:
@@ -26,11 +26,13 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
         config: One of ``experiments/configs/duplicates``.
         seed: Start of the parameters, sequences and sampled edges.
         data: Arguments of :class:`experiments.tasks.Duplicates` that differ from the config's.
-        trainer: Those of the trainer.
         encoder: Those of the encoder.
+        epochs: How many evaluations there are on the way.
+        lr: Peak learning rate.
     """
-    over = {'trainer': trainer, 'data': {'init_args': {**data, 'seed': seed}},
-            'model': {'init_args': {'model': {'init_args': {'encoder': {'init_args': encoder}}}}}}
+    model = {'init_args': {'encoder': {'init_args': encoder}}}
+    over = {'trainer': {'max_epochs': epochs}, 'model': {'init_args': {'lr': lr, 'model': model}},
+            'data': {'init_args': {**data, 'seed': seed}}}
     return study.trained(f'repeated_tokens-{name}-{seed}', '--config',
                          str(SHIPPED / f'{config}.yaml'), '--config', json.dumps(over),
                          '--seed_everything', str(seed))
