@@ -120,7 +120,7 @@ class DocumentRuns:
                              f"channels ({self._base} lacks {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
-                                'clusters': CLUSTERS[self.study.scale],
+                                'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
                                 'fixed': str(SlidingWindow(self.count // 2))}}
         return Attention(f'sbm-{density_weight:g}-{max_length}', (
             f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
