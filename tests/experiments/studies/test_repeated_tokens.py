@@ -46,7 +46,7 @@ def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('study, column, rows', [
-    (estimators, 'estimator', [*ESTIMATORS, *ESTIMATORS]),
+    (estimators, 'estimator', ['full attention', *ESTIMATORS, *ESTIMATORS]),
     (repeated_tokens, 'attention', list(repeated_tokens.models(16)))])
 def test_every_row_is_of_a_run(out, study, column, rows):
     study.main(scale='smoke', out=out)
