@@ -182,7 +182,8 @@ def test_gradcheck(edge_values):
     graph = random_graph(4, 5, 0.5)
     inputs = draw(graph, edge_values, channels=9, value_channels=3)
     assert torch.autograd.gradcheck(
-        lambda *tensors: attend(graph, dict(zip(inputs, tensors))), list(inputs.values()))
+        lambda *tensors: attend(graph, dict(zip(inputs, tensors))), list(inputs.values()),
+        fast_mode=True)
 
 
 @pytest.mark.parametrize('name', ['square', 'ragged_rectangles', 'hub', 'no_tokens'])
@@ -315,7 +316,7 @@ def test_dropout_gradcheck(restored_rng):
     inputs = draw(graph, 'per_head', channels=3, value_channels=9)
     assert torch.autograd.gradcheck(
         lambda *tensors: dropped(graph, dict(zip(inputs, tensors)), 0, 0.4),
-        list(inputs.values()))
+        list(inputs.values()), fast_mode=True)
 
 
 def test_dropout_drops_each_weight_alone(restored_rng):
