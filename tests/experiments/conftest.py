@@ -1,5 +1,5 @@
-"""What trains in a test draws no figures, unless a fixture of the module does it for all to see; and
-what is measured in processes of its own is measured in forks of this one."""
+"""What trains in a test draws no figures, unless a fixture of the module does it for all to see;
+and what measures in processes of its own may do so in forks of this one."""
 
 from multiprocessing import get_context
 
