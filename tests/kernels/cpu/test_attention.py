@@ -316,7 +316,7 @@ def test_dropout_gradcheck(restored_rng):
     inputs = draw(graph, 'per_head', channels=3, value_channels=9)
     assert torch.autograd.gradcheck(
         lambda *tensors: dropped(graph, dict(zip(inputs, tensors)), 0, 0.4),
-        list(inputs.values()), fast_mode=True)
+        list(inputs.values()))
 
 
 def test_dropout_drops_each_weight_alone(restored_rng):
