@@ -8,7 +8,7 @@ import os
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 os.environ.setdefault('MKL_NUM_THREADS', '1')
 # Tests that ask for several threads wait for them without taking a core from the other process:
-# threads that spin, as OpenMP's do, cost a third of the time that all tests take.
+# OpenMP's own way, to spin, takes six times as long as what such small tests compute.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 # Collecting leaves millions of objects that live to the end. Not to look for garbage among them
