@@ -1,8 +1,6 @@
 """Compiled work in threads: torch's own, or others where torch has none."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,6 +9,7 @@ import torch
 
 from graphattn import _threads
 from graphattn._threads import run_calls
+from tests.forked import forked
 
 
 @pytest.fixture(params=['openmp', 'one granted', 'pool'])
@@ -79,33 +78,14 @@ def test_an_error_reaches_the_caller(threads):
     assert sorted(done) == [1, 2]
 
 
-FORK = """
-import os, time, torch
-from graphattn._threads import run_calls
-torch.set_num_threads(2)
-
-def work():
-    done = []
-    run_calls([(done.append, number) for number in range(5)])
-    return sorted(done)
-
-assert work() == [0, 1, 2, 3, 4]  # the parent's threads are there
-child = os.fork()
-if child == 0:
-    os._exit(0 if work() == [0, 1, 2, 3, 4] else 1)
-deadline = time.monotonic() + 30
-while time.monotonic() < deadline:
-    ended, status = os.waitpid(child, os.WNOHANG)
-    if ended:
-        raise SystemExit(os.waitstatus_to_exitcode(status))
-    time.sleep(0.01)
-os.kill(child, 9)
-raise SystemExit('the child hangs')
-"""
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='does not fork')
-def test_a_forked_process_has_threads_of_its_own():
-    result = subprocess.run([sys.executable, '-c', FORK], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+def test_a_forked_process_has_threads_of_its_own(threads):
+    def work():
+        torch.set_num_threads(2)
+        done = []
+        run_calls([(done.append, number) for number in range(5)])
+        assert sorted(done) == [0, 1, 2, 3, 4]
+
+    work()  # the parent's threads are there
+    process, = forked(work, timeout=30.)
+    assert process.returncode == 0, process

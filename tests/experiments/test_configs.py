@@ -188,7 +188,7 @@ def take_steps(objective: L.LightningModule, data: L.LightningDataModule) -> Non
 
 def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:
     """Batches as the task makes them, random but for the digits: of the shortest sequences that it
-    can give, and of a middle-sized and a longest one beside such."""
+    can give, and of one between and a longest one beside such."""
     if hasattr(data, 'draw'):  # all are of one length
         return iter([data.draw(np.random.default_rng(0))])
     name = type(data).__name__
@@ -238,7 +238,8 @@ def masked_language(model: nn.Module, data: L.LightningDataModule,
 
 
 def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:
-    return ((length, shortest) for length in (shortest, (shortest + longest) // 2, longest))
+    between = shortest + (longest - shortest) // 8
+    return ((length, shortest) for length in (shortest, between, longest))
 
 
 def random_ids(model: nn.Module, length: int) -> Tensor:

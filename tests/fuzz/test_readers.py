@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from analysis.graphs import read_graph, sampled_graphs
-from experiments.benchmarks.measure import forkserver
 from experiments.data.digits import read_digits
 from experiments.data.listops_files import read_listops
 from experiments.data.pathfinder_files import read_picture
@@ -254,7 +254,7 @@ class Child:
 
     def outcome(self, *arguments: object) -> str:
         if self.pool is None:
-            self.pool = ProcessPoolExecutor(1, forkserver(), begin)
+            self.pool = ProcessPoolExecutor(1, get_context('fork'), begin)
         try:
             return self.pool.submit(outcome, *arguments).result(SECONDS)
         except Exception as error:  # it died, or hangs

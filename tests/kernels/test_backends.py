@@ -147,7 +147,8 @@ def test_gradcheck(backend, edge_values):
     def function(*tensors):
         return attention(backend, graph=graph, **dict(zip(names, tensors)))
 
-    assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves])
+    assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves],
+                                    fast_mode=True)
 
 
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'idle_nodes', 'shuffled_duplicates',

@@ -102,8 +102,9 @@ def test_compiled_code_gives_the_eager_numbers(backend, clean_dynamo):
         return edge_attention(graph=graph, **tensors, backend=backend)
 
     expected = with_grads(attend(graph, inputs), inputs)
-    compiled = torch.compile(attend, backend='aot_eager',
-                             fullgraph=backend not in BREAKS_GRAPHS)
+    # What is left between breaks is torch's own, and so is all of the reference.
+    tracer = 'eager' if backend in (*BREAKS_GRAPHS, 'reference') else 'aot_eager'
+    compiled = torch.compile(attend, backend=tracer, fullgraph=backend not in BREAKS_GRAPHS)
     others = [] if backend == 'reference' else [random_graph(9, 11), random_graph(7, 5)]
     for each in (graph, *others):  # the reference takes 3 s for each
         if each.num_queries != 9:
@@ -236,7 +237,7 @@ def test_second_derivatives_are_right_or_refused(backend, hops):
                               backend=backend)
 
     with right_or_refused(backend, right=('gather', 'reference')):
-        assert torch.autograd.gradgradcheck(attend, list(inputs.values()))
+        assert torch.autograd.gradgradcheck(attend, list(inputs.values()), fast_mode=True)
 
 
 def test_the_limit_of_all_hops_has_one_derivative():

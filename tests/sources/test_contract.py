@@ -15,7 +15,6 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from experiments.benchmarks.measure import forkserver
 from graphattn import BipartiteGraph, sources
 from graphattn.functional import edge_attention, pair_attention
 from graphattn.layers import fold_heads
@@ -206,11 +205,9 @@ class Graphs:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('method', ['fork', 'forkserver'])
-def test_graphs_travel_from_workers(method):
-    forkserver()
+def test_graphs_travel_from_workers():
     here = [Graphs()[number] for number in range(len(SOURCES))]  # also fills the cache
-    loader = DataLoader(Graphs(), batch_size=None, num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(Graphs(), batch_size=None, num_workers=1, multiprocessing_context='fork')
     for graph, expected in zip(loader, here, strict=True):
         assert graph.validate() == expected
 

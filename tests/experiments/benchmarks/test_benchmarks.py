@@ -1,7 +1,6 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
 from importlib import import_module
-from multiprocessing import get_context
 
 import pandas as pd
 import pytest
@@ -14,14 +13,13 @@ from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource
 
+pytestmark = pytest.mark.usefixtures('measured_in_forks')
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed', 'layer',
                                   'length', 'ordering', 'sampler', 'scaling'])
-def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
-    # To spawn processes takes seconds, and serves times that are nobody's here.
-    monkeypatch.setattr('experiments.benchmarks.measure.get_context',
-                        lambda start: get_context('forkserver'))
+def test_quick_run_leaves_table_and_figure(name, tmp_path):
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2

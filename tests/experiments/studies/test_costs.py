@@ -72,7 +72,7 @@ def test_crossing():
 
 
 @pytest.mark.slow
-def test_study(out, monkeypatch):
+def test_study(out, monkeypatch, measured_in_forks):
     monkeypatch.setitem(costs.TASKS, 'smoke', [('ListOps', 128)])
     costs.main('smoke', out)
     folder = out / 'smoke' / 'costs'
