@@ -1,4 +1,4 @@
-r"""Which images draw few edges and which many, and to what they attend (SBM-Transformer, Fig. 7, 8).
+r"""Which images draw few edges, which many, and to what they attend (SBM-Transformer, Fig. 7, 8).
 
     python -m experiments.studies.received --scale small
 
