@@ -8,13 +8,14 @@
     python -m analysis.universality --pattern 'Full() - SlidingWindow(0)' --steps 8
 
 SparseBERT's theorem for attention without its diagonal is asked beside them, and its construction
-and that of Diffuser's Lemma 8 are run on a grid. Lemmas 1 and 2 of SBM-Transformer, App. A, are
-here too. What holds of masks says little of a model
-that *samples* them: its Theorem 1 bounds the distance to the expected output E[g(X)], and the
-expected output is not the output under the expected mask, for softmax is not linear in the mask.
+and those of Diffuser's Lemmas 6 to 8 are run on a grid. Lemmas 1 and 2 of SBM-Transformer, App. A,
+are here too. What holds of masks says little of a model that *samples* them: its Theorem 1 bounds
+the distance to the expected output E[g(X)], and the expected output is not the output under the
+expected mask, for softmax is not linear in the mask.
 """
 
 from analysis.universality.patterns import Clusters, Relays, is_rectangle, lemma_2
+from analysis.universality.piecewise_constant import PiecewiseConstant, piecewise_constant
 from analysis.universality.question import (
     DiffusionUniversality,
     Universality,
@@ -33,7 +34,7 @@ from analysis.universality.without_diagonal import (
     three_tokens,
 )
 
-__all__ = ['Clusters', 'DiffusionUniversality', 'Relays', 'SelectiveShift', 'ThreeTokens',
-           'Universality', 'diffusion_universality', 'expected_hamiltonian_cycles',
-           'hamiltonian_path_bound', 'is_full_without_diagonal', 'is_rectangle',
-           'lemma_1_density', 'lemma_2', 'selective_shift', 'three_tokens', 'universality']
+__all__ = ['Clusters', 'DiffusionUniversality', 'PiecewiseConstant', 'Relays', 'SelectiveShift',
+           'ThreeTokens', 'Universality', 'diffusion_universality', 'expected_hamiltonian_cycles',
+           'hamiltonian_path_bound', 'is_full_without_diagonal', 'is_rectangle', 'lemma_1_density',
+           'lemma_2', 'piecewise_constant', 'selective_shift', 'three_tokens', 'universality']

@@ -10,6 +10,7 @@ from analysis.graphs import graph_of_pattern
 from analysis.universality import (
     diffusion_universality,
     lemma_2,
+    piecewise_constant,
     selective_shift,
     three_tokens,
     universality,
@@ -54,7 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
                 for graphs in samples] for label in samples[0]}
         if options.steps is not None:
             results |= {'three tokens without diagonal': [three_tokens(options.steps)],
-                        'selective shift of Diffuser': [selective_shift(3, options.steps)]}
+                        'selective shift of Diffuser': [selective_shift(3, options.steps)],
+                        'piecewise constant function': [piecewise_constant(3, options.steps)]}
         print(command.table(results))
         for label, of_samples in results.items():
             for reason in dict.fromkeys(reason for result in of_samples

@@ -12,6 +12,7 @@ from analysis.result import Result
 
 Tokens = tuple[Fraction, ...]
 Neighbours = tuple[tuple[int, ...], ...]
+Heads = tuple[Fraction, Fraction]
 TELEPORT = Fraction(1, 10)  # alpha
 MOST_SEQUENCES = 100_000
 
@@ -66,9 +67,8 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
         TypeError: An argument is not an int.
         ValueError: There are fewer than 3 tokens or 2 steps, or too many sequences.
 
-    Source: Feng et al., "Diffuser" (2023), App. C, Lemma 8, S.14 to S.20. Its Lemma 6 is that a
-    continuous function is close to one that is constant on the cells of a small enough grid, and
-    Lemma 7 follows from Lemma 8 as in Yun et al. (2019).
+    Source: Feng et al., "Diffuser" (2023), App. C, Lemma 8, S.14 to S.20. What follows from it,
+    Lemma 7, is asked by :func:`analysis.universality.piecewise_constant`.
 
     Example:
         >>> from analysis.universality import selective_shift
@@ -76,21 +76,13 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
         >>> result.sequences, result.largest, result.smallest, result.one_to_one
         (64, True, False, True)
     """
-    check_count('tokens', tokens, at_least=3)
-    check_count('steps', steps, at_least=2)
-    if steps**tokens > MOST_SEQUENCES:
-        raise ValueError(f"'steps' must be fewer for so many tokens, with at most "
-                         f"{MOST_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
-    hops, neighbours = tokens + 1, path_with_global_token(tokens)
+    check_grid(tokens, steps)
+    neighbours = path_with_global_token(tokens)
     sequences = list(sequences_in_order(tokens, steps))
-    run = [_both_heads(sequence, neighbours, steps, hops) for sequence in sequences]
-    printed = [(_s18(sequence, steps, hops), _s19(sequence, steps, hops))
-               for sequence in sequences]
-    granted, found = ([sequence[0] + (high - low) / TELEPORT
-                       for sequence, (high, low) in zip(sequences, heads)]
-                      for heads in (printed, run))
+    run, printed = heads_as_run(sequences, steps), heads_as_printed(sequences, steps)
+    granted, found = (first_tokens(sequences, heads) for heads in (printed, run))
     ids = [number for sequence, first in zip(sequences, granted)
-           for number in _shifted_by_first((first, *sequence[1:]), steps)]
+           for number in shifted_by_first((first, *sequence[1:]), steps)]
     return SelectiveShift(
         sequences=len(sequences),
         shift=all(_shifts_by_range(sequence, neighbours) for sequence in sequences),
@@ -99,6 +91,39 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
         one_to_one=len(set(granted)) == len(sequences),
         one_to_one_as_run=len(set(found)) == len(sequences),
         distinct=len(set(ids)) == len(ids))
+
+
+def check_grid(tokens: int, steps: int) -> None:
+    """Refuses sequences that are too short for the proof, or too many."""
+    check_count('tokens', tokens, at_least=3)
+    check_count('steps', steps, at_least=2)
+    if steps**tokens > MOST_SEQUENCES:
+        raise ValueError(f"'steps' must be fewer for so many tokens, with at most "
+                         f"{MOST_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
+
+
+def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:
+    """What the heads of the largest and of the smallest neighbours make of the first token of each
+    sequence, in K = n + 1 hops."""
+    neighbours = path_with_global_token(len(sequences[0]))
+    return [_both_heads(sequence, neighbours, steps, len(sequence) + 1) for sequence in sequences]
+
+
+def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
+    """That by S.18 and S.19."""
+    return [(_s18(sequence, steps, len(sequence) + 1), _s19(sequence, steps, len(sequence) + 1))
+            for sequence in sequences]
+
+
+def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
+    """S.20: the first token of each sequence, shifted by the difference of its two heads."""
+    return [sequence[0] + (high - low) / TELEPORT
+            for sequence, (high, low) in zip(sequences, heads)]
+
+
+def shifted_by_first(z: Tokens, steps: int) -> Tokens:
+    """What the last layer makes of all tokens."""
+    return tuple(number + steps**(len(z) + 2) * z[0] for number in z)
 
 
 def path_with_global_token(tokens: int) -> Neighbours:
@@ -136,8 +161,7 @@ def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
     return True
 
 
-def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int
-                ) -> tuple[Fraction, Fraction]:
+def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int) -> Heads:
     """S.14 of the first token, with the bound below it and above it; it is the largest."""
     half = Fraction(1, 2 * steps)
     return tuple(_diffused(z, hard_attention(z, neighbours, z[0] + side), steps, hops)[0]
@@ -159,7 +183,3 @@ def _s19(z: Tokens, steps: int, hops: int) -> Fraction:
     n = len(z)
     return (steps**hops * z[-1] + TELEPORT * sum(steps**i * z[-1] for i in range(n - 1, hops))
             + TELEPORT * sum(steps**i * z[i] for i in range(n - 1)))
-
-
-def _shifted_by_first(z: Tokens, steps: int) -> Tokens:
-    return tuple(number + steps**(len(z) + 2) * z[0] for number in z)

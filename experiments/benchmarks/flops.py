@@ -71,6 +71,16 @@ def sampler(model: FactorModel) -> Steps:
             'probability of draws': 2. * float(thinning.num_draws.sum()) * model.num_clusters}
 
 
+def algorithm_1(n: int, clusters: int) -> Steps:
+    """What :func:`graphattn.samplers.sample_fastrg` does on a CPU: it forms no pair's probability.
+
+    Args:
+        n (int): Number of tokens.
+        clusters (int): Number of clusters k.
+    """
+    return {'queries mixed': 2. * n * clusters**2, 'expected draws': 4. * n * clusters}
+
+
 def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
     """Linear attention: the sum over keys, its product with queries, and their normaliser."""
     steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}

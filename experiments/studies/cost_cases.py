@@ -44,20 +44,24 @@ class Fused(Rival):
 
 
 FORMED, FUSED, SAMPLED, EDGES = 'full, weights formed', 'full, SDPA', 'SBM', 'SBM, edges alone'
+POISSON = 'SBM, Algorithm 1'
 MODULES: dict[str, Callable[..., Rival]] = {
     FORMED: Eager, FUSED: Fused,
     'linear': Linear, 'linear, released': partial(Linear, form='released'),
     'Reformer': Reformer, 'Performer': Performer,
     'Performer, ReLU': partial(Performer, kernel='relu'),
     'Linformer': Linformer, 'Nystromformer': Nystromformer}
-STEPS: dict[str, Callable[[int], flops.Steps]] = {
-    **dict.fromkeys((FORMED, FUSED), lambda n: flops.along_edges(n**2, WIDTH)),
-    'linear': lambda n: flops.linear(n, WIDTH),
-    'linear, released': lambda n: flops.linear(n, WIDTH, normalised=False),
-    'Reformer': lambda n: flops.reformer(n, WIDTH, rounds=2, chunk=64),
-    **dict.fromkeys(('Performer', 'Performer, ReLU'), lambda n: flops.performer(n, WIDTH, 256)),
-    'Linformer': lambda n: flops.linformer(n, WIDTH, 256),
-    'Nystromformer': lambda n: flops.nystromformer(n, WIDTH, 256, 35, 6)}
+# What k stands for in Table 6: rounds of hashes, features, projected keys, landmarks.
+RANKS = {'Reformer': 2, 'Performer': 256, 'Performer, ReLU': 256, 'Linformer': 256,
+         'Nystromformer': 256}
+STEPS: dict[str, Callable[[int, int, int], flops.Steps]] = {  # of n, d and k
+    **dict.fromkeys((FORMED, FUSED), lambda n, d, k: flops.along_edges(n**2, d)),
+    'linear': lambda n, d, k: flops.linear(n, d),
+    'linear, released': lambda n, d, k: flops.linear(n, d, normalised=False),
+    'Reformer': lambda n, d, k: flops.reformer(n, d, rounds=k, chunk=64),
+    **dict.fromkeys(('Performer', 'Performer, ReLU'), flops.performer),
+    'Linformer': flops.linformer,
+    'Nystromformer': lambda n, d, k: flops.nystromformer(n, d, k, 35, 6)}
 # At n tokens. The strides are those that make Strided and Fixed sparsest; hops in the end.
 PATTERNS: dict[str, tuple[Callable[[int], Pattern], int]] = {
     'window': (lambda n: SlidingWindow(64), 1),
@@ -92,8 +96,12 @@ class Case(NamedTuple):
             pattern, hops = PATTERNS[self.name]
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern(self.n)), hops=hops,
                                   teleport=0.1 if hops > 1 else 0.)
-        source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)
-        bring_to_density(source, self.density)
+        if self.name == POISSON:  # whose edges have probability 1 - exp(-p)
+            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, law='poisson', exploration=0.)
+            bring_to_density(source, -math.log1p(-self.density))
+        else:
+            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)
+            bring_to_density(source, self.density)
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
@@ -112,18 +120,23 @@ class Case(NamedTuple):
     def steps(self, trains: bool = False) -> flops.Steps:
         """The operations of one head on one sequence."""
         if self.name in STEPS:
-            return STEPS[self.name](self.n)
+            return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
         if self.name in PATTERNS:
             return flops.along_edges(num_edges, WIDTH, PATTERNS[self.name][1])
         if self.name == EDGES:
             return flops.along_edges(num_edges / HEADS, WIDTH)
+        return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
+
+    def _drawn(self) -> flops.Steps:
+        """The operations of one head that draw its graph."""
+        if self.name == POISSON:
+            return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
         query, key = (linear(x).unflatten(-1, (HEADS, -1))
                       for linear in (layer.lin_query, layer.lin_key))
-        drawn = {name: number / HEADS for name, number in flops.sampler(
-            layer.source.block_model(query, key, ptr)).items()}
-        return flops.block_model(self.n, WIDTH, CLUSTERS, drawn, num_edges / HEADS, trains)
+        model = layer.source.block_model(query, key, ptr)
+        return {name: number / HEADS for name, number in flops.sampler(model).items()}
 
 
 def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:

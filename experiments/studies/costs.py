@@ -10,12 +10,14 @@ process of its own; graphs count.
 ``table.csv`` compares the attentions: operations and peaks beside those of the paper's Table 3,
 relative to full attention as there, and times relative to torch's, which is the faster one.
 ``steps.csv`` has the operations of a block model's head, step by step, in the order of Table 5.
-``crossings.csv`` says at which density edges cost what full attention does.
+``classes.csv`` says by how much operations grow when n, d or k doubles, and the memory of inference
+with n, beside the classes of Table 6. ``crossings.csv`` says at which density edges cost what full
+attention does.
 
 The paper measures whole models on GPUs with their trained graphs. Here graphs are drawn at the same
 densities with equal probabilities, by the exact law: above a few per cent that takes all
-probabilities, k / 2d times the operations of full attention, which Algorithm 1 does without. The
-paper's operations for Retrieval are those for ListOps, of half the length.
+probabilities, k / 2d times the operations of full attention. Algorithm 1 does without, and stands
+beside it. The paper's operations for Retrieval are those for ListOps, of half the length.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from experiments.studies.cost_cases import (
     HEADS,
     MODULES,
     PATTERNS,
+    POISSON,
     SAMPLED,
     STEPS,
     Case,
@@ -49,6 +52,7 @@ from experiments.studies.cost_cases import (
     peaks,
     train,
 )
+from experiments.studies.cost_classes import classes_table
 from experiments.studies.study import ScaleName, Study
 from graphattn._files import write_whole
 from graphattn._reading import read_json
@@ -61,7 +65,7 @@ TASKS = {'smoke': [(task, n // 16) for task, n in LENGTHS.items()],
 ROUNDS = {'smoke': 1, 'small': 3, 'paper': 7}
 ALL = (*MODULES, *PATTERNS)
 CHOSEN = {'smoke': (FORMED, FUSED, 'Performer', 'BigBird'), 'small': ALL, 'paper': ALL}
-DENSITIES = {'smoke': (0.1, 0.5), 'small': (0.02, 0.1, 0.25, 0.5), 'paper': (0.02, 0.1, 0.25, 0.5)}
+DENSITIES = {'smoke': (0.1,), 'small': (0.02, 0.1, 0.25, 0.5), 'paper': (0.02, 0.1, 0.25, 0.5)}
 # Of models trained with lambda = 0.1, whose costs Table 3 has (Table 9).
 TRAINED = {'ListOps': 0.0115, 'Text': 0.1062, 'Retrieval': 0.0249, 'Image': 0.0133,
            'Pathfinder': 0.0261}
@@ -81,9 +85,6 @@ PAPER_MEMORY = {
     'Linformer': dict(zip(LENGTHS, (0.26, 0.22, 0.14, 0.34, 0.34))),
     'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
     SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
-# How the operations grow when the length doubles, of Table 6.
-PAPER_GROWTH = {FORMED: 4, FUSED: 4, 'linear': 2, 'linear, released': 2, 'Reformer': 2,
-                'Performer': 2, 'Performer, ReLU': 2, 'Linformer': 2, 'Nystromformer': 2}
 DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser, 5 hops')
 TICKS = (1, 2, 5, 10, 25, 50)  # densities, per cent
 COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
@@ -103,6 +104,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
     lengths = sorted({n for _, n in TASKS[scale]})
     measured = {n: measured_once(study, n) for n in lengths}
     report(steps_table(scale), 'steps', study.folder)
+    report(classes_table(measured), 'classes', study.folder)
     report([row for n in lengths for row in crossings(measured[n])], 'crossings', study.folder)
     rows = [row for task, n in TASKS[scale] for row in compare(task, measured[n])]
     study.report(rows, draw(measured))
@@ -132,7 +134,7 @@ def cases_at(scale: ScaleName, n: int) -> list[Case]:
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
     return [Case(name, n) for name in CHOSEN[scale]] + [
-        Case(name, n, density) for name in (SAMPLED, EDGES) for density in densities]
+        Case(name, n, density) for name in (SAMPLED, POISSON, EDGES) for density in densities]
 
 
 def measure(cases: list[Case], rounds: int) -> list[dict]:
@@ -151,7 +153,7 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
             'density': 1. if graph is None else graph.density(),
             'MFLOPs': HEADS * sum(steps.values()) / 1e6,
             'of them to draw': 1 - sum(steps[name] for name in ('logits', 'sums')) / sum(
-                steps.values()) if case.name == SAMPLED else None,
+                steps.values()) if case.name in (SAMPLED, POISSON) else None,
             'counted by torch': counted(case),
             'infer ms': 1e3 * seconds['infer'][case], 'train ms': 1e3 * seconds['train'][case],
             'infer MiB': inference / 2**20, 'train MiB': training / 2**20})
@@ -182,8 +184,6 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
         'counted by torch': row['counted by torch'],
         'FLOPs / full': row['MFLOPs'] / formed['MFLOPs'],
         'paper, FLOPs': paper(PAPER_FLOPS, task, row),
-        'twice the length': growth(row['attention'], row['tokens']),
-        'paper, twice': PAPER_GROWTH.get(row['attention']),
         'drawing, % of FLOPs': of_drawing(row['of them to draw']),
         'drawing, % of time': of_drawing(time_to_draw(row, measured)),
         **{f'{step} ms': row[f'{step} ms'] for step in ('infer', 'train')},
@@ -203,16 +203,9 @@ def paper(figures: dict, task: str, row: dict) -> float | None:
     return figures.get(row['attention'], {}).get(task)
 
 
-def growth(name: str, n: int) -> float | None:
-    """How many times as many operations there are at twice the length."""
-    if name not in STEPS:
-        return None
-    return sum(STEPS[name](2 * n).values()) / sum(STEPS[name](n).values())
-
-
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
     """The share of inference that goes before there is a graph."""
-    if row['attention'] != SAMPLED:
+    if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
                  and other['asked density'] == row['asked density'])
@@ -243,7 +236,7 @@ IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 's
 def crossings(measured: list[dict]) -> list[dict]:
     """At which density a block model costs as much as full attention of each kind."""
     rows = []
-    for name, full in product((EDGES, SAMPLED), (FUSED, FORMED)):
+    for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
         own = sorted((row for row in measured if row['attention'] == name),
                      key=lambda row: row['density'])
         cost = next(row for row in measured if row['attention'] == full)

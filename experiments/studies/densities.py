@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.runs.command_line import run_function
 from experiments.studies.long_range_runs import WEIGHTS, long_range_study
-from experiments.studies.sampled_graphs import most_accurate, of_inputs, tested_model
+from experiments.studies.sampled_graphs import most_accurate, of_inputs, restored_model
 from experiments.studies.study import ScaleName, summary
 
 ALL_HEADS = 'mean of heads'
@@ -34,7 +34,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     for runs in of_tasks:
         for weight in WEIGHTS[scale]:
             run = most_accurate(runs, weight, seeds)
-            density = of_inputs(*tested_model(run)).density
+            density = of_inputs(*restored_model(run)).density
             about = {'task': runs.task, 'lambda': weight, 'seed': summary(run)['seed'],
                      'accuracy, %': 100 * summary(run)['accuracy']}
             rows += [{**about, **row} for row in layer_rows(density)]

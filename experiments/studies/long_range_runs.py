@@ -11,14 +11,13 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
-import experiments
 from experiments.data.sequences import SequenceData
 from experiments.studies.study import CONFIGS, ScaleName, Study
 from experiments.tasks import LongRange
 from graphattn._reading import read_yaml
 from graphattn.patterns import Pattern, SlidingWindow
 
-PROTOCOL = Path(experiments.__file__).parent / 'configs' / 'lra' / 'sbm.yaml'
+PROTOCOL = CONFIGS.parents[1] / 'configs' / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}

@@ -1,4 +1,4 @@
-r"""Which images draw few edges and which many, and to what they attend (SBM, Fig. 7, 8).
+r"""Which images draw few edges, which many, and to what they attend (SBM-Transformer, Fig. 7, 8).
 
     python -m experiments.studies.received --scale small
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from experiments.runs.command_line import run_function
 from experiments.runs.figures import received_attention, received_shares
 from experiments.studies.long_range_runs import STAND_IN, WEIGHTS, long_range_study
-from experiments.studies.sampled_graphs import OfInputs, most_accurate, of_inputs, tested_model
+from experiments.studies.sampled_graphs import OfInputs, most_accurate, of_inputs, restored_model
 from experiments.studies.study import ScaleName, summary
 
 SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
@@ -47,7 +47,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     for runs in of_tasks:
         best = {weight: most_accurate(runs, weight, seeds) for weight in WEIGHTS[scale][1:]}
         weight = max(best, key=lambda weight: summary(best[weight])['accuracy'])
-        model, test = tested_model(best[weight])
+        model, test = restored_model(best[weight])
         test = test.take(np.arange(min(MOST_IMAGES, len(test.label))))
         label, found = torch.from_numpy(test.label), of_inputs(model, test)
         images = torch.from_numpy(test.tokens).long().view(len(label), -1)

@@ -51,7 +51,7 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
     return OfInputs(torch.cat(densities, dim=2), torch.cat(predicted))
 
 
-def tested_model(run: Path) -> tuple[nn.Module, Sequences]:
+def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
     """The model of a run, and the test part of its task."""
     training, data, _ = restored(run)
     data.setup()

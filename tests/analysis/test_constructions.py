@@ -1,13 +1,16 @@
-"""SparseBERT's Theorem 1 and Diffuser's Lemma 8: when they are meant, and what their steps do."""
+"""SparseBERT's Theorem 1 and Diffuser's Lemmas 6 to 8: when they are meant, what their steps do."""
 
+import math
 from fractions import Fraction
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 
 from analysis.universality import (
     is_full_without_diagonal,
+    piecewise_constant,
     selective_shift,
     three_tokens,
     universality,
@@ -111,6 +114,32 @@ def test_neighbours_are_a_path_and_a_global_token():
     assert result.assumption_1 is True and mask[0].all() and mask[:, 0].all()
 
 
+# Diffuser's Lemmas 6 and 7 ########################################################################
+
+@pytest.mark.parametrize('tokens, steps', [(3, 2), (3, 5), (4, 3)])
+def test_a_piecewise_constant_function(tokens, steps):
+    result = piecewise_constant(tokens, steps)
+    assert result.cells == steps**tokens
+    assert 0 < result.distance < result.bound
+    assert result.represented and not result.represented_as_run and result.left_as_run > 0.01
+
+
+def test_the_distance_falls_with_the_grid():
+    """Lemma 6: in proportion to delta, for the function is smooth."""
+    coarse, fine = (piecewise_constant(3, steps).distance for steps in (4, 8))
+    assert coarse / fine == pytest.approx(2, rel=0.05)
+
+
+def test_the_distance_is_that_of_random_points():
+    rng = np.random.default_rng(0)
+    x = rng.random((200_000, 3))
+    corner = np.floor(4 * x) / 4
+    apart = (np.sin(x + x.sum(axis=1, keepdims=True))
+             - np.sin(corner + corner.sum(axis=1, keepdims=True)))
+    expected = math.sqrt((apart**2).sum(axis=1).mean())
+    assert piecewise_constant(3, 4).distance == pytest.approx(expected, rel=0.01)
+
+
 # Bad input and the command #######################################################################
 
 @pytest.mark.parametrize('call, error, message', [
@@ -120,17 +149,20 @@ def test_neighbours_are_a_path_and_a_global_token():
     (lambda: selective_shift(2, 3), ValueError, "'tokens' must be at least 3"),
     (lambda: selective_shift(3, 1), ValueError, "'steps' must be at least 2"),
     (lambda: selective_shift(30, 3), ValueError, "'steps' must be fewer"),
+    (lambda: piecewise_constant(30, 3), ValueError, "'steps' must be fewer"),
+    (lambda: piecewise_constant(3, 4.), TypeError, "'steps' must be an int"),
 ])
 def test_bad_numbers(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_command_runs_both_constructions(tmp_path, capsys):
+def test_command_runs_the_constructions(tmp_path, capsys):
     main(['--pattern', 'Full() - SlidingWindow(0)', '--n', '8', '--steps', '4', '--out',
           str(tmp_path)])
-    table = {line.split('  ')[0].strip(): line.split()[-3:]
+    table = {line.split('  ')[0].strip(): line.split()[-4:]
              for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert table['sparsebert theorem 1'] == ['yes', '-', '-']
-    assert table['one to one'] == ['-', 'yes', 'yes']
-    assert table['smallest'] == ['-', '-', 'no']
+    assert table['sparsebert theorem 1'] == ['yes', '-', '-', '-']
+    assert table['one to one'] == ['-', 'yes', 'yes', '-']
+    assert table['smallest'] == ['-', '-', 'no', '-']
+    assert table['represented'] == ['-', '-', '-', 'yes']

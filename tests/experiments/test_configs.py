@@ -61,6 +61,14 @@ def test_the_command_line_lays_configs_over_one_another(path):
     assert within(whole(path), parsed) == []
 
 
+def test_the_clean_protocol_takes_rotary_positions():
+    config = whole(CONFIGS / 'lra/clean/listops.yaml')
+    encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
+    assert encoder['positions'] == 'learned'
+    encoder['positions'] = 'rotary'
+    take_steps(*built(config))
+
+
 @study_paths
 def test_a_config_of_a_study_takes_a_step_on_every_length(path, tmp_path):
     config = of_study(path)
