@@ -49,10 +49,10 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
         out: Folder of all studies.
     """
     study = Study('estimators', scale, out)
-    runs = {(law, estimator): [_train_sampled(study, law, estimator, seed)
-                               for seed in range(seeds or SEEDS[scale])]
+    chosen = range(seeds or SEEDS[scale])
+    runs = {(law, estimator): [_train_sampled(study, law, estimator, seed) for seed in chosen]
             for law, estimator in product(LAWS, ESTIMATORS)}
-    full = [_train(study, 'estimators-full', 'full', seed, {}) for seed in range(seeds or SEEDS[scale])]
+    full = [_train(study, 'estimators-full', 'full', seed, {}) for seed in chosen]
     rows = [_row(*of, of_seeds) for of, of_seeds in runs.items()]
     study.report([_row(None, 'full attention', full), *rows], draw(runs))
 
