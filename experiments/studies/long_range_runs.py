@@ -1,4 +1,4 @@
-"""What the studies of Long Range Arena train: classifiers, and pre-trainings on their own inputs."""
+"""What the studies of Long Range Arena train: classifiers, some after a self-pretraining."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class LongRangeRuns:
 
     def pretrained(self, task: str, attention: str, seed: int) -> Path:
         """The pre-training of a classifier on the task's own inputs, for as many steps."""
-        return self.study.trained(
-            f'{self._name(task, attention)}-next_tokens-{seed}',
-            *self._options(task, attention, seed), '--config', str(SHIPPED / 'self_pretraining.yaml'))
+        return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
+                                  *self._options(task, attention, seed), '--config',
+                                  str(SHIPPED / 'self_pretraining.yaml'))
 
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
@@ -101,8 +101,8 @@ class LongRangeRuns:
         """What the numbers are of."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
-        return ('short sequences; documentation, labelled by package, for Text and Retrieval; digits '
-                'for Image; few training steps')
+        return ('short sequences and few training steps; stand-ins: documentation, labelled by '
+                'package, for Text and Retrieval, digits for Image')
 
     def _name(self, task: str, attention: str) -> str:
         slug = re.sub('[^a-z0-9]+', '_', attention.lower())
@@ -158,14 +158,14 @@ class LongRangeRuns:
 
 
 def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
-    """Patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their sizes are
-    those of the study of costs; a window has a sixteenth of the tokens at every length."""
-    radius, stride = max(1, length // 32), math.isqrt(length)
-    diffuser = get('diffuser', **dict.fromkeys(('window', 'num_global', 'num_random'), 2 * (
-        -(-radius // 2))))
+    """Patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their sizes
+    are those of the study of costs; a window has a sixteenth of the tokens at every length."""
+    radius, stride = max(2, length // 32), math.isqrt(length)
+    count = radius // 2 * 2  # of the window's tokens, half before and half behind
+    diffuser = get('diffuser', window=count, num_global=count, num_random=count)
     return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
             'Longformer': (get('longformer', radius=radius, num_global=1), 1),
-            'BigBird': (get('bigbird', block=max(1, radius // 2)), 1), 'Star': (Star(), 1),
+            'BigBird': (get('bigbird', block=radius // 2), 1), 'Star': (Star(), 1),
             'Strided': (Strided(stride), 1), 'Fixed': (Fixed(stride), 1),
             'LogSparse': (LogSparse(), 1), 'Diffuser, 1 hop': (diffuser, 1),
             'Diffuser': (diffuser, HOPS)}
