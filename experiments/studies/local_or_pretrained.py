@@ -79,9 +79,9 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
         own = [row for row in rows if row['task'] == task]
         for number, how in enumerate((SCRATCH, PRETRAINED)):
             at = [place + 0.4 * (number - 0.5) for place in range(len(own))]
-            scores = [row[f'{how}, %'] for row in own]
+            scores, spreads = ([row[f'{how}, {what}'] for row in own] for what in ('%', 'spread'))
             axes.bar(at, scores, 0.38, color=f'C{number}', alpha=0.6, label=how, capsize=3,
-                     yerr=[row[f'{how}, spread'] or 0. for row in own])
+                     yerr=None if None in spreads else spreads)
             for x, score in zip(at, scores):
                 axes.text(x, 1, f'{score:.1f}', ha='center', fontsize=7)
         for number, (name, accuracy) in enumerate(guesses.items()):

@@ -110,11 +110,13 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
     panels = figure.subplots(1, len(baselines), sharey=True, squeeze=False)[0]
     for axes, (task, guesses) in zip(panels, baselines.items()):
         own = [row for row in rows if row['task'] == task]
+        spreads = [row['spread'] for row in own]
         axes.barh(range(len(own)), [row['accuracy, %'] for row in own], color='tab:blue',
-                  alpha=0.5, xerr=[row['spread'] or 0. for row in own], capsize=3)
+                  alpha=0.5, xerr=None if None in spreads else spreads, capsize=3)
         for y, row in enumerate(own):
             density = '' if row['density, %'] is None else f' at {row["density, %"]:.0f} %'
-            axes.text(1, y, f' {row["accuracy, %"]:.1f}{density}', va='center', fontsize=8)
+            axes.text(99, y, f'{row["accuracy, %"]:.1f}{density}', va='center', ha='right',
+                      fontsize=8)
         for number, (name, accuracy) in enumerate(guesses.items()):
             axes.axvline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
                          label=name)

@@ -43,6 +43,8 @@ class LongRangeRuns:
             sequences are shorter, and stand-ins take the place of sets that must be had first.
         protocol (str): Which of ``experiments/configs/lra``; those below the paper's scale are
             ``'clean'``.
+        precision (str, optional): As Lightning's trainer takes it: ``'bf16-mixed'`` on a GPU. That
+            of the configs, float32, if omitted.
 
     Raises:
         ValueError: There is no such protocol at the scale.
@@ -50,6 +52,7 @@ class LongRangeRuns:
 
     study: Study
     protocol: Protocol
+    precision: str | None = None
 
     def __post_init__(self):
         if self.study.scale != 'paper' and self.protocol != 'clean':
@@ -114,7 +117,8 @@ class LongRangeRuns:
         encoder = {'init_args': self._encoder(task, attention, seed)}
         over = {'model': {'init_args': {'model': {'init_args': {'encoder': encoder}}}},
                 'data': {'init_args': {'seed': seed, 'source': {'init_args': source}}}}
-        return [*configs, '--config', json.dumps(over), '--seed_everything', str(seed)]
+        precision = [] if self.precision is None else ['--trainer.precision', self.precision]
+        return [*configs, '--config', json.dumps(over), '--seed_everything', str(seed), *precision]
 
     def _configs(self, task: str) -> list[Path]:
         name = TASKS[task]
@@ -189,6 +193,7 @@ def long_range_study(
     default_tasks: Sequence[str],
     *,
     protocol: Protocol | None = None,
+    precision: str | None = None,
     tasks: list[str] | None = None,
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
@@ -201,12 +206,13 @@ def long_range_study(
         num_seeds: How many seeds, unless told otherwise.
         default_tasks: Which tasks, unless told otherwise.
         protocol: That of SBM-Transformer at the paper's scale, if omitted, and the clean one below.
+        precision: bf16-mixed on a GPU, for example; float32 if omitted.
         tasks: Some of ListOps, Text, Retrieval, Image and Pathfinder.
         seeds: Trainings of each kind.
         out: Folder of all studies.
     """
     protocol = protocol or ('sbm' if scale == 'paper' else 'clean')
-    runs = LongRangeRuns(Study(name, scale, out), protocol)
+    runs = LongRangeRuns(Study(name, scale, out), protocol, precision)
     return runs, chosen('tasks', tasks or default_tasks, tuple(TASKS)), range(seeds or num_seeds)
 
 

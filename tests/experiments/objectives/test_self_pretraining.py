@@ -73,7 +73,8 @@ def fit(folder, *options, source=BLOCK_MODEL, **sizes):
 def pretrained(tmp_path_factory):
     """In half precision, as on a GPU."""
     folder = tmp_path_factory.mktemp('pretrained')
-    fit(folder, '--config', f'{CONFIGS}/self_pretraining.yaml', '--trainer.precision', 'bf16-mixed')
+    fit(folder, '--config', f'{CONFIGS}/self_pretraining.yaml', '--trainer.precision', 'bf16-mixed',
+        '--model.init_args.density_weight', '0.1')
     return folder
 
 
