@@ -73,7 +73,7 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
     """A panel for each task, two bars for each attention, and the guesses as lines."""
-    figure = Figure(figsize=(4.2 * len(baselines) + 2.4, 4.4), layout='constrained')
+    figure = Figure(figsize=(4.6 * len(baselines) + 1, 5), layout='constrained')
     panels = figure.subplots(1, len(baselines), squeeze=False)[0]
     for axes, (task, guesses) in zip(panels, baselines.items()):
         own = [row for row in rows if row['task'] == task]
@@ -90,7 +90,7 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
         axes.set(title=task, ylabel='accuracy, %', ylim=(0, 100))
         axes.set_xticks(range(len(own)), [row['attention'] for row in own], fontsize=8)
         axes.grid(alpha=0.3, axis='y')
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.08), ncols=2)
     figure.suptitle(f'With and without pre-training on the inputs; lines are guesses.\n{about}',
                     fontsize=10)
     return figure

@@ -105,7 +105,7 @@ def average(attention: str, rows: list[dict]) -> dict:
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
     """A panel for each task, with the guesses as lines."""
     names = list(dict.fromkeys(row['attention'] for row in rows))
-    figure = Figure(figsize=(3.6 * len(baselines) + 2, 0.36 * len(names) + 2.4),
+    figure = Figure(figsize=(3.2 * len(baselines) + 3, 0.3 * len(names) + 2),
                     layout='constrained')
     panels = figure.subplots(1, len(baselines), sharey=True, squeeze=False)[0]
     for axes, (task, guesses) in zip(panels, baselines.items()):
@@ -115,16 +115,17 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
                   alpha=0.5, xerr=None if None in spreads else spreads, capsize=3)
         for y, row in enumerate(own):
             density = '' if row['density, %'] is None else f' at {row["density, %"]:.0f} %'
-            axes.text(99, y, f'{row["accuracy, %"]:.1f}{density}', va='center', ha='right',
-                      fontsize=8)
+            axes.text(101, y, f'{row["accuracy, %"]:.1f}{density}', va='center', fontsize=8)
         for number, (name, accuracy) in enumerate(guesses.items()):
             axes.axvline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
                          label=name)
-        axes.set(title=task, xlabel='accuracy, %', xlim=(0, 100), yticks=range(len(names)),
-                 yticklabels=names)
+        axes.set(title=task, xlabel='accuracy, %', xlim=(0, 145), xticks=range(0, 101, 25),
+                 yticks=range(len(names)), yticklabels=names)
         axes.grid(alpha=0.3, axis='x')
-        axes.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.2))
     panels[0].invert_yaxis()
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()
+             if not line.get_label().startswith('_')}
+    figure.legend(lines.values(), lines.keys(), loc='outside lower center', ncols=5, fontsize=8)
     figure.suptitle(f'Accuracy, and share of the pairs; lines are guesses.\n{about}', fontsize=10)
     return figure
 

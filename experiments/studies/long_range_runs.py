@@ -104,8 +104,8 @@ class LongRangeRuns:
         """What the numbers are of."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
-        return ('short sequences and few training steps; stand-ins: documentation, labelled by '
-                'package, for Text and Retrieval, digits for Image')
+        return ('short sequences and few steps; stand-ins: documentation of packages\n'
+                'for Text and Retrieval, digits for Image')
 
     def _name(self, task: str, attention: str) -> str:
         slug = re.sub('[^a-z0-9]+', '_', attention.lower())
