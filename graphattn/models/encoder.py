@@ -73,7 +73,7 @@ class Encoder(nn.Module):
 
     Raises:
         ValueError: There is neither a source nor attention, or both, or one of them is for another
-            number of heads or for shorter sequences.
+            number of heads or for shorter sequences, or has no causal form that is asked for.
 
     Example:
         >>> import torch

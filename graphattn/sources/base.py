@@ -85,10 +85,10 @@ class GraphSource(nn.Module, ABC):
         one. Its parameters have the same names, so that either form takes up the other's.
 
         Raises:
-            NotImplementedError: The source has none.
+            ValueError: The source has no such form.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no 'causal' form, in which queries "
-                                  f"attend to no later token")
+        raise ValueError(f"'source' must have a causal form, in which no query attends to a later "
+                         f"token (got {type(self).__name__}, which has none)")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         """How the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""

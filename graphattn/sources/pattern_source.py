@@ -119,7 +119,7 @@ class PatternSource(GraphSource):
         patterns = [pattern & Causal() for pattern in self.patterns]
         source = PatternSource(patterns if self.per_head else patterns[0], self.seed)
         source.max_length = self.max_length
-        return source
+        return source.train(self.training)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)

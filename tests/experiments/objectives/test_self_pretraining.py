@@ -10,8 +10,9 @@ from experiments import train
 from experiments.data.batch import NO_LABEL, Batch
 from experiments.objectives import Classification, SelfPretraining
 from experiments.objectives.self_pretraining import next_tokens
+from experiments.rivals import Linear
 from graphattn.models import CausalLanguageModel, Encoder, PairClassifier, SequenceClassifier
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 CONFIGS = 'experiments/configs/lra'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
@@ -52,13 +53,12 @@ def test_another_model_is_refused():
 
 # By the command line #################################################################
 
-LINEAR = {'class_path': 'experiments.rivals.Linear', 'init_args': {'channels': 8, 'heads': 2}}
 BLOCK_MODEL = {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
     'heads': 2, 'head_channels': 4, 'clusters': 4, 'fixed': 'SlidingWindow(1)'}}
 
 
-def fit(folder, *options, source=BLOCK_MODEL, **sizes):
-    sizes = {'channels': 8, 'heads': 2, 'num_layers': 2, 'hidden_channels': 8, **sizes}
+def fit(folder, *options):
+    sizes = {'channels': 8, 'heads': 2, 'num_layers': 2, 'hidden_channels': 8}
     train.main(['fit', '--config', f'{CONFIGS}/clean.yaml',
                 '--config', f'{CONFIGS}/clean/image_standin.yaml',
                 '--trainer.max_steps', '4', '--trainer.val_check_interval', '2',
@@ -66,7 +66,7 @@ def fit(folder, *options, source=BLOCK_MODEL, **sizes):
                 '--trainer.enable_progress_bar', 'false',
                 '--trainer.default_root_dir', str(folder), *options,
                 *(f'{ENCODER}.{name}={value}' for name, value in sizes.items()),
-                *([f'{ENCODER}.source={json.dumps(source)}'] if source else [])])
+                f'{ENCODER}.source={json.dumps(BLOCK_MODEL)}'])
 
 
 @pytest.fixture(scope='module')
@@ -124,8 +124,10 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
             Classification(SequenceClassifier(encoder(), 2), pretrained=str(tmp_path / name))
 
 
-@pytest.mark.slow
-def test_what_has_no_edges_has_no_causal_form(tmp_path):
-    with pytest.raises(ValueError, match="'causal' must be False with 'attention'"):
-        fit(tmp_path, '--config', f'{CONFIGS}/self_pretraining.yaml', f'{ENCODER}.source', 'null',
-            f'{ENCODER}.attention={json.dumps(LINEAR)}', source=None)
+@pytest.mark.parametrize('options, match', [
+    (dict(attention=Linear(8, 2)), "'causal' must be False with 'attention'"),
+    (dict(source=LearnedMaskSource(2, 8)), "'source' must have a causal form.*LearnedMaskSource"),
+])
+def test_what_has_no_causal_form_is_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        Encoder(causal=True, **options, **SIZES)
