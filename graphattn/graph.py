@@ -501,6 +501,14 @@ class BipartiteGraph:
         self._check_square('without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 
+    def causal(self) -> BipartiteGraph:
+        """Lets no query attend to a later token; needs as many keys as queries per block. The edges
+        that are left keep their probabilities."""
+        self._check_square('causal')
+        is_past = self.key <= self.query
+        graph = self._with_pairs(self._pairs()[is_past])
+        return graph if self.edge_prob is None else graph.with_edge_prob(self.edge_prob[is_past])
+
     def transpose(self) -> BipartiteGraph:
         """The graph in which keys and queries have changed places."""
         key_indptr, query, perm = self.csc

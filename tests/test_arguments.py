@@ -35,7 +35,7 @@ OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': seq
 # For those who write a pattern or hook into message passing, who are given what was checked.
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
                  'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
-                 'norm', 'logit_terms', 'check_probability', 'shard_graph'}
+                 'norm', 'logit_terms', 'check_probability', 'shard_graph', 'causal'}
 
 
 # What is meant ########################################################################
@@ -84,6 +84,7 @@ MEANT = {
     'num_embeddings': 5, 'position': torch.arange(5), 'rotation': torch.rand(5, 2, 2),
     'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
     'attention': GraphAttention(8, 2), 'encoder': encoder(), 'num_classes': 3,
+    'CausalLanguageModel.encoder': Encoder(PatternSource(Full()), causal=True, **SIZES),
     'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),
     'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
     'load_roberta.model': MaskedLanguageModel(encoder()),

@@ -502,6 +502,17 @@ def test_self_loops(name):
     assert graph.with_self_loops().num_blocks == graph.num_blocks
 
 
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'graph_per_head', 'no_tokens', 'full'])
+def test_a_causal_graph_has_no_edge_to_a_later_token(name):
+    graph = GRAPHS[name]()
+    past = graph.causal().validate()
+    assert past.to_mask().equal(graph.to_mask().tril())
+    assert past.blocks == graph.blocks and past.causal() == past
+    edge_prob = torch.rand(graph.num_edges)
+    assert graph.with_edge_prob(edge_prob).causal() == past.with_edge_prob(
+        edge_prob[graph.key <= graph.query])
+
+
 def test_equality(blocks):
     assert blocks == copy.deepcopy(blocks)
     assert blocks != blocks.with_edge_prob(None) and blocks.with_edge_prob(None) != blocks
@@ -556,6 +567,7 @@ OPERATIONS = {
     'isin': lambda graph: graph.isin(graph).logical_not_(),
     'with_self_loops': lambda graph: graph.with_self_loops(),
     'without_self_loops': lambda graph: graph.without_self_loops(),
+    'causal': lambda graph: graph.causal(),
     'transpose': lambda graph: graph.transpose(),
     'batch': lambda graph: BipartiteGraph.batch([graph, graph]),
     'csc': lambda graph: graph.csc,
@@ -800,6 +812,7 @@ REFUSED = {
     'loops': (lambda: build().with_self_loops(), ValueError,
               "'with_self_loops' needs as many keys as queries in each block"),
     'no_loops': (lambda: build().without_self_loops(), ValueError, "'without_self_loops' needs"),
+    'causal': (lambda: build().causal(), ValueError, "'causal' needs as many keys as queries"),
     'loops_of_blocks': (lambda: BipartiteGraph(
         edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
     ).with_self_loops(), ValueError, "'with_self_loops' needs"),

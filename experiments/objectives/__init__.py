@@ -5,6 +5,7 @@ from experiments.objectives.classification import Classification
 from experiments.objectives.document_classification import DocumentClassification
 from experiments.objectives.fine_tuning import FineTuning
 from experiments.objectives.language_modelling import LanguageModelling
+from experiments.objectives.self_pretraining import SelfPretraining
 
 __all__ = ['Classification', 'DocumentClassification', 'FineTuning', 'LanguageModelling',
-           'Training']
+           'SelfPretraining', 'Training']

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from experiments.data.batch import NO_LABEL, Batch
 from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
+from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.samplers import density_penalty
@@ -27,13 +28,17 @@ class Classification(Training):
     Args:
         model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
         density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
+        pretrained (str, optional): A checkpoint with whose encoder this one begins, of
+            :class:`experiments.objectives.SelfPretraining` for example, see
+            :func:`experiments.runs.pretrained.load_encoder`.
         **kwargs: Those of :class:`experiments.objectives.Training`.
 
     Raises:
         TypeError, ValueError: As there, or ``density_weight`` is no number or negative.
     """
 
-    def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
+    def __init__(self, model: nn.Module, density_weight: float = 0.,
+                 pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         check_numbers(density_weight=density_weight)
         if not 0. <= density_weight < math.inf:
@@ -42,23 +47,27 @@ class Classification(Training):
                                       for module in model.modules()):
             raise ValueError("'density_weight' needs a model whose source is a BlockModelSource")
         self.density_weight = density_weight
+        if pretrained is not None:
+            load_encoder(model.encoder, pretrained)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss, graphs = self._evaluate(batch, 'train')
+        loss, graphs = self.evaluate(batch, 'train')
         if self.density_weight > 0.:
             penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
             loss = loss + self.density_weight * penalty
         return loss + self.mask_penalty(graphs)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, 'val')
+        self.evaluate(batch, 'val')
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, 'test')
+        self.evaluate(batch, 'test')
 
-    def _evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """The loss of a batch, which is logged, and what was attended along."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
-        loss = F.cross_entropy(logits, batch.label)
+        num_labels = (batch.label != NO_LABEL).sum()
+        loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)
         self.log_pass(stage, batch, loss, logits, graphs)
         return loss, graphs
 
@@ -66,10 +75,11 @@ class Classification(Training):
                  graphs: list[BipartiteGraph | PairMask]) -> None:
         """Logs what came of a batch; ``stage`` is train, val or test."""
         has_label = batch.label != NO_LABEL
-        accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].float().mean()
+        num_labels = int(has_label.sum())
+        accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].sum() / max(1, num_labels)
         density = {f'{stage}/density/{place}': value
                    for place, value in densities(graphs, batch.ptr.numel() - 1).items()}
         options = dict(on_step=False, on_epoch=True, sync_dist=True)
         self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
-                      batch_size=int(has_label.sum()), **options)
+                      batch_size=num_labels, **options)
         self.log_dict(density, batch_size=batch.ptr.numel() - 1, **options)

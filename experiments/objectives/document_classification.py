@@ -33,11 +33,11 @@ class DocumentClassification(Classification):
         model (nn.Module): A :class:`graphattn.models.SequenceClassifier`, new or pre-trained
             (:func:`experiments.runs.pretrained.pretrained_classifier`; the data then need the
             tokenizer of the pre-training).
-        density_weight, **kwargs: As :class:`experiments.objectives.Classification`.
+        **kwargs: As :class:`experiments.objectives.Classification`.
     """
 
-    def __init__(self, model: nn.Module, density_weight: float = 0., **kwargs):
-        super().__init__(model, density_weight, **kwargs)
+    def __init__(self, model: nn.Module, **kwargs):
+        super().__init__(model, **kwargs)
         self.metrics = nn.ModuleDict({stage: new_metrics(model.num_classes) for stage in STAGES})
         self.means: dict[str, MeanMetric] = {}
         self.dev: list[dict[str, float]] = []

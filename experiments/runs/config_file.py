@@ -1,13 +1,14 @@
-"""Config files that are no longer than they look."""
+"""Config files: what they say together, and that none is longer than it looks."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonargparse import get_loader, set_loader
 
-from graphattn._reading import check_aliases
+from graphattn._reading import check_aliases, read_yaml
 
 _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
 
@@ -20,3 +21,25 @@ def bound_aliases() -> None:
 def _load_checked(text: str) -> Any:
     check_aliases(text)
     return _load(text)
+
+
+def laid_over(*paths: Path) -> dict[str, Any]:
+    """What configs say, each laid over those before it, as the command line does.
+
+    Raises:
+        ValueError: One of them is not YAML.
+        OSError: One of them cannot be read.
+    """
+    config: dict[str, Any] = {}
+    for path in paths:
+        lay_over(config, read_yaml(path))
+    return config
+
+
+def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
+    """Lets ``other`` have the last word in ``config``."""
+    for name, value in other.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
+            lay_over(config[name], value)
+        else:
+            config[name] = value

@@ -64,6 +64,35 @@ def pretrained_classifier(
     return classifier
 
 
+def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
+    """Gives an encoder the parameters that another one of its sizes has learned, sources included.
+    Where its edges come from is its own, as far as parameters have the same names: they have for a
+    source and for its causal form.
+
+    Args:
+        encoder (Encoder): What receives them.
+        checkpoint: Of any model with an encoder, as :mod:`experiments.train` leaves it.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, or is of another encoder.
+    """
+    try:
+        saved = read_checkpoint(Path(checkpoint))['state_dict']
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'pretrained' cannot be read: {checkpoint} ({error})") from error
+    prefix = 'model.encoder.'
+    weights = {name.removeprefix(prefix): value for name, value in saved.items()
+               if name.startswith(prefix)}
+    mine, theirs = ({name: tuple(value.shape) for name, value in state.items()}
+                    for state in (encoder.state_dict(), weights))
+    if mine != theirs:
+        name = min(name for name in mine.keys() | theirs.keys()
+                   if mine.get(name) != theirs.get(name))
+        raise ValueError(f"'pretrained' must hold the encoder of this model: {name!r} is "
+                         f"{theirs.get(name)} there and {mine.get(name)} here ({checkpoint})")
+    encoder.load_state_dict(weights)
+
+
 def roberta(
     weights: str | Path,
     model: SequenceClassifier | MaskedLanguageModel,

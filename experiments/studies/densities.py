@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.runs.command_line import run_function
-from experiments.studies.long_range_runs import WEIGHTS, long_range_study
+from experiments.studies.density_runs import WEIGHTS, density_study
 from experiments.studies.sampled_graphs import most_accurate, of_inputs, restored_model
 from experiments.studies.study import ScaleName, summary
 
@@ -27,9 +27,9 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
     Args:
         scale: How much of it.
-        **kwargs: Those of :func:`long_range_study`.
+        **kwargs: Those of :func:`density_study`.
     """
-    of_tasks, seeds = long_range_study('densities', scale, **kwargs)
+    of_tasks, seeds = density_study('densities', scale, **kwargs)
     rows = []
     for runs in of_tasks:
         for weight in WEIGHTS[scale]:

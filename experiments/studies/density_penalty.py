@@ -27,12 +27,12 @@ from experiments.data.listops_baselines import glance_accuracies, majority_accur
 from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.runs.command_line import run_function
-from experiments.studies.long_range_runs import (
+from experiments.studies.density_runs import (
     SELF_LOOPS,
     TASKS,
     WEIGHTS,
-    LongRangeRuns,
-    long_range_study,
+    DensityRuns,
+    density_study,
 )
 from experiments.studies.study import ScaleName, spread, summary
 from graphattn.patterns import Full, SlidingWindow
@@ -72,9 +72,9 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
     Args:
         scale: How much of it.
-        **kwargs: Those of :func:`long_range_study`.
+        **kwargs: Those of :func:`density_study`.
     """
-    of_tasks, seeds = long_range_study('density_penalty', scale, **kwargs)
+    of_tasks, seeds = density_study('density_penalty', scale, **kwargs)
     data = {runs.task: runs.read() for runs in of_tasks}  # what is missing is missed before hours
     rows = []
     for runs in of_tasks:
@@ -86,7 +86,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     of_tasks[0].study.report(rows, _draw(rows, about))
 
 
-def _task(runs: LongRangeRuns, data: SequenceData, seeds: range, scale: ScaleName) -> list[dict]:
+def _task(runs: DensityRuns, data: SequenceData, seeds: range, scale: ScaleName) -> list[dict]:
     fixed = {FULL: Full(), WINDOW: SlidingWindow(RADIUS[scale]), ALONE: SELF_LOOPS}
     rows = [_row(runs.task, name, None, [runs.along(name.replace(' ', '_'), pattern, seed)
                                          for seed in seeds]) for name, pattern in fixed.items()]

@@ -181,14 +181,20 @@ class DocumentRuns:
         """Where the documents are, unless their config says it."""
         if not self._has_package_docs:
             return []
-        root = self.study.out / self.study.scale
-        folder = root / 'package_docs'
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(f'{folder}.lock'):
-            if not folder.exists():
-                build_package_docs(folder, few_documents() if self.study.scale == 'smoke'
-                                   else distinct(installed_documents()))
-        return [f'{DOCUMENTS}.path', str(folder), '--data.init_args.cache', str(root / 'cache')]
+        cache = self.study.out / self.study.scale / 'cache'
+        return [f'{DOCUMENTS}.path', str(package_docs(self.study)), '--data.init_args.cache',
+                str(cache)]
+
+
+def package_docs(study: Study) -> Path:
+    """The folder of the documents that every machine has, which all studies of a scale share."""
+    folder = study.out / study.scale / 'package_docs'
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f'{folder}.lock'):
+        if not folder.exists():
+            build_package_docs(folder, few_documents() if study.scale == 'smoke'
+                               else distinct(installed_documents()))
+    return folder
 
 
 def document_study(

@@ -1,114 +1,223 @@
-"""What the studies of density train on Long Range Arena: block models, and fixed edges beside."""
+"""What the studies of Long Range Arena train: classifiers, some after a self-pretraining."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
-from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
-from experiments.data.sequences import SequenceData
-from experiments.studies.study import CONFIGS, ScaleName, Study
-from experiments.tasks import LongRange
-from graphattn._reading import read_yaml
-from graphattn.patterns import Pattern, SlidingWindow
+from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
+from experiments.runs.checkpoints import BEST
+from experiments.runs.config_file import laid_over
+from experiments.studies.document_runs import HOPS, TELEPORT, package_docs
+from experiments.studies.study import CONFIGS, ScaleName, Study, data_of, spread, summary
+from graphattn.patterns import Fixed, Full, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 
-PROTOCOL = CONFIGS.parents[1] / 'configs' / 'lra' / 'sbm.yaml'
-STAND_IN = 'digits'
-TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
-         'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
-# Lambda weighs the mean density, whose gradient Adam sees only where that of the task has become
-# small. The paper has 5,000 to 62,400 steps for that, the small scale 400.
-WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
-           'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
-SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'
-SELF_LOOPS = SlidingWindow(0)
+SHIPPED = CONFIGS.parents[1] / 'configs' / 'lra'
+TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image': 'image',
+         'Pathfinder': 'pathfinder'}
+STAND_INS = ('text', 'retrieval', 'image')  # where no set has to be had first
+CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+Protocol = Literal['sbm', 'official', 'clean']
+
+FULL, WINDOW, SAMPLED, BOTH = 'full', 'window', 'SBM', 'SBM | window'
+ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed', 'LogSparse',
+              'Diffuser, 1 hop', 'Diffuser', 'linear', 'linear, released', 'Reformer', 'Performer',
+              'Performer, ReLU', 'Linformer', 'Nystromformer', SAMPLED, 'SBM + I', BOTH)
 
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on one task; the same arguments are the same run.
+    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena; the same arguments are the
+    same run.
 
     Args:
-        study (Study): Whose scale chooses the configs, and where the runs go.
-        task (str): One of the scale's ``TASKS``.
+        study (Study): Whose scale chooses the configs, and where the runs go. Below the paper's,
+            sequences are shorter, and stand-ins take the place of sets that must be had first.
+        protocol (str): Which of ``experiments/configs/lra``; those below the paper's scale are
+            ``'clean'``.
+        precision (str, optional): As Lightning's trainer takes it: ``'bf16-mixed'`` on a GPU. That
+            of the configs, float32, if omitted.
+
+    Raises:
+        ValueError: There is no such protocol at the scale.
     """
 
     study: Study
-    task: str
+    protocol: Protocol
+    precision: str | None = None
 
-    def along(self, name: str, pattern: Pattern, seed: int) -> Path:
-        """All heads of all layers attend along one pattern."""
-        source = {'class_path': 'graphattn.sources.PatternSource',
-                  'init_args': {'pattern': str(pattern)}}
-        return self._trained(name, seed, f'{SOURCE}={json.dumps(source)}')
+    def __post_init__(self):
+        if self.study.scale != 'paper' and self.protocol != 'clean':
+            raise ValueError(f"'protocol' must be 'clean' below the paper's scale (got "
+                             f"{self.protocol!r})")
 
-    def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Heads sample their edges from block models.
+    def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:
+        """A classifier, tested as it was when it was best on the development part.
 
         Args:
-            weight (str): :math:`\lambda`, of the penalty on density.
-            seed (int): Start of the parameters, order of the batches and sampled edges.
-            self_loops (bool): Whether every token attends to itself in any case (``+I``).
+            task (str): One of :data:`TASKS`.
+            attention (str): One of :data:`ATTENTIONS`.
+            seed (int): Order of the batches, the start, and whatever is drawn.
+            pretrained (bool): It begins with the encoder of :meth:`pretrained`.
         """
-        fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
-        return self._trained(f'sbm{"+I" * self_loops}-{weight}', seed,
-                             '--model.init_args.density_weight', weight, *fixed)
+        options, run = self._options(task, attention, seed), self._name(task, attention)
+        if pretrained:
+            checkpoint = self.pretrained(task, attention, seed) / 'checkpoints' / BEST
+            options += ['--model.init_args.pretrained', str(checkpoint)]
+            run += '-self_pretrained'
+        return self.study.trained(f'{run}-{seed}', *options)
 
-    def read(self) -> SequenceData:
-        """The task itself.
+    def pretrained(self, task: str, attention: str, seed: int) -> Path:
+        """The pre-training of a classifier on the task's own inputs, for as many steps."""
+        return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
+                                  *self._options(task, attention, seed), '--config',
+                                  str(SHIPPED / 'self_pretraining.yaml'))
 
-        Raises:
-            ValueError: Its files are missing or malformed.
-        """
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument('--data', type=LongRange)
-        arguments = read_yaml(self._configs[-1])['data']['init_args']
-        data = parser.instantiate(parser.parse_object({'data': {
-            'class_path': 'experiments.tasks.LongRange', 'init_args': arguments}})).data
-        return data.source.read(data.max_length - data.cls)
+    def scored(self, task: str, attention: str, seeds: range,
+               pretrained: bool = False) -> dict[str, float | None]:
+        """What the test part says of classifiers of these seeds: means and deviations."""
+        reports = [summary(self.trained(task, attention, seed, pretrained)) for seed in seeds]
+        accuracy = [100 * report['accuracy'] for report in reports]
+        # Rivals have no edges.
+        density = [100 * value for report in reports for value in report['density'].values()]
+        return {'accuracy, %': statistics.mean(accuracy), 'spread': spread(accuracy),
+                'density, %': statistics.mean(density) if density else None}
 
-    def _trained(self, name: str, seed: int, *options: str) -> Path:
-        configs = [option for path in self._configs for option in ('--config', str(path))]
-        return self.study.trained(
-            f'{self.task}-{name}-{seed}', *configs, '--seed_everything', str(seed),
-            '--data.init_args.seed', str(seed), *options)
+    def baselines(self, task: str) -> dict[str, float]:
+        """What is right, in per cent, of guesses that see next to nothing of a sequence."""
+        data = data_of(self.trained(task, WINDOW, 0))
+        parts = data.source.read(data.max_length - data.cls).parts
+        found = (glance_accuracies(parts['train'], parts['test']) if task == 'ListOps' else
+                 {'most frequent class': majority_accuracy(parts['train'], parts['test'])})
+        return {name: 100 * accuracy for name, accuracy in found.items()}
 
-    @cached_property
-    def _configs(self) -> list[Path]:
-        if self.task == STAND_IN:
-            return [CONFIGS / self.study.scale / 'long_range.yaml']
-        return [PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml']
+    @property
+    def about(self) -> str:
+        """What the numbers are of."""
+        if self.study.scale == 'paper':
+            return f"Long Range Arena, protocol '{self.protocol}'"
+        return ('short sequences and few steps; stand-ins: documentation of packages\n'
+                'for Text and Retrieval, digits for Image')
+
+    def _name(self, task: str, attention: str) -> str:
+        slug = re.sub('[^a-z0-9]+', '_', attention.lower())
+        return f'lra-{self.protocol}-{TASKS[task]}-{slug}'
+
+    def _options(self, task: str, attention: str, seed: int) -> list[str]:
+        configs = [option for path in self._configs(task) for option in ('--config', str(path))]
+        source = self._kept(task)
+        encoder = {'init_args': self._encoder(task, attention, seed)}
+        over = {'model': {'init_args': {'model': {'init_args': {'encoder': encoder}}}},
+                'data': {'init_args': {'seed': seed, 'source': {'init_args': source}}}}
+        precision = [] if self.precision is None else ['--trainer.precision', self.precision]
+        return [*configs, '--config', json.dumps(over), '--seed_everything', str(seed), *precision]
+
+    def _configs(self, task: str) -> list[Path]:
+        name = TASKS[task]
+        own = [SHIPPED / f'{self.protocol}.yaml', SHIPPED / self.protocol / f'{name}.yaml']
+        if self.study.scale == 'paper':
+            return own
+        if name in STAND_INS:
+            own[1] = own[1].with_stem(f'{name}_standin')
+        folder = CONFIGS / self.study.scale
+        return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
+
+    def _kept(self, task: str) -> dict[str, Any]:
+        """Where the data of a task are, but for sets that must be had first."""
+        if task in ('ListOps', 'Pathfinder'):
+            return {'cache': str(self.study.out / self.study.scale / 'cache')}
+        if task in ('Text', 'Retrieval') and self.study.scale != 'paper':
+            return {'documents': {'init_args': {'path': str(package_docs(self.study))}}}
+        return {}
+
+    def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
+        """The arguments of the encoder that make the attention."""
+        config = laid_over(*self._configs(task))
+        encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
+        length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
+        head_channels = encoder.get('head_channels', channels // heads)
+        if attention in (rivals := rivals_at(length)):
+            name, arguments = rivals[attention]
+            sizes = {'channels': channels, 'heads': heads, 'head_channels': head_channels}
+            return {'source': None, 'attention': {'class_path': f'experiments.rivals.{name}',
+                                                  'init_args': {**sizes, **arguments}}}
+        if attention in (patterns := patterns_at(length)):
+            pattern, hops = patterns[attention]
+            return {'source': {'class_path': 'graphattn.sources.PatternSource',
+                               'init_args': {'pattern': str(pattern), 'seed': seed}},
+                    'share_source': True, 'hops': hops, 'teleport': TELEPORT if hops > 1 else 0.}
+        fixed = {SAMPLED: None, 'SBM + I': SlidingWindow(0), BOTH: patterns_at(length)[WINDOW][0]}
+        return {'source': {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
+            'heads': heads, 'head_channels': head_channels,
+            'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
+            'fixed': fixed[attention] and str(fixed[attention])}}}
+
+
+def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
+    """Patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their sizes
+    are those of the study of costs; a window has a sixteenth of the tokens at every length."""
+    radius, stride = max(2, length // 32), math.isqrt(length)
+    count = radius // 2 * 2  # of the window's tokens, half before and half behind
+    diffuser = get('diffuser', window=count, num_global=count, num_random=count)
+    return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
+            'Longformer': (get('longformer', radius=radius, num_global=1), 1),
+            'BigBird': (get('bigbird', block=radius // 2), 1), 'Star': (Star(), 1),
+            'Strided': (Strided(stride), 1), 'Fixed': (Fixed(stride), 1),
+            'LogSparse': (LogSparse(), 1), 'Diffuser, 1 hop': (diffuser, 1),
+            'Diffuser': (diffuser, HOPS)}
+
+
+def rivals_at(length: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Classes of :mod:`experiments.rivals` and their arguments. At 2,048 tokens projections and
+    landmarks are the paper's 256."""
+    rank = max(2, length // 8)
+    return {'linear': ('Linear', {}), 'linear, released': ('Linear', {'form': 'released'}),
+            'Reformer': ('Reformer', {}), 'Performer': ('Performer', {'features': rank}),
+            'Performer, ReLU': ('Performer', {'features': rank, 'kernel': 'relu'}),
+            'Linformer': ('Linformer', {'max_length': length, 'rank': rank}),
+            'Nystromformer': ('Nystromformer', {'landmarks': rank})}
 
 
 def long_range_study(
     name: str,
     scale: ScaleName,
+    num_seeds: int,
+    default_tasks: Sequence[str],
     *,
-    tasks: Sequence[str] | None = None,
+    protocol: Protocol | None = None,
+    precision: str | None = None,
+    tasks: list[str] | None = None,
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
-) -> tuple[list[LongRangeRuns], range]:
-    """What studies of density begin with: the runs of each task, and seeds.
+) -> tuple[LongRangeRuns, tuple[str, ...], range]:
+    """What studies of Long Range Arena begin with: their runs, tasks and seeds.
 
     Args:
         name: Of the study.
         scale: How much of it.
-        tasks: Some of the scale's; all if omitted.
+        num_seeds: How many seeds, unless told otherwise.
+        default_tasks: Which tasks, unless told otherwise.
+        protocol: That of SBM-Transformer at the paper's scale, if omitted, and the clean one below.
+        precision: bf16-mixed on a GPU, for example; float32 if omitted.
+        tasks: Some of ListOps, Text, Retrieval, Image and Pathfinder.
         seeds: Trainings of each kind.
         out: Folder of all studies.
-
-    Raises:
-        ValueError: A task is not one of the scale's.
     """
-    tasks = TASKS[scale] if tasks is None else tuple(tasks)
-    if unknown := [task for task in tasks if task not in TASKS[scale]]:
-        raise ValueError(f"'tasks' must be some of {', '.join(TASKS[scale])} at the scale {scale} "
-                         f"(got {', '.join(unknown)})")
-    study = Study(name, scale, out)
-    return [LongRangeRuns(study, task) for task in tasks], range(seeds or SEEDS[scale])
+    protocol = protocol or ('sbm' if scale == 'paper' else 'clean')
+    runs = LongRangeRuns(Study(name, scale, out), protocol, precision)
+    return runs, chosen('tasks', tasks or default_tasks, tuple(TASKS)), range(seeds or num_seeds)
+
+
+def chosen(name: str, asked: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """What is asked for, if all of it is known."""
+    if unknown := [one for one in asked if one not in known]:
+        raise ValueError(f"'{name}' must be some of {'; '.join(known)} (got {'; '.join(unknown)})")
+    return tuple(asked)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from experiments.runs.command_line import run_function
 from experiments.runs.figures import received_attention, received_shares
-from experiments.studies.long_range_runs import STAND_IN, WEIGHTS, long_range_study
+from experiments.studies.density_runs import STAND_IN, WEIGHTS, density_study
 from experiments.studies.sampled_graphs import OfInputs, most_accurate, of_inputs, restored_model
 from experiments.studies.study import ScaleName, summary
 
@@ -35,9 +35,9 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
     Args:
         scale: How much of it.
-        **kwargs: Those of :func:`long_range_study`.
+        **kwargs: Those of :func:`density_study`.
     """
-    of_tasks, seeds = long_range_study('received', scale, **kwargs)
+    of_tasks, seeds = density_study('received', scale, **kwargs)
     of_tasks = [runs for runs in of_tasks if runs.task in SHAPES]
     if not of_tasks:
         raise ValueError(f"'tasks' must have one with images: {', '.join(SHAPES)}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.data.sequences import Sequences
-from experiments.studies.long_range_runs import LongRangeRuns
+from experiments.studies.density_runs import DensityRuns
 from experiments.studies.study import restored, summary
 from experiments.tasks.long_range import collate
 
@@ -58,7 +58,7 @@ def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
     return training.model, data.data.parts['test']
 
 
-def most_accurate(runs: LongRangeRuns, weight: str, seeds: range) -> Path:
+def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
     """Of block models of these seeds, the one that is right most often in the test part."""
     return max((runs.sampled(weight, seed) for seed in seeds),
                key=lambda run: summary(run)['accuracy'])

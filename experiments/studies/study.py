@@ -120,6 +120,14 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     return made.model, made.data, trainer
 
 
+def data_of(run: Path) -> L.LightningDataModule:
+    """What a run was trained on."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--data', type=L.LightningDataModule)
+    config = {'data': read_yaml(run / 'config.yaml')['data']}
+    return parser.instantiate(parser.parse_object(config)).data
+
+
 def spread(values: list[float]) -> float | None:
     """The standard deviation; ``None`` of one value."""
     return statistics.stdev(values) if len(values) > 1 else None

@@ -19,6 +19,7 @@ from experiments.data.sequences import (
     check_at_least,
 )
 from experiments.tasks.mlm import BatchStream, ResumableLoader
+from graphattn.models import CausalLanguageModel
 
 
 class LongRange(L.LightningDataModule):
@@ -119,8 +120,8 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
     """Refuses a model that is for other data.
 
     Raises:
-        ValueError: Its vocabulary or positions are too few, or its classes other ones; or it takes
-            pairs and these are none.
+        ValueError: Its vocabulary or positions are too few; or it is a classifier, and its classes
+            are other ones, or it takes pairs and these are none.
     """
     encoder = model.encoder
     positions, num_tokens = (table.num_embeddings for table in (
@@ -131,6 +132,8 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
     if num_tokens < data.num_tokens + cls:
         raise ValueError(f"'num_tokens' of the encoder must be at least {data.num_tokens + cls}, "
                          f"the symbols of {data.about} (got {num_tokens})")
+    if isinstance(model, CausalLanguageModel):
+        return  # to which all sequences are alike
     if model.num_classes != data.num_classes:
         raise ValueError(f"'num_classes' of the model must be {data.num_classes}, as in "
                          f"{data.about} (got {model.num_classes})")

@@ -64,6 +64,8 @@ class Encoder(nn.Module):
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
         share_source (bool): The encoder keeps ``source`` itself, as it is. The first layer asks
             it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
+        causal (bool): No token attends to a later one: edges come from the source's causal form,
+            see :meth:`graphattn.sources.GraphSource.causal`. Parameters keep their names.
         hops (int or float): How many hops values travel along the edges in each layer, ``math.inf``
             for the limit. Diffuser has 5.
         teleport (float or list of float): Share of its own value that a token keeps at each hop,
@@ -76,7 +78,7 @@ class Encoder(nn.Module):
 
     Raises:
         ValueError: There is neither a source nor attention, or both, or one of them is for another
-            number of heads or for shorter sequences.
+            number of heads or for shorter sequences, or has no causal form that is asked for.
 
     Example:
         >>> import torch
@@ -113,6 +115,7 @@ num_blocks=2, density=32.4%))
         norm_first: bool = True,
         norm_eps: float = 1e-5,
         share_source: bool = False,
+        causal: bool = False,
         hops: int | float = 1,
         teleport: float | list[float] = 0.,
         learn_teleport: bool = False,
@@ -124,18 +127,20 @@ num_blocks=2, density=32.4%))
                     num_layers=num_layers)
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
-        check_bool(share_source=share_source, checkpoint_layers=checkpoint_layers)
+        check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
         check_choice('positions', positions, (*EMBEDDINGS, 'rotary'))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
             check_source(source, heads)
-        elif share_source:
-            raise ValueError("'share_source' must be False with 'attention', which has no source")
-        if attention is not None and positions == 'rotary':
+            source = source.causal() if causal else source
+        elif positions == 'rotary':
             raise ValueError("'positions' must not be 'rotary' with 'attention', whose queries and "
                              "keys are its own")
+        for option, is_on in (('share_source', share_source), ('causal', causal)):
+            if is_on and attention is not None:
+                raise ValueError(f"'{option}' must be False with 'attention', which has no source")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
@@ -144,6 +149,7 @@ num_blocks=2, density=32.4%))
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
         self.padding_token = padding_token
+        self.causal = causal
         self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels)
         if positions == 'rotary':

@@ -80,6 +80,16 @@ class GraphSource(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no 'rows', which give a process the "
                                   f"edges of its own queries; sequence parallelism needs them")
 
+    def causal(self) -> GraphSource:
+        """A copy in which no query attends to a later token, as models need that predict the next
+        one. Its parameters have the same names, so that either form takes up the other's.
+
+        Raises:
+            ValueError: The source has no such form.
+        """
+        raise ValueError(f"'source' must have a causal form, in which no query attends to a later "
+                         f"token (got {type(self).__name__}, which has none)")
+
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         """How the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""
         return {}

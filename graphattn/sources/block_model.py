@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Literal
 
@@ -78,6 +79,7 @@ class BlockModelSource(GraphSource):
     """
 
     per_head = True
+    is_causal = False
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class BlockModelSource(GraphSource):
         keeps_prob = self.law == 'bernoulli' and self._has_gradient() and self.fixed is None
         graph = SAMPLERS[self.law](model, generator=generator,
                                    **{'keep_prob': True} if keeps_prob else {})
+        graph = graph.causal() if self.is_causal else graph
         fixed = None if self.fixed is None else self.fixed.graph(ptr, generator)
         return self._with_fixed(graph, fixed, model)
 
@@ -168,6 +171,9 @@ class BlockModelSource(GraphSource):
         32,768 tokens, 4 heads and 128 clusters in float32. As many gradients go back."""
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
+        if self.is_causal:
+            raise NotImplementedError("a causal BlockModelSource draws no rows apart, which give a "
+                                      "process the edges of its own queries")
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
@@ -177,6 +183,14 @@ class BlockModelSource(GraphSource):
         graph = sample_rows(model, shard, law=self.law, generator=generator)
         fixed = None if self.fixed is None else self.fixed.shard_graph(shard, generator)
         return self._with_fixed(graph, fixed, model)
+
+    def causal(self) -> BlockModelSource:
+        """As in :class:`GraphSource`. Edges are drawn by the same law; those to later tokens are
+        then left out."""
+        source = copy.deepcopy(self)
+        source.is_causal = True
+        source.fixed = None if self.fixed is None else self.fixed.causal()
+        return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
         """The law of the graphs, before any is drawn; arguments as for a call."""

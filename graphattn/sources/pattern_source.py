@@ -19,7 +19,7 @@ from graphattn._checks import (
 )
 from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
-from graphattn.patterns import Mask, Pattern, load_masks, parse
+from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.graph_cache import GRAPHS, is_value
@@ -114,6 +114,12 @@ class PatternSource(GraphSource):
                                  shard.spans())
         return _batch([_build(pattern, piece, generator) for pattern in self.patterns
                        for piece in _pieces(shard.lengths, shard.spans())], shard.ptr.device)
+
+    def causal(self) -> PatternSource:
+        patterns = [pattern & Causal() for pattern in self.patterns]
+        source = PatternSource(patterns if self.per_head else patterns[0], self.seed)
+        source.max_length = self.max_length
+        return source.train(self.training)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)

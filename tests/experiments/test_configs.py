@@ -6,6 +6,7 @@ for they decide whether a step can be taken at all. No data set is read but scik
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 
 from experiments import train
 from experiments.runs.checkpoints import write_checkpoint
+from experiments.runs.config_file import laid_over
+from graphattn.models import CausalLanguageModel
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +36,20 @@ OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_m
 SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
-# What lies beside a folder of its name is laid under each config in there.
-PATHS = sorted(path for path in CONFIGS.rglob('*.yaml') if not path.with_suffix('').is_dir())
+SELF_PRETRAINING = CONFIGS / 'lra/self_pretraining.yaml'  # laid over any of the tasks
+
+
+def whole_ones(folder: Path) -> list[Path]:
+    """What lies beside a folder of its name is laid under each config in there."""
+    return sorted(path for path in folder.rglob('*.yaml')
+                  if not path.with_suffix('').is_dir() and path != SELF_PRETRAINING)
+
+
+PATHS = whole_ones(CONFIGS)
 paths = pytest.mark.parametrize('path', PATHS,
                                 ids=lambda path: f'{path.parent.name}-{path.stem}')
-study_paths = pytest.mark.parametrize('path', sorted(STUDIES.rglob('*.yaml')),
-                                      ids=lambda path: f'{path.parent.name}-{path.stem}')
+study_paths = pytest.mark.parametrize('path', whole_ones(STUDIES), ids=lambda path: '-'.join(
+    path.relative_to(STUDIES).with_suffix('').parts))
 
 
 @paths
@@ -67,6 +78,15 @@ def test_the_clean_protocol_takes_rotary_positions():
     assert encoder['positions'] == 'learned'
     encoder['positions'] = 'rotary'
     take_steps(*built(config))
+
+
+@pytest.mark.parametrize('name', ['clean/listops', 'clean/retrieval', 'official/text', 'sbm/image'])
+def test_self_pretraining_takes_a_step_on_every_length(name):
+    config = whole(CONFIGS / f'lra/{name}.yaml')
+    make_small(config)
+    cli = Built(['fit', '--config', json.dumps(config), '--config', str(SELF_PRETRAINING),
+                 '--trainer.accelerator', 'cpu'])
+    take_steps(cli.model, cli.datamodule)
 
 
 @study_paths
@@ -140,29 +160,20 @@ def make_small(config: dict) -> None:
 
 def whole(path: Path) -> dict:
     """A config, on top of the one that is laid under it."""
-    config = {}
-    for part in (path.parent.with_suffix('.yaml'), path):
-        lay_over(config, yaml.safe_load(part.read_text()) if part.exists() else {})
-    return config
+    return laid_over(*(part for part in (path.parent.with_suffix('.yaml'), path) if part.exists()))
 
 
 def of_study(path: Path) -> dict:
     """A study's config on top of those below it, with edges where it leaves them to the study."""
-    config = {}
-    for name in (*OVER.get(path.stem, []), path.stem):
-        lay_over(config, yaml.safe_load(path.with_stem(name).read_text()))
+    below = [path.with_stem(name) for name in OVER.get(path.stem, [])]
+    if path.parent.name == 'lra':
+        below = [CONFIGS / 'lra/clean.yaml', CONFIGS / 'lra/clean' / path.name,
+                 path.parent.with_suffix('.yaml')]
+    config = laid_over(*below, path)
     model = config['model']['init_args'].get('model')
     if model is not None:
         model['init_args']['encoder']['init_args'].setdefault('source', deepcopy(SOURCE))
     return config
-
-
-def lay_over(config: dict, other: dict) -> None:
-    for name, value in other.items():
-        if isinstance(value, dict) and isinstance(config.get(name), dict):
-            lay_over(config[name], value)
-        else:
-            config[name] = value
 
 
 def write_pretraining(folder: Path, config: dict) -> str:
@@ -227,11 +238,13 @@ def glue(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Ite
 
 
 def long_range(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
-    """The shortest has one token, and [CLS] if the task has it; such a one is in every pair."""
-    num_examples = 2 // model.sequences_per_example
-    for lengths in ragged(1 + data.cls, data.max_length):
+    """The shortest has one token, and [CLS] if the task has it; such a one is in every pair. What
+    predicts the next token has one to predict."""
+    predicts = isinstance(model, CausalLanguageModel)
+    label = [0, 0] if predicts else [model.num_classes - 1] * (2 // model.sequences_per_example)
+    for lengths in ragged(1 + data.cls + predicts, data.max_length):
         some = [random_ids(model, length).numpy() for length in lengths]
-        yield task.collate(task.Sequences.of(some, [model.num_classes - 1] * num_examples))
+        yield task.collate(task.Sequences.of(some, label))
 
 
 def masked_language(model: nn.Module, data: L.LightningDataModule,

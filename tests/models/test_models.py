@@ -9,6 +9,7 @@ from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.models import (
+    CausalLanguageModel,
     Encoder,
     PairClassifier,
     Pooler,
@@ -254,6 +255,36 @@ def test_sequence_classifier_pools_each_sequence(pooling):
 def test_token_classifier_has_logits_for_every_token():
     logits, graphs = TokenClassifier(encoder(), 3)(TOKENS, PTR, return_graphs=True)
     assert logits.shape == (12, 3) and len(graphs) == 2
+
+
+@pytest.mark.parametrize('share_source', [False, True])
+@pytest.mark.parametrize('source', [
+    lambda: PatternSource(Full()), lambda: PatternSource(SlidingWindow(2)),
+    lambda: BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))])
+def test_of_a_causal_encoder_no_token_sees_a_later_one(source, share_source):
+    model = CausalLanguageModel(encoder(source(), causal=True, share_source=share_source)).double()
+    logits, graphs = model(TOKENS, PTR, return_graphs=True)
+    assert logits.shape == (12, 20) and all(graph.causal() == graph for graph in graphs)
+    for i in range(12):
+        changed = TOKENS.clone()
+        changed[i] += 1 if changed[i] < 19 else -1
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            before = model.encoder.eval()(TOKENS, PTR)
+            torch.manual_seed(0)
+            after = model.encoder(changed, PTR)
+        differs = (before != after).any(dim=1)
+        assert differs[i] and not differs[:i].any() and not differs[PTR[PTR > i][0]:].any()
+
+
+def test_parameters_of_a_causal_encoder_have_their_names():
+    source = BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))
+    encoder(source).load_state_dict(encoder(source, causal=True).state_dict())
+
+
+def test_a_language_model_that_sees_the_next_token_is_refused():
+    with pytest.raises(ValueError, match="'encoder' must be built with causal=True"):
+        CausalLanguageModel(encoder())
 
 
 @pytest.mark.parametrize('model', [SequenceClassifier, TokenClassifier])

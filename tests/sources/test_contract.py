@@ -152,6 +152,24 @@ def test_what_is_asked_is_checked(name):
         source(query, key, PTR.tolist())
 
 
+@every_source
+@pytest.mark.parametrize('is_training', [True, False])
+def test_a_causal_form_lacks_the_edges_to_later_tokens(name, is_training):
+    source = SOURCES[name]().train(is_training)
+    if isinstance(source, LearnedMaskSource):
+        with pytest.raises(ValueError, match="'source' must have a causal form.*LearnedMaskSource"):
+            source.causal()
+        return
+    causal = source.causal()
+    assert ask(causal) == ask(source).causal() and causal.training == is_training
+    assert (causal.heads, causal.per_head, causal.max_length) == (
+        source.heads, source.per_head, source.max_length)
+    causal.load_state_dict(source.state_dict())
+    assert not [*causal.parameters()] or not {*causal.parameters()} & {*source.parameters()}
+    for copied in (COPIES['deepcopy'](causal), COPIES['pickle'](causal)):
+        assert ask(copied) == ask(causal)
+
+
 # A source is a module like any other: it is copied, saved and averaged, before it ran and after.
 
 

@@ -15,7 +15,7 @@ from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.studies import densities, density_penalty, received
 from experiments.studies.density_penalty import ALONE, AVERAGE, FULL, PAPER, SAMPLED, WITH_LOOPS
-from experiments.studies.long_range_runs import TASKS, LongRangeRuns
+from experiments.studies.density_runs import TASKS, DensityRuns
 from experiments.studies.sampled_graphs import OfInputs, of_inputs, restored_model
 from experiments.studies.study import Study, restored
 from graphattn.models import Encoder, SequenceClassifier
@@ -99,7 +99,7 @@ def test_files_that_are_missing_are_missed_before_any_training(task, tmp_path, m
 
 
 def test_the_task_of_the_small_scale_is_the_digits(tmp_path):
-    data = LongRangeRuns(Study('densities', 'small', tmp_path), 'digits').read()
+    data = DensityRuns(Study('densities', 'small', tmp_path), 'digits').read()
     assert data.num_classes == 10 and 'stand-in' in data.about
 
 

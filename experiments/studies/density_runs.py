@@ -1,0 +1,114 @@
+"""What the studies of density train on Long Range Arena: block models, and fixed edges beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveInt
+
+from experiments.data.sequences import SequenceData
+from experiments.studies.study import CONFIGS, ScaleName, Study
+from experiments.tasks import LongRange
+from graphattn._reading import read_yaml
+from graphattn.patterns import Pattern, SlidingWindow
+
+PROTOCOL = CONFIGS.parents[1] / 'configs' / 'lra' / 'sbm.yaml'
+STAND_IN = 'digits'
+TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
+         'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
+# Lambda weighs the mean density, whose gradient Adam sees only where that of the task has become
+# small. The paper has 5,000 to 62,400 steps for that, the small scale 400.
+WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
+           'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
+SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'
+SELF_LOOPS = SlidingWindow(0)
+
+
+@dataclass(frozen=True)
+class DensityRuns:
+    """Runs of :meth:`Study.trained` on one task; the same arguments are the same run.
+
+    Args:
+        study (Study): Whose scale chooses the configs, and where the runs go.
+        task (str): One of the scale's ``TASKS``.
+    """
+
+    study: Study
+    task: str
+
+    def along(self, name: str, pattern: Pattern, seed: int) -> Path:
+        """All heads of all layers attend along one pattern."""
+        source = {'class_path': 'graphattn.sources.PatternSource',
+                  'init_args': {'pattern': str(pattern)}}
+        return self._trained(name, seed, f'{SOURCE}={json.dumps(source)}')
+
+    def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
+        r"""Heads sample their edges from block models.
+
+        Args:
+            weight (str): :math:`\lambda`, of the penalty on density.
+            seed (int): Start of the parameters, order of the batches and sampled edges.
+            self_loops (bool): Whether every token attends to itself in any case (``+I``).
+        """
+        fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
+        return self._trained(f'sbm{"+I" * self_loops}-{weight}', seed,
+                             '--model.init_args.density_weight', weight, *fixed)
+
+    def read(self) -> SequenceData:
+        """The task itself.
+
+        Raises:
+            ValueError: Its files are missing or malformed.
+        """
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument('--data', type=LongRange)
+        arguments = read_yaml(self._configs[-1])['data']['init_args']
+        data = parser.instantiate(parser.parse_object({'data': {
+            'class_path': 'experiments.tasks.LongRange', 'init_args': arguments}})).data
+        return data.source.read(data.max_length - data.cls)
+
+    def _trained(self, name: str, seed: int, *options: str) -> Path:
+        configs = [option for path in self._configs for option in ('--config', str(path))]
+        return self.study.trained(
+            f'{self.task}-{name}-{seed}', *configs, '--seed_everything', str(seed),
+            '--data.init_args.seed', str(seed), *options)
+
+    @cached_property
+    def _configs(self) -> list[Path]:
+        if self.task == STAND_IN:
+            return [CONFIGS / self.study.scale / 'long_range.yaml']
+        return [PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml']
+
+
+def density_study(
+    name: str,
+    scale: ScaleName,
+    *,
+    tasks: Sequence[str] | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> tuple[list[DensityRuns], range]:
+    """What studies of density begin with: the runs of each task, and seeds.
+
+    Args:
+        name: Of the study.
+        scale: How much of it.
+        tasks: Some of the scale's; all if omitted.
+        seeds: Trainings of each kind.
+        out: Folder of all studies.
+
+    Raises:
+        ValueError: A task is not one of the scale's.
+    """
+    tasks = TASKS[scale] if tasks is None else tuple(tasks)
+    if unknown := [task for task in tasks if task not in TASKS[scale]]:
+        raise ValueError(f"'tasks' must be some of {', '.join(TASKS[scale])} at the scale {scale} "
+                         f"(got {', '.join(unknown)})")
+    study = Study(name, scale, out)
+    return [DensityRuns(study, task) for task in tasks], range(seeds or SEEDS[scale])

@@ -1,0 +1,100 @@
+r"""Do local edges supply what self-pretraining supplies?
+
+    python -m experiments.studies.local_or_pretrained --scale small --tasks '[ListOps]'
+
+Transformers that are pre-trained on a task's own inputs, without its labels, do far better on Long
+Range Arena (Amos et al., "Never train from scratch", 2024), and the reason seems to be that labels
+do not teach attention what is near ("Towards understanding self-pretraining for sequence
+classification", 2026). Local edges know it by construction. So full attention, a window, a block
+model, and a block model beside a window are trained twice each: from scratch, and from an encoder
+that has learned to predict each next token.
+
+A pre-training takes as many steps as the training after it, so what is pre-trained has had twice as
+many. In it no token attends to a later one.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from experiments.runs.command_line import run_function
+from experiments.studies.long_range_runs import (
+    BOTH,
+    FULL,
+    SAMPLED,
+    WINDOW,
+    LongRangeRuns,
+    long_range_study,
+)
+from experiments.studies.study import ScaleName, summary
+
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
+DEFAULT_TASKS = {'smoke': ('ListOps',), 'small': ('ListOps', 'Text', 'Image'),
+                 'paper': ('ListOps', 'Text', 'Image')}
+ATTENTIONS = (FULL, WINDOW, SAMPLED, BOTH)
+SCRATCH, PRETRAINED = 'from scratch', 'pre-trained'
+# Full attention, in per cent: Tay et al. (2021) and Amos et al. (2024).
+PAPER = {SCRATCH: {'ListOps': 36.4, 'Text': 64.3, 'Retrieval': 57.5, 'Image': 42.4,
+                   'Pathfinder': 71.4},
+         PRETRAINED: {'ListOps': 59.2, 'Text': 88.8, 'Retrieval': 90.4, 'Image': 76.0,
+                      'Pathfinder': 88.5}}
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Trains each attention with and without pre-training and compares.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`long_range_study`.
+    """
+    runs, tasks, seeds = long_range_study('local_or_pretrained', scale, SEEDS[scale],
+                                          DEFAULT_TASKS[scale], **kwargs)
+    rows = [row(runs, task, name, seeds) for task in tasks for name in ATTENTIONS]
+    baselines = {task: runs.baselines(task) for task in tasks}
+    guesses = [{'task': task, 'attention': name, f'{SCRATCH}, %': accuracy}
+               for task, found in baselines.items() for name, accuracy in found.items()]
+    print(f'\n{runs.about}; {len(seeds)} seeds')
+    runs.study.report([*rows, *guesses], draw(rows, baselines, runs.about))
+
+
+def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
+    """Both trainings of one attention, and how well it predicts tokens."""
+    found = {how: runs.scored(task, attention, seeds, pretrained=how == PRETRAINED)
+             for how in (SCRATCH, PRETRAINED)}
+    columns = {'task': task, 'attention': attention}
+    for how, scores in found.items():
+        columns |= {f'{how}, %': scores['accuracy, %'], f'{how}, spread': scores['spread'],
+                    f'{how}, density': scores['density, %'],
+                    f'{how}, papers': PAPER[how][task] if attention == FULL else None}
+    losses = [summary(runs.pretrained(task, attention, seed))['loss'] for seed in seeds]
+    return {**columns, 'gain': columns[f'{PRETRAINED}, %'] - columns[f'{SCRATCH}, %'],
+            'next token, loss': sum(losses) / len(losses)}
+
+
+def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
+    """A panel for each task, two bars for each attention, and the guesses as lines."""
+    figure = Figure(figsize=(4.6 * len(baselines) + 1, 5), layout='constrained')
+    panels = figure.subplots(1, len(baselines), squeeze=False)[0]
+    for axes, (task, guesses) in zip(panels, baselines.items()):
+        own = [row for row in rows if row['task'] == task]
+        for number, how in enumerate((SCRATCH, PRETRAINED)):
+            at = [place + 0.4 * (number - 0.5) for place in range(len(own))]
+            scores, spreads = ([row[f'{how}, {what}'] for row in own] for what in ('%', 'spread'))
+            axes.bar(at, scores, 0.38, color=f'C{number}', alpha=0.6, label=how, capsize=3,
+                     yerr=None if None in spreads else spreads)
+            for x, score in zip(at, scores):
+                axes.text(x, 1, f'{score:.1f}', ha='center', fontsize=7)
+        for number, (name, accuracy) in enumerate(guesses.items()):
+            axes.axhline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
+                         label=name)
+        axes.set(title=task, ylabel='accuracy, %', ylim=(0, 100))
+        axes.set_xticks(range(len(own)), [row['attention'] for row in own], fontsize=8)
+        axes.grid(alpha=0.3, axis='y')
+        axes.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.08), ncols=2)
+    figure.suptitle(f'With and without pre-training on the inputs; lines are guesses.\n{about}',
+                    fontsize=10)
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)

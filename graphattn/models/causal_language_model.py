@@ -1,0 +1,37 @@
+"""Predicting each next token."""
+
+from __future__ import annotations
+
+from graphattn.models.classifiers import TokenClassifier
+from graphattn.models.encoder import Encoder, check_encoder
+
+
+class CausalLanguageModel(TokenClassifier):
+    r"""Predicts the next token from a token and those before it.
+
+    .. math:: p(t_{i+1} \mid t_1, ..., t_i) = \mathrm{softmax}(W x_i + b)
+
+    Args:
+        encoder (Encoder): Encodes the tokens; built with ``causal=True``.
+
+    Raises:
+        ValueError: Tokens of the encoder see later ones.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import CausalLanguageModel, Encoder
+        >>> from graphattn.patterns import Full
+        >>> from graphattn.sources import PatternSource
+        >>> encoder = Encoder(PatternSource(Full()), num_tokens=100, max_length=16, channels=32,
+        ...                   heads=4, num_layers=2, causal=True)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 4, 20])  # two sequences
+        >>> CausalLanguageModel(encoder)(tokens, ptr).shape
+        torch.Size([20, 100])
+    """
+
+    def __init__(self, encoder: Encoder):
+        check_encoder(encoder)
+        if not getattr(encoder, 'causal', False):
+            raise ValueError("'encoder' must be built with causal=True, for a token that sees the "
+                             "next one has nothing to predict")
+        super().__init__(encoder, encoder.token_embedding.num_embeddings)
