@@ -400,6 +400,21 @@ def test_sinusoidal_positions_are_the_formula_and_are_not_learned():
     assert model(TOKENS, PTR).shape == (12, 16)
 
 
+def test_without_positions_order_means_nothing():
+    model = encoder(PatternSource(Full()), positions='none').eval()
+    tokens, ptr, order = torch.arange(6), torch.tensor([0, 6]), torch.randperm(6)
+    torch.testing.assert_close(model(tokens[order], ptr), model(tokens, ptr)[order])
+    with pytest.raises(ValueError, match="'ptr' marks a sequence of 9 tokens.*max_length=8"):
+        model(torch.zeros(9, dtype=torch.long), torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize('std', [0.02, 1.])
+def test_embeddings_are_drawn_with_the_deviation_asked_for(std):
+    model = encoder(embedding_std=std)
+    drawn = torch.cat([model.token_embedding.weight, model.position_embedding.weight]).detach()
+    assert float(drawn.std()) == pytest.approx(std, rel=0.2)
+
+
 @pytest.mark.parametrize('source', SOURCES)
 def test_tokens_that_are_padding_are_left_out(source):
     model = encoder(SOURCES[source](), padding_token=3)
@@ -446,7 +461,7 @@ def test_rotary_positions_tell_an_order():
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(positions='rotatory'), "'positions' must be 'learned', 'sinusoidal' or 'rotary'"),
+    (dict(positions='rotatory'), "'positions' must be 'learned', 'sinusoidal', 'none' or 'rotary'"),
     (dict(positions='rotary', head_channels=3), "'channels' of a head must be even"),
     (dict(padding_token=20), "'padding_token' must be"),
     (dict(padding_token=-1), "'padding_token' must"),
