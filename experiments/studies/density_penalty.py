@@ -166,11 +166,10 @@ def _draw_task(axes: Axes, rows: list[dict]) -> None:
         axes.errorbar(at, accuracy, *([row.get(f'{column}, spread') or 0. for row in own]
                                       for column in ('accuracy', 'density')),
                       marker=marker, color=f'C{colour}', label=name, capsize=3)
-        for row in own:
-            if row['lambda'] is not None:
-                axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize=8, color=f'C{colour}',
-                              xy=(row['density, %'], row['accuracy, %']), xytext=(4, 5),
-                              textcoords='offset points')
+        for number, row in enumerate(own if len(own) > 1 else ()):  # neighbours above and below
+            axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize=8, color=f'C{colour}',
+                          xy=(row['density, %'], row['accuracy, %']), ha='center',
+                          xytext=(0, -16 if number % 2 else 8), textcoords='offset points')
     axes.axhspan(rows[0]['accuracy, %'] - 1, rows[0]['accuracy, %'], color='C0', alpha=0.15,
                  label='a point below full')
     for number, row in enumerate(row for row in rows if row['attention'] not in MARKERS):
