@@ -63,7 +63,15 @@ class Nystromformer(Rival):
             out = F.scaled_dot_product_attention(query, key, value)
         else:
             out = self._through_landmarks(query, key, value)
-        return out if self.conv is None else out + self.conv(value)
+        return out if self.conv is None else out + self._convolved(value)
+
+    def _convolved(self, value: Tensor) -> Tensor:
+        """``self.conv(value)``, as one convolution for each channel. With a single head and a kernel
+        wider than the sequence, torch 2.13's Conv2d writes outside its memory on a CPU."""
+        weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
+        by_channel = value.transpose(2, 3).flatten(1, 2)
+        out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))
+        return out.unflatten(1, (self.heads, self.head_channels)).transpose(2, 3)
 
     def _through_landmarks(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         landmark = torch.arange(query.size(2), device=query.device) * self.landmarks

@@ -227,6 +227,19 @@ def test_landmarks_are_means_of_adjacent_tokens():
     torch.testing.assert_close(rival(x, torch.tensor([0, 8])), with_weights(rival, x, weights))
 
 
+@pytest.mark.parametrize('heads', [1, 4])
+def test_the_convolution_is_that_of_each_head(heads):
+    rival = Nystromformer(32, heads, landmarks=4, kernel_size=33)  # wider than the sequences
+    value = torch.randn(4, heads, 16, 32 // heads)
+    alone = Nystromformer(32, heads, landmarks=4, kernel_size=None)
+    alone.load_state_dict({name: weight for name, weight in rival.state_dict().items()
+                           if name != 'conv.weight'})
+    added = rival.attend(value, value, value, 0) - alone.attend(value, value, value, 0)
+    with torch.backends.mkldnn.flags(enabled=False):  # which writes outside its memory here
+        expected = rival.conv(value)
+    torch.testing.assert_close(added, expected, atol=1e-5, rtol=1e-4)
+
+
 def test_the_convolution_adds_values_of_neighbours():
     rival = made(Nystromformer, landmarks=16, kernel_size=3)
     with torch.no_grad():
