@@ -19,6 +19,7 @@ from graphattn._checks import (
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
@@ -33,8 +34,8 @@ class EncoderLayer(nn.Module):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
-            a source or a graph.
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression; if omitted, every call is given a source or a graph.
         attention (nn.Module, optional): What stands in the place of :class:`GraphAttention`, with
             heads of its own: it has ``channels``, ``heads`` and ``reset_parameters()``, and is
             called as graph attention is. What it returns in the place of a graph may be ``None``.
@@ -54,7 +55,8 @@ class EncoderLayer(nn.Module):
         ValueError: ``attention`` is of another size, or comes with an option of graph attention.
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
+    def __init__(self, channels: int, heads: int,
+                 source: GraphSource | Pattern | str | None = None, *,
                  attention: nn.Module | None = None, head_channels: int | None = None,
                  hidden_channels: int | None = None, dropout: float = 0.,
                  attention_dropout: float = 0., norm_first: bool = True, norm_eps: float = 1e-5,
@@ -89,7 +91,7 @@ class EncoderLayer(nn.Module):
         x: Tensor,
         ptr: Tensor | Shard,
         *,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,

@@ -14,7 +14,6 @@ from graphattn._checks import (
     check_bool,
     check_features,
     check_generator,
-    check_kind,
     check_pointer,
     check_sides,
 )
@@ -25,8 +24,9 @@ from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
-from graphattn.sources import GraphSource
+from graphattn.sources import GraphSource, as_source
 from graphattn.sources.base import fold_ptr
 
 
@@ -43,8 +43,8 @@ class GraphAttention(nn.Module):
     Args:
         channels (int): Size of each token, in and out.
         heads (int): Number of attention heads.
-        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
-            a source or a graph.
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression; if omitted, every call is given a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have one.
@@ -74,7 +74,8 @@ class GraphAttention(nn.Module):
         torch.Size([50, 32])
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
+    def __init__(self, channels: int, heads: int,
+                 source: GraphSource | Pattern | str | None = None, *,
                  head_channels: int | None = None, dropout: float = 0., bias: bool = True,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
@@ -88,8 +89,7 @@ class GraphAttention(nn.Module):
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
-        if source is not None:
-            check_source(source, heads)
+        source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
         self.head_channels = channels // heads if head_channels is None else head_channels
@@ -129,7 +129,7 @@ class GraphAttention(nn.Module):
         x: Tensor,
         ptr: Tensor | Shard,
         *,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,
@@ -176,7 +176,7 @@ class GraphAttention(nn.Module):
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
-            check_source(source, self.heads)
+            source = check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
             graph = ask(query, key, ptr, generator=generator)
         elif isinstance(ptr, Shard):
@@ -224,10 +224,12 @@ class GraphAttention(nn.Module):
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
 
 
-def check_source(source: GraphSource, heads: int) -> None:
-    check_kind('source', source, GraphSource)
+def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
+    """A source that can be for so many heads, or that of a pattern."""
+    source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
+    return source
 
 
 def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:

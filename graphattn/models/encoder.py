@@ -25,6 +25,7 @@ from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
@@ -33,7 +34,8 @@ class Encoder(nn.Module):
     """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource, optional): Where the edges come from. Every layer gets a copy of its
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression. Every layer gets a copy of its
             own, with parameters drawn anew, unless ``share_source`` says otherwise.
         attention (nn.Module, optional): Instead of graph attention along a source, see
             :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
@@ -89,7 +91,7 @@ num_blocks=2, density=32.4%))
 
     def __init__(
         self,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         *,
         num_tokens: int,
         max_length: int,
@@ -123,7 +125,7 @@ num_blocks=2, density=32.4%))
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
-            check_source(source, heads)
+            source = check_source(source, heads)
         elif share_source:
             raise ValueError("'share_source' must be False with 'attention', which has no source")
         name, limited = ('source', source) if attention is None else ('attention', attention)
