@@ -236,7 +236,7 @@ def attend_padded(
             return tokens.pad_queries(out), None
         terms = along.logit_terms(graph)
     if not rules.are_none:
-        graph, terms = _obey(rules, graph, terms, tokens)
+        graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     is_folded = graph.num_queries != query.size(0)
     if is_folded:
         query, key, value = (fold_heads(x) for x in (query, key, value))
@@ -282,25 +282,22 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: dict[str, Tensor],
-          tokens: PaddedTokens) -> tuple[BipartiteGraph, dict[str, Tensor]]:
+          tokens: PaddedTokens, dtype: torch.dtype) -> tuple[BipartiteGraph, dict[str, Tensor]]:
     """The edges that the rules allow, and the logit terms on them."""
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:
         keep &= rules.allows(place.sequence, place.query, place.key)
-    added = []
+    added = [bias.reshape(graph.num_edges, -1) for name, bias in terms.items()
+             if name == 'edge_bias']
     for table in rules.tables:
         values = _look_up(table, place, tokens)
         is_on = values if values.dtype == torch.bool else is_above_lowest(values)
         keep &= is_on.any(dim=1)
-        bias = torch.zeros_like(values) if values.dtype == torch.bool else values
-        is_plain = values.size(1) == 1 and not (values.requires_grad
-                                                or bool((bias * keep.unsqueeze(1)).any()))
-        added += [] if is_plain else [bias.masked_fill(~is_on, -math.inf)]
-    if added and 'edge_bias' in terms:
-        bias = terms['edge_bias']
-        added.append(bias.unsqueeze(1) if bias.dim() == 1 else bias)
-    terms = terms | ({'edge_bias': sum(added)} if added else {})
+        bias = torch.zeros_like(values, dtype=dtype) if values.dtype == torch.bool else values
+        says_no_more = values.size(1) == 1 and not (bias.requires_grad or bool(bias[keep].any()))
+        added += [] if says_no_more else [bias.to(dtype).masked_fill(~is_on, -math.inf)]
+    terms = terms | ({'edge_bias': sum(added).squeeze(1)} if added else {})
     if bool(keep.all()):
         return graph, terms
     return graph.select_edges(keep), {name: values[keep] for name, values in terms.items()}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from graphattn.layers import MultiheadAttention, from_torch
-from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
+from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
@@ -44,7 +44,7 @@ def pair(source=PATTERN, **options):
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=.5)
     ours = MultiheadAttention(CHANNELS, HEADS, **options, source=source)
-    ours.load_state_dict(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict(), strict=isinstance(source, Pattern | None))
     return theirs, ours
 
 
@@ -62,16 +62,16 @@ def check(ours, theirs, call, is_token=None):
         out, weight, inputs = call(module)
         out = out if module.batch_first else out.transpose(0, 1)
         out = out if is_token is None else out[is_token]
-        grads = torch.autograd.grad(out.square().sum(), [*inputs, *module.parameters()])
+        grads = torch.autograd.grad(out.square().mean(), [*inputs, *module.parameters()])
         if weight is not None and is_token is not None:
             weight = weight[is_token]
         results.append((out, weight, grads))
-    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(results[0][:2], results[1][:2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize('padding', PADDINGS)
-@pytest.mark.parametrize('option', OPTIONS)
+@pytest.mark.parametrize('option, padding', [
+    (option, padding) for option in OPTIONS for padding in PADDINGS
+    if (option, padding) != ('sizes', 'left')])  # whose queries are not the keys
 def test_equals_torch_under_the_mask(option, padding):
     theirs, ours = pair(**OPTIONS[option])
     query, key, value = tokens(theirs)
@@ -79,8 +79,6 @@ def test_equals_torch_under_the_mask(option, padding):
     is_token = None if is_padding is None else ~is_padding
     if theirs.kdim == CHANNELS:
         key = query  # the same tokens
-    elif padding == 'left':
-        pytest.skip('padding on the left has no meaning for queries that are not the keys')
 
     def call(module):
         if module is theirs:
@@ -199,7 +197,8 @@ def layer(**options):
 def test_encoders_equal_torch_under_the_mask(depth, padding, options, mode):
     theirs = layer(**options)
     if depth:
-        theirs = nn.TransformerEncoder(theirs, depth, norm=nn.LayerNorm(CHANNELS))
+        theirs = nn.TransformerEncoder(theirs, depth, norm=nn.LayerNorm(CHANNELS),
+                                       enable_nested_tensor=False)
     theirs.train(mode == 'train')
     before = copy.deepcopy(theirs.state_dict())
     ours = from_torch(theirs, 'SlidingWindow(2) | GlobalTokens(1)')
