@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from inspect import signature
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import (
     check_bool,
+    check_choice,
     check_dropout,
     check_features,
     check_kind,
@@ -22,6 +24,11 @@ from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
+
+
+# By the names that Hugging Face has for them; 'gelu_new' approximates it by a hyperbolic tangent.
+ACTIVATIONS = {'gelu': nn.GELU, 'gelu_new': partial(nn.GELU, 'tanh'), 'relu': nn.ReLU,
+               'silu': nn.SiLU}
 
 
 class EncoderLayer(nn.Module):
@@ -46,6 +53,7 @@ class EncoderLayer(nn.Module):
         dropout (float): Dropout after the attention and after the feed-forward network; pre-norm
             also inside of it.
         attention_dropout (float): Dropout on the attention weights.
+        activation (str): Of the feed-forward network, one of :data:`ACTIVATIONS`.
         norm_first (bool): Pre-norm, or post-norm as BERT.
         norm_eps (float): Added to the variance in layer norms.
         hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
@@ -59,7 +67,8 @@ class EncoderLayer(nn.Module):
                  source: GraphSource | Pattern | str | None = None, *,
                  attention: nn.Module | None = None, head_channels: int | None = None,
                  hidden_channels: int | None = None, dropout: float = 0.,
-                 attention_dropout: float = 0., norm_first: bool = True, norm_eps: float = 1e-5,
+                 attention_dropout: float = 0., activation: str = 'gelu', norm_first: bool = True,
+                 norm_eps: float = 1e-5,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
         super().__init__()
@@ -80,7 +89,8 @@ class EncoderLayer(nn.Module):
         self.attention = attention
         hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
-            nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),
+            nn.Linear(channels, hidden_channels), activation_of(activation),
+            nn.Dropout(hidden_dropout),
             nn.Linear(hidden_channels, channels), nn.Dropout(dropout))
         self.attention_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
@@ -109,6 +119,12 @@ class EncoderLayer(nn.Module):
             x = self.attention_norm(x)
             x = self.feed_forward_norm(x + self.feed_forward(x))
         return (x, graph) if return_graph else x
+
+
+def activation_of(name: str) -> nn.Module:
+    """The activation of that name."""
+    check_choice('activation', name, ACTIVATIONS)
+    return ACTIVATIONS[name]()
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:

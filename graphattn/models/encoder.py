@@ -56,6 +56,8 @@ class Encoder(nn.Module):
             does not tell them apart. BERT has 2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
+        activation (str): Of feed-forward networks: ``'gelu'``, ``'gelu_new'``, which approximates it
+            by a hyperbolic tangent, ``'relu'`` or ``'silu'``.
         norm_first (bool): Pre-norm with a final norm, or as BERT: post-norm, the embeddings
             included.
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
@@ -106,6 +108,7 @@ num_blocks=2, density=32.4%))
         num_segments: int = 0,
         dropout: float = 0.,
         attention_dropout: float = 0.,
+        activation: str = 'gelu',
         norm_first: bool = True,
         norm_eps: float = 1e-5,
         share_source: bool = False,
@@ -135,6 +138,7 @@ num_blocks=2, density=32.4%))
                              f"'{name}' is for (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
+        self.activation = activation
         self.padding_token = padding_token
         self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels)
@@ -148,8 +152,8 @@ num_blocks=2, density=32.4%))
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
                          attention=copy.deepcopy(attention), head_channels=head_channels,
                          hidden_channels=hidden_channels, dropout=dropout,
-                         attention_dropout=attention_dropout, norm_first=norm_first,
-                         norm_eps=norm_eps, hops=hops, teleport=teleport,
+                         attention_dropout=attention_dropout, activation=activation,
+                         norm_first=norm_first, norm_eps=norm_eps, hops=hops, teleport=teleport,
                          learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
