@@ -74,7 +74,7 @@ def pairs_of_topk(indices: Tensor, num_keys: int | None) -> tuple[Tensor, tuple[
     if indices.dim() not in (2, 3):
         raise ValueError(f"'indices' must be [query, k] or [batch, query, k] (got shape "
                          f"{tuple(indices.shape)})")
-    blocks = indices.long().reshape(-1, *indices.shape[-2:])
+    blocks = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
     batch, num_queries, _ = blocks.shape
     num_keys = num_queries if num_keys is None else num_keys
     check_size('num_keys', num_keys)

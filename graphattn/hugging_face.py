@@ -83,7 +83,8 @@ def attach(
     ==========================  ====================================================================
 
     Args:
-        model (PreTrainedModel): With attention that goes through transformers' ``AttentionInterface``.
+        model (PreTrainedModel): With attention that goes through transformers'
+            ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): What to attend along: a source, a pattern, its
             expression (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset
             (``'bigbird'``). ``None`` is for models that choose their own keys and hand over
@@ -480,8 +481,8 @@ def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens)
 def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attachment,
                 query: Tensor) -> GraphSource:
     if source is None:
-        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, which "
-                         f"hands over no edges of its own ('indices'; got None)")
+        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
+                         f"which hands over no edges of its own ('indices'; got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
     if attachment.is_cross and query.size(2) == 1 and not is_full:
         raise ValueError("'along' must be Full() between two sequences where one query comes at a "

@@ -411,7 +411,8 @@ BAD = {
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
                         ValueError, "'source' must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
-        4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError, "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+        4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
+        "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
               ValueError, "'cu_seq_lens_q' must be None"),
 }

@@ -25,7 +25,6 @@ from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
-
 # By the names that Hugging Face has for them; 'gelu_new' approximates it by a hyperbolic tangent.
 ACTIVATIONS = {'gelu': nn.GELU, 'gelu_new': partial(nn.GELU, 'tanh'), 'relu': nn.ReLU,
                'silu': nn.SiLU}

@@ -8,7 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphattn._checks import check_bool, check_floating, check_strided
+from graphattn._checks import (
+    check_bool,
+    check_device,
+    check_dropout,
+    check_floating,
+    check_kind,
+    check_layer_dtype,
+    check_sides,
+    check_strided,
+)
 from graphattn.conversions import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.padded import PaddedTokens, PairRules, attend_padded
@@ -38,7 +47,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         add_bias_kv, add_zero_attn (bool): ``False``: a key that belongs to no token is on no graph.
         kdim, vdim (int, optional): Sizes of keys and values, ``embed_dim`` if omitted.
         batch_first (bool): Whether tokens are ``[batch, length, channels]``.
-        device, dtype: Of the parameters.
+        device (torch.device, optional): Of the parameters.
+        dtype (torch.dtype, optional): Of the parameters.
         source (GraphSource, Pattern or str, optional): Where the edges come from; complete
             attention if omitted.
 
@@ -60,8 +70,21 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0., bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
-                 vdim: int | None = None, batch_first: bool = False, device=None, dtype=None, *,
+                 vdim: int | None = None, batch_first: bool = False,
+                 device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
                  source: GraphSource | Pattern | str | None = None):
+        check_sides(embed_dim=embed_dim, num_heads=num_heads,
+                    kdim=embed_dim if kdim is None else kdim,
+                    vdim=embed_dim if vdim is None else vdim)
+        check_dropout(dropout=dropout)
+        check_bool(bias=bias, batch_first=batch_first)
+        if embed_dim % num_heads:
+            raise ValueError(f"'embed_dim' must be a multiple of 'num_heads' (got {embed_dim} and "
+                             f"{num_heads})")
+        if device is not None:
+            check_device(device)
+        if dtype is not None:
+            check_kind('dtype', dtype, torch.dtype)
         for name, value in (('add_bias_kv', add_bias_kv), ('add_zero_attn', add_zero_attn)):
             check_bool(**{name: value})
             if value:
@@ -91,8 +114,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                 embed_dim]``, or of one sequence ``[length, embed_dim]``.
             key (Tensor): As ``query``, of ``kdim`` channels.
             value (Tensor): As ``key``, of ``vdim`` channels.
-            key_padding_mask (Tensor, optional): ``[batch, key_length]``: bool, ``True`` for padding;
-                or floating, added to logits.
+            key_padding_mask (Tensor, optional): ``[batch, key_length]``: bool, ``True`` for
+                padding; or floating, added to logits.
             need_weights (bool): Also form the weights, densely.
             attn_mask (Tensor, optional): ``[query_length, key_length]`` or ``[batch * heads,
                 query_length, key_length]``: bool, ``True`` where a query may not attend; or
@@ -115,13 +138,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_batched, same_tokens = query.dim() == 3, query is key
         query, key, value = self._batch_first(query, key, value)
         heads, (batch, num_queries, _), num_keys = self.num_heads, query.shape, key.size(1)
-        tables = _table(attn_mask, (batch, heads, num_queries, num_keys))
-        is_token, bias = _padding(key_padding_mask, (batch, num_keys), is_batched)
+        tables = _table(attn_mask, (batch, heads, num_queries, num_keys), query.device)
+        is_token, bias = _padding(key_padding_mask, (batch, num_keys), is_batched, query.device)
         tables += () if bias is None else (bias[:, None, None].expand(-1, 1, num_queries, -1),)
         tokens = PaddedTokens(batch, num_queries, num_keys, query.device, is_token,
                               same_tokens=same_tokens)
         out, weight = attend_padded(
-            *self._project(query, key, value), self.source, tokens, PairRules(is_causal, None, tables),
+            *self._project(query, key, value), self.source, tokens,
+            PairRules(is_causal, None, tables),
             dropout_p=self.dropout if self.training else 0., return_attention_weights=need_weights)
         out = self.out_proj(out.flatten(2))
         if weight is not None and average_attn_weights:
@@ -131,13 +155,19 @@ class MultiheadAttention(nn.MultiheadAttention):
         return out if self.batch_first else out.transpose(0, 1), weight
 
     def _batch_first(self, *tensors: Tensor) -> list[Tensor]:
+        dim, device = tensors[0].dim(), self.out_proj.weight.device
+        if dim not in (2, 3) or any(x.dim() != dim for x in tensors):
+            raise ValueError(f"'query', 'key' and 'value' must be of three dimensions, or of two "
+                             f"without the batch (got {[x.dim() for x in tensors]})")
         sizes = self.embed_dim, self.kdim, self.vdim
-        dim = tensors[0].dim()
         for name, x, size in zip(('query', 'key', 'value'), tensors, sizes):
-            if x.dim() != dim or dim not in (2, 3) or x.size(-1) != size:
-                shape = '[batch, length, ' if self.batch_first else '[length, batch, '
-                raise ValueError(f"'{name}' must be {shape}{size}], or all three without the batch "
-                                 f"(got shape {tuple(x.shape)})")
+            if x.size(-1) != size:
+                raise ValueError(f"'{name}' must have {size} channels in its last dimension (got "
+                                 f"shape {tuple(x.shape)})")
+            if x.device != device:
+                raise ValueError(f"'{name}' must be on {device}, where the layer is (got "
+                                 f"{x.device})")
+            check_layer_dtype(name, x, self.out_proj.weight)
         if dim == 2:
             tensors = [x.unsqueeze(0) for x in tensors]
         elif not self.batch_first:
@@ -162,11 +192,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         return f'{self.embed_dim}, heads={self.num_heads}, batch_first={self.batch_first}'
 
 
-def _table(mask: Tensor | None, sizes: tuple[int, int, int, int]) -> tuple[Tensor, ...]:
+def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
+           device: torch.device) -> tuple[Tensor, ...]:
     """The mask with ``True`` where a query may attend, of four dimensions."""
     if mask is None:
         return ()
-    _check_mask('attn_mask', mask)
+    _check_mask('attn_mask', mask, device)
     batch, heads, *lengths = sizes
     if list(mask.shape) not in (lengths, [batch * heads, *lengths]):
         raise ValueError(f"'attn_mask' must be {lengths} or {[batch * heads, *lengths]} (got shape "
@@ -175,12 +206,12 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int]) -> tuple[Tenso
     return (~mask if mask.dtype == torch.bool else mask,)
 
 
-def _padding(mask: Tensor | None, sizes: tuple[int, int],
-             is_batched: bool) -> tuple[Tensor | None, Tensor | None]:
+def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
+             device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """Which keys are tokens, if not all, and what is added to the logits of those."""
     if mask is None:
         return None, None
-    _check_mask('key_padding_mask', mask)
+    _check_mask('key_padding_mask', mask, device)
     mask = mask if is_batched else mask.unsqueeze(0)
     if mask.shape != sizes:
         raise ValueError(f"'key_padding_mask' must be {list(sizes)}, or without the batch as "
@@ -190,8 +221,10 @@ def _padding(mask: Tensor | None, sizes: tuple[int, int],
     return None if bool(is_token.all()) else is_token, mask if adds else None
 
 
-def _check_mask(name: str, mask: Tensor) -> None:
+def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     check_strided(name, mask)
+    if mask.device != device:
+        raise ValueError(f"'{name}' must be on {device}, where the tokens are (got {mask.device})")
     if not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating and added to "
                         f"logits (got {mask.dtype})")
@@ -254,6 +287,6 @@ def _converted(attention: nn.MultiheadAttention, source: GraphSource) -> Multihe
         attention.kdim, attention.vdim, attention.batch_first, place.device, place.dtype,
         source=source)
     converted.load_state_dict(attention.state_dict(), strict=False)  # but for the source
-    for name, parameter in attention.named_parameters():
+    for name, parameter in attention.named_parameters():  # what is frozen stays so
         converted.get_parameter(name).requires_grad_(parameter.requires_grad)
     return converted.train(attention.training)

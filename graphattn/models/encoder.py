@@ -56,8 +56,8 @@ class Encoder(nn.Module):
             does not tell them apart. BERT has 2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
-        activation (str): Of feed-forward networks: ``'gelu'``, ``'gelu_new'``, which approximates it
-            by a hyperbolic tangent, ``'relu'`` or ``'silu'``.
+        activation (str): Of feed-forward networks: ``'gelu'``, ``'gelu_new'``, which approximates
+            it by a hyperbolic tangent, ``'relu'`` or ``'silu'``.
         norm_first (bool): Pre-norm with a final norm, or as BERT: post-norm, the embeddings
             included.
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.

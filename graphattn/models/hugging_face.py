@@ -297,8 +297,11 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
     from safetensors.torch import save_file
 
     check_choice('family', family, ('bert', 'roberta'))
+    if not isinstance(folder, str | PathLike):
+        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
     family = BERT if family == 'bert' else ROBERTA
-    _check_model(family, model)
+    _check_model(model)
+    _check_post_norm(family, model)
     _check_written(family, model)
     state_dict, parameters = {}, model.state_dict()
     for name, their_name in _their_names(family, model).items():
@@ -370,13 +373,14 @@ def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
           state_dict: Mapping[str, Tensor] | str | PathLike,
           config: Mapping[str, object] | PretrainedConfig | str | PathLike | None,
           tile_positions: bool = False) -> list[str]:
-    _check_model(family, model)
+    _check_model(model)
     if isinstance(state_dict, str | PathLike):
         path = Path(state_dict)
         path = path / 'model.safetensors' if path.is_dir() else path
         state_dict, config = _read_weights(path), path.parent if config is None else config
-    config = _as_mapping(config)
     _check_arguments(family, state_dict)
+    config = _as_mapping(config)
+    _check_post_norm(family, model)
     _check_config(family, model, config)
     given = {_current_name(family, name): tensor for name, tensor in state_dict.items()}
     name_of = _their_names(family, model)
@@ -417,10 +421,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"'state_dict' cannot be read from {path}: {error}") from error
 
 
-def _check_model(family: _Family, model: object) -> None:
+def _check_model(model: object) -> None:
     if not isinstance(model, MaskedLanguageModel | SequenceClassifier):
         raise TypeError(f"'model' must be a MaskedLanguageModel or a SequenceClassifier (got "
                         f"{type(model).__name__})")
+
+
+def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     if model.encoder.norm_first:
         raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
                          f"norm_first=False")
@@ -488,9 +495,9 @@ def _check_computed(config: Mapping[str, object]) -> None:
                              f"else (got {theirs!r}); load another checkpoint")
     activation = config.get('hidden_act', 'gelu')
     if activation not in ACTIVATION_OF:
-        raise ValueError(f"'config' must have hidden_act {', '.join(map(repr, ACTIVATION_OF))}, for "
-                         f"'model' computes nothing else (got {activation!r}); load another "
-                         f"checkpoint")
+        known = ', '.join(map(repr, ACTIVATION_OF))
+        raise ValueError(f"'config' must have hidden_act {known}, for 'model' computes nothing "
+                         f"else (got {activation!r}); load another checkpoint")
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:

@@ -16,8 +16,9 @@ from graphattn.sources import BlockModelSource, PatternSource
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed', 'hugging_face',
-                                  'layer', 'length', 'ordering', 'sampler', 'scaling'])
+@pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed',
+                                  'hugging_face', 'layer', 'length', 'ordering', 'sampler',
+                                  'scaling'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     # To spawn processes takes seconds, and serves times that are nobody's here.
     monkeypatch.setattr('experiments.benchmarks.measure.get_context',
