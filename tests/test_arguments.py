@@ -23,6 +23,7 @@ from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, Mask, save_masks
+from graphattn.patterns.presets import PRESETS
 from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
@@ -98,6 +99,7 @@ MEANT = {
     'MultiheadAttention.forward.value': torch.randn(5, 8), 'attn_mask': ~MASK,
     'key_padding_mask': torch.zeros(5, dtype=torch.bool),
     # patterns, samplers, sources
+    'register.name': 'mine', 'build': Full,
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
     'MaskGraph.reorder.query_order': torch.arange(10),
@@ -160,6 +162,8 @@ def call(name: str, **arguments):
 def masks_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setitem(MEANT, 'path', tmp_path / 'masks.npz')
     monkeypatch.setitem(MEANT, 'folder', tmp_path / 'folder')
+    monkeypatch.setitem(PRESETS, 'mine', Full)  # which is let go at the end
+    del PRESETS['mine']
     save_masks(MEANT['path'], MEANT['masks'])
 
 

@@ -13,6 +13,7 @@ from graphattn import functional
 from graphattn._checks import (
     check_bool,
     check_features,
+    check_floating,
     check_generator,
     check_pointer,
     check_sides,
@@ -131,9 +132,11 @@ class GraphAttention(nn.Module):
         *,
         source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
+        edge_bias: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,
-    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
+        return_attention_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | tuple[Tensor, Tensor]]:
         """Lets the tokens of each sequence attend to one another.
 
         Args:
@@ -145,14 +148,21 @@ class GraphAttention(nn.Module):
             graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
+            edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
+                in the order of ``graph.edge_index``, which is given too; ``[num_edges]`` if heads
+                own a graph each.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
                 heads own a graph each, its blocks are the sequences of head 0, then those of
                 head 1, ...
+            return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do,
+                ``alpha`` being ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
+                each.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a pair with the graph.
+            Tensor ``[num_tokens, channels]``, or a tuple of it and what else is wanted, the graph
+            first.
 
         Raises:
             ValueError: There is neither a source nor a graph, or one of them does not fit the
@@ -160,16 +170,21 @@ class GraphAttention(nn.Module):
         """
         check_features(x, self.channels, self.lin_query.weight)
         check_generator(generator)
-        check_bool(return_graph=return_graph)
+        check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
+        if edge_bias is not None:
+            _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
-        out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
-                            generator=generator)
-        return (out, graph) if return_graph else out
+        out, graph, weights = attend(
+            x, ptr, source=self.source if source is None else source, graph=graph,
+            edge_bias=edge_bias, generator=generator, needs_weights=return_attention_weights)
+        wanted = [graph] * return_graph + [weights] * return_attention_weights
+        return (out, *wanted) if wanted else out
 
     def _attend(
         self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
-        graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
-    ) -> tuple[Tensor, BipartiteGraph | PairMask]:
+        graph: BipartiteGraph | PairMask | None, edge_bias: Tensor | None,
+        generator: torch.Generator | None, needs_weights: bool,
+    ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
         if graph is None:
@@ -187,12 +202,21 @@ class GraphAttention(nn.Module):
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__})")
+        weights = None
+        if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
+            raise ValueError("'return_attention_weights' must be False for soft masks, which weigh "
+                             "every pair, and for sequences that are divided among processes")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
             terms = {} if source is None else source.logit_terms(graph)
+            if edge_bias is not None:
+                terms = {**terms, 'edge_bias': _added(edge_bias, terms.get('edge_bias'))}
+            if needs_weights:
+                terms['return_attention_weights'] = True
             out = self._along_edges(query, key, value, ptr, graph, terms)
-        return self.lin_out(out.flatten(1)), graph
+            out, weights = out if needs_weights else (out, None)
+        return self.lin_out(out.flatten(1)), graph, weights
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
@@ -201,8 +225,10 @@ class GraphAttention(nn.Module):
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
             teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
-    def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
-                     graph: BipartiteGraph, terms: dict[str, Tensor]) -> Tensor:
+    def _along_edges(
+        self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
+        graph: BipartiteGraph, terms: dict[str, Tensor | bool],
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         num_tokens = num_keys = query.size(0)
         attend = self.attention
         if isinstance(ptr, Shard):
@@ -218,7 +244,10 @@ class GraphAttention(nn.Module):
         teleport = self.teleport()
         if teleport is not None:  # each folded node has its head's
             teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
-        return unfold_heads(attend(*folded, graph, teleport=teleport, **terms), self.heads)
+        out = attend(*folded, graph, teleport=teleport, **terms)
+        if isinstance(out, tuple):
+            return unfold_heads(out[0], self.heads), out[1]
+        return unfold_heads(out, self.heads)
 
     def extra_repr(self) -> str:
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
@@ -230,6 +259,22 @@ def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
     return source
+
+
+def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
+    if not isinstance(graph, BipartiteGraph):
+        raise ValueError("'edge_bias' must come with the 'graph' on whose edges it is")
+    check_floating('edge_bias', bias)
+    if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
+        raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
+                         f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
+
+
+def _added(bias: Tensor, other: Tensor | None) -> Tensor:
+    """The sum of biases of which each is of all heads, or of every head."""
+    if other is None:
+        return bias
+    return (bias.reshape(len(bias), -1) + other.reshape(len(other), -1)).squeeze(1)
 
 
 def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:

@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 
     Args:
         source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
-            expression. Every layer gets a copy of its
+            expression; if omitted, every call is given a graph. Every layer gets a copy of its
             own, with parameters drawn anew, unless ``share_source`` says otherwise.
         attention (nn.Module, optional): Instead of graph attention along a source, see
             :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
@@ -74,8 +74,8 @@ class Encoder(nn.Module):
             the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
-        ValueError: There is neither a source nor attention, or both, or one of them is for another
-            number of heads or for shorter sequences.
+        ValueError: There are both a source and attention, or one of them is for another number of
+            heads or for shorter sequences.
 
     Example:
         >>> import torch
@@ -128,7 +128,7 @@ num_blocks=2, density=32.4%))
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
-            source = check_source(source, heads)
+            source = None if source is None else check_source(source, heads)
         elif share_source:
             raise ValueError("'share_source' must be False with 'attention', which has no source")
         name, limited = ('source', source) if attention is None else ('attention', attention)
@@ -157,7 +157,7 @@ num_blocks=2, density=32.4%))
                          learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
-        if not share_source:
+        if not share_source and (source is not None or attention is not None):
             for layer in self.layers:
                 copied = layer.attention.source if attention is None else layer.attention
                 copied.reset_parameters()
@@ -171,6 +171,7 @@ num_blocks=2, density=32.4%))
         ptr: Tensor | Shard,
         *,
         segments: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
@@ -183,6 +184,9 @@ num_blocks=2, density=32.4%))
                 (:func:`graphattn.distributed.sequence_parallel` gives it).
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all are in segment 0, as in BERT.
+            graph (BipartiteGraph, optional): What all layers attend along, as in
+                :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`; no source
+                is then asked for one.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             return_graphs (bool): Also return the graph, or pair mask, of each layer that attends
@@ -201,13 +205,16 @@ num_blocks=2, density=32.4%))
         if self.padding_token is not None:
             is_token = tokens != self.padding_token
             x, ptr = x[is_token], _ptr_of(is_token, ptr)
-        graphs, shared = [], None
+            if graph is not None:
+                raise ValueError("'graph' must be None for a model with 'padding_token', which "
+                                 "leaves tokens out; leave them out of the graph")
+        graphs, shared = [], graph
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
-            x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
+            x, along = run(x, ptr, source=self.source, graph=shared, generator=generator,
                            return_graph=True)
-            graphs += [] if graph is None else [graph]
-            shared = None if self.source is None else graph
+            graphs += [] if along is None else [along]
+            shared = graph if self.source is None else along
         x = self.norm(x) if self.norm_first else x
         if is_token is not None:
             x = x.new_zeros(len(tokens), self.channels).masked_scatter(is_token.unsqueeze(1), x)
