@@ -229,7 +229,10 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
         return
     size = int(ptr[-1]) if size is None else size
     if int(ptr[0]) != 0 or int(ptr[-1]) != size or not bool((ptr.diff() >= 0).all()):
-        raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()})")
+        is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
+        hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
+                "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')
+        raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()}){hint}")
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:

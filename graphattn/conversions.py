@@ -12,25 +12,80 @@ import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from graphattn._checks import check_has_numbers, check_strided
+from graphattn._checks import (
+    check_has_numbers,
+    check_num_pairs,
+    check_size,
+    check_strided,
+)
 
 if TYPE_CHECKING:
     from torch_sparse import SparseTensor
 
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-def edges_of_mask(mask: Tensor) -> Tensor:
-    """The ``True`` entries of a mask ``[query, key]``, int64 ``[2, num_edges]``, sorted."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+
+def attends(mask: Tensor) -> Tensor:
+    """Which entries of a mask let a query attend, bool: of one that is added to logits, those that
+    are 0 and neither ``-inf`` nor the least number of the dtype, which stands for it."""
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"'mask' must be a boolean Tensor, True = attend (got {kind}); an "
-                        f"additive mask converts by mask == 0")
+        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating one that "
+                        f"is added to logits (got {kind})")
     check_strided('mask', mask)
     check_has_numbers('mask', mask)
-    if mask.dim() != 2:
-        raise ValueError(f"'mask' must be [query, key] (got shape {tuple(mask.shape)}); join "
-                         f"several with BipartiteGraph.batch")
-    query, key = mask.nonzero().t()
-    return torch.stack([key, query])
+    if mask.dtype == torch.bool:
+        return mask
+    is_on = is_above_lowest(mask)
+    others = mask[is_on & (mask != 0)]
+    if others.numel():
+        raise ValueError(f"'mask' must hold 0 where a query attends and -inf where not (got "
+                         f"{others[0].item()}); what else is added to logits is an 'edge_bias'")
+    return is_on
+
+
+def is_above_lowest(added: Tensor) -> Tensor:
+    """Where what is added to logits leaves a weight: not ``-inf``, nor about the least number."""
+    return ~(added <= torch.finfo(added.dtype).min / 2)
+
+
+def edges_of_mask(mask: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+    """The pairs that attend in a mask ``[query, key]`` or ``[batch, heads, query, key]``, int64
+    ``[2, num_edges]``, sorted, and its blocks: how many, and the queries and keys of each."""
+    is_on = attends(mask)
+    if is_on.dim() not in (2, 4):
+        raise ValueError(f"'mask' must be [query, key] or [batch, heads, query, key], where heads "
+                         f"may be 1 (got shape {tuple(mask.shape)})")
+    num_queries, num_keys = is_on.shape[-2:]
+    blocks = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
+    block, query, key = blocks.nonzero().unbind(1)
+    edge_index = torch.stack([block * num_keys + key, block * num_queries + query])
+    return edge_index, (len(blocks), num_queries, num_keys)
+
+
+def pairs_of_topk(indices: Tensor, num_keys: int | None) -> tuple[Tensor, tuple[int, int, int]]:
+    """The pairs ``query * keys + key`` of the keys that each query names, in any order, and the
+    blocks as :func:`edges_of_mask` has them."""
+    if not isinstance(indices, Tensor) or indices.dtype not in INDEX_DTYPES:
+        kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+        raise TypeError(f"'indices' must be a Tensor of integers (got {kind})")
+    check_strided('indices', indices)
+    check_has_numbers('indices', indices)
+    if indices.dim() not in (2, 3):
+        raise ValueError(f"'indices' must be [query, k] or [batch, query, k] (got shape "
+                         f"{tuple(indices.shape)})")
+    blocks = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
+    batch, num_queries, _ = blocks.shape
+    num_keys = num_queries if num_keys is None else num_keys
+    check_size('num_keys', num_keys)
+    if blocks.numel() and int(blocks.max()) >= num_keys:
+        raise ValueError(f"'indices' must be numbers of keys below {num_keys}, or negative for "
+                         f"none (got {int(blocks.max())}); give 'num_keys'")
+    check_num_pairs(batch * num_queries, batch * num_keys)
+    block = torch.arange(batch, device=blocks.device).view(-1, 1, 1)
+    query = torch.arange(batch * num_queries, device=blocks.device).view(batch, -1, 1)
+    pair = query * (batch * num_keys) + block * num_keys + blocks
+    return pair[blocks >= 0], (batch, num_queries, num_keys)
 
 
 def edges_of_scipy(matrix: sp.sparray | sp.spmatrix) -> Tensor:

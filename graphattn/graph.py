@@ -260,12 +260,57 @@ class BipartiteGraph:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> BipartiteGraph:
-        """A graph from a boolean mask ``[query, key]``, ``True`` where a query attends.
+        """A graph from a mask, boolean with ``True`` where a query attends, or floating with 0
+        there and ``-inf``, or the least number of its dtype, elsewhere.
 
-        This is the polarity of ``scaled_dot_product_attention``. The masks of
-        ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
+        This is the polarity of ``scaled_dot_product_attention`` and of Hugging Face. The boolean
+        masks of ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
+
+        Args:
+            mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which gives a block
+                for each sequence, the sequences of the first head first. With one head that is the
+                graph of all heads.
+
+        Raises:
+            TypeError: It is neither boolean nor floating.
+            ValueError: It is of another shape, or holds something else.
+
+        Example:
+            >>> import torch
+            >>> from graphattn import BipartiteGraph
+            >>> BipartiteGraph.from_mask(torch.ones(2, 1, 3, 3).tril().log())
+            BipartiteGraph(num_queries=6, num_keys=6, num_edges=12, num_blocks=2, density=66.7%)
         """
-        return BipartiteGraph(conversions.edges_of_mask(mask), *mask.shape, validate=False)
+        edge_index, sizes = conversions.edges_of_mask(mask)
+        ptrs = _equal_blocks(*sizes, edge_index.device)
+        return BipartiteGraph(edge_index, sizes[0] * sizes[1], sizes[0] * sizes[2], **ptrs,
+                              validate=False)
+
+    @classmethod
+    def from_topk(cls, indices: Tensor, num_keys: int | None = None) -> BipartiteGraph:
+        """A graph from the keys that each query names, as ``topk`` gives them.
+
+        Args:
+            indices (Tensor): Integers ``[query, k]``, or ``[batch, query, k]`` with a block for
+                each sequence, in which keys count from 0. A negative number names no key, and a
+                key named twice is one edge.
+            num_keys (int, optional): Keys of each block; as many as queries if omitted.
+
+        Raises:
+            TypeError: ``indices`` are not integers.
+            ValueError: They are of another shape, or beyond the keys.
+
+        Example:
+            >>> import torch
+            >>> from graphattn import BipartiteGraph
+            >>> scores = torch.tensor([[3., 1., 2.], [0., 5., 4.]])
+            >>> BipartiteGraph.from_topk(scores.topk(2).indices, num_keys=3).to_mask().int()
+            tensor([[1, 0, 1],
+                    [0, 1, 1]], dtype=torch.int32)
+        """
+        pair, sizes = conversions.pairs_of_topk(indices, num_keys)
+        return cls.from_pairs(sort_pairs(pair), sizes[0] * sizes[1], sizes[0] * sizes[2],
+                              **_equal_blocks(*sizes, pair.device))
 
     @classmethod
     def from_scipy(cls, matrix: sp.sparray | sp.spmatrix) -> BipartiteGraph:
@@ -488,6 +533,26 @@ class BipartiteGraph:
         check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
         return find_pairs(self._pairs(), other._pairs())
+
+    def select_edges(self, keep: Tensor) -> BipartiteGraph:
+        """The edges for which ``keep`` is ``True``, with their probabilities and these with their
+        gradient.
+
+        Args:
+            keep (Tensor): bool ``[num_edges]``, in the order of :attr:`edge_index`.
+        """
+        if not isinstance(keep, Tensor) or keep.dtype != torch.bool:
+            kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
+            raise TypeError(f"'keep' must be a boolean Tensor (got {kind})")
+        check_on_edges('keep', keep, self.num_edges)
+        if keep.device != self.device:
+            raise ValueError(f"'keep' must be on {self.device}, where the graph is (got "
+                             f"{keep.device})")
+        before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
+        edge_prob = None if self._edge_prob is None else self._edge_prob[keep]
+        key = self.key[keep]  # which torch cannot do with uint16
+        return BipartiteGraph._of(before[self._indptr], key, self._num_keys, self._blocks,
+                                  edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
         """Lets every query attend to its own token; needs as many keys as queries per block."""
@@ -742,6 +807,13 @@ def _check_can_be_joined(graphs: Iterable[BipartiteGraph]) -> list[BipartiteGrap
 
 
 # Compiled and exported code takes a graph as the tensors that it is made of.
+
+
+def _equal_blocks(num_blocks: int, num_queries: int, num_keys: int,
+                  device: torch.device) -> dict[str, Tensor]:
+    """Pointers of blocks of one size each."""
+    block = torch.arange(num_blocks + 1, device=device)
+    return {'query_ptr': block * num_queries, 'key_ptr': block * num_keys}
 
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:

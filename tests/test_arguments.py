@@ -13,7 +13,7 @@ import networkx as nx
 import pytest
 import scipy.sparse as sp
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import graphattn
 from graphattn import BipartiteGraph
@@ -23,6 +23,7 @@ from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, Mask, save_masks
+from graphattn.patterns.presets import PRESETS
 from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
@@ -35,7 +36,7 @@ OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': seq
 # For those who write a pattern or hook into message passing, who are given what was checked.
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
                  'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
-                 'norm', 'logit_terms', 'check_probability', 'shard_graph', 'causal'}
+                 'norm', 'logit_terms', 'check_probability', 'shard_graph', 'span_graph', 'causal'}
 
 
 # What is meant ########################################################################
@@ -70,6 +71,8 @@ MEANT = {
     'matrix': sp.csr_array(MASK.numpy()), 'from_networkx.graph': nx.path_graph(3),
     'graphs': [graph()], 'other': BipartiteGraph(EDGES, 5), 'device': 'cpu',
     'edge_weight': torch.rand(NUM_EDGES), 'known': torch.rand(NUM_EDGES),
+    'indices': torch.tensor([[0, 1], [2, 2], [3, -1], [4, 0], [1, 2]]),
+    'keep': torch.rand(NUM_EDGES) < .5, 'MaskGraph.select_edges.keep': torch.rand(26) < .5,
     'query_order': torch.tensor([1, 0, 4, 2, 3]), 'key_order': torch.tensor([0, 1, 3, 2, 4]),
     # attention
     'query': torch.randn(5, 2, 4), 'key': torch.randn(5, 2, 4), 'value': torch.randn(5, 2, 4),
@@ -88,7 +91,17 @@ MEANT = {
     'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),
     'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
     'load_roberta.model': MaskedLanguageModel(encoder()),
+    'encoder_of.config': {'vocab_size': 20, 'hidden_size': 8, 'num_attention_heads': 2,
+                          'num_hidden_layers': 1, 'intermediate_size': 8},
+    'to_hugging_face.model': MaskedLanguageModel(Encoder(Full(), **SIZES, num_segments=2,
+                                                         norm_first=False)),
+    'from_torch.module': nn.MultiheadAttention(8, 2), 'embed_dim': 8, 'num_heads': 2, 'kdim': 8,
+    'vdim': 8, 'dtype': torch.float, 'MultiheadAttention.forward.query': torch.randn(5, 8),
+    'MultiheadAttention.forward.key': torch.randn(5, 8),
+    'MultiheadAttention.forward.value': torch.randn(5, 8), 'attn_mask': ~MASK,
+    'key_padding_mask': torch.zeros(5, dtype=torch.bool),
     # patterns, samplers, sources
+    'register.name': 'mine', 'build': Full,
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
     'MaskGraph.reorder.query_order': torch.arange(10),
@@ -150,6 +163,9 @@ def call(name: str, **arguments):
 @pytest.fixture(autouse=True)
 def masks_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setitem(MEANT, 'path', tmp_path / 'masks.npz')
+    monkeypatch.setitem(MEANT, 'folder', tmp_path / 'folder')
+    monkeypatch.setitem(PRESETS, 'mine', Full)  # which is let go at the end
+    del PRESETS['mine']
     save_masks(MEANT['path'], MEANT['masks'])
 
 
@@ -164,8 +180,13 @@ MAY_BE_NEGATIVE = {'scale'}
 # Values that are only moved about, and what broadcasts.
 ANY_DTYPE = {'BipartiteGraph.to_scipy.edge_weight', 'BipartiteGraph.to_sparse_tensor.edge_weight',
              'fold_heads.x', 'unfold_heads.x'}
-ANY_SHAPE = {'FactorModel.mixing', 'EdgeAttention.forward.teleport'}
-POSITIVE = {'norm_eps', 'temperature', 'logit_drop', 'time', 'init_std', 'exploration'}
+ANY_SHAPE = {'BipartiteGraph.from_topk.indices', 'MaskGraph.from_topk.indices',
+             'FactorModel.mixing', 'EdgeAttention.forward.teleport'}
+NEGATIVE_IS_NONE = {'BipartiteGraph.from_topk.indices', 'MaskGraph.from_topk.indices'}
+# A mask that forbids, or one that is added to logits.
+ADDED = {'MultiheadAttention.forward.attn_mask', 'MultiheadAttention.forward.key_padding_mask'}
+POSITIVE = {'norm_eps', 'temperature', 'embedding_std', 'logit_drop', 'time', 'init_std',
+            'exploration'}
 
 
 def bad_numbers(name: str) -> list:
@@ -194,8 +215,9 @@ def bad_tensors(name: str, tensor: Tensor) -> list:
     if tensor.is_floating_point():
         return [*bad, tensor.long(), tensor.to(torch.float8_e5m2)]
     if tensor.dtype == torch.bool:
-        return [*bad, tensor.float()]
-    return [*bad, tensor.float(), tensor - 1, tensor + 2**40]
+        return bad if name in ADDED else [*bad, tensor.float()]
+    bad += [] if name in NEGATIVE_IS_NONE else [tensor - 1]
+    return [*bad, tensor.float(), tensor + 2**40]
 
 
 def misfits(tensor: Tensor) -> list:

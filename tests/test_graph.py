@@ -775,14 +775,22 @@ REFUSED = {
     'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
                  ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
-    'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), TypeError,
-                   "'mask' must be a boolean Tensor.*got torch.float32"),
+    'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), ValueError,
+                   r"'mask' must hold 0 .* and -inf where not \(got 1.0\).*'edge_bias'"),
     'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
                  "'mask' must be a boolean Tensor.*got torch.int32"),
     'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
                    "'mask' must be a boolean Tensor.*got ndarray"),
     'mask_batch': (lambda: BipartiteGraph.from_mask(torch.ones(2, 3, 3, dtype=torch.bool)),
-                   ValueError, r"'mask' must be \[query, key\] .*\(2, 3, 3\).*join several"),
+                   ValueError, r"'mask' must be \[query, key\] or \[batch, heads, .*\(2, 3, 3\)"),
+    'topk_float': (lambda: BipartiteGraph.from_topk(torch.ones(2, 2)), TypeError,
+                   "'indices' must be a Tensor of integers .got torch.float32"),
+    'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])), ValueError,
+                    "'indices' must be numbers of keys below 2, .* .got 2.; give 'num_keys'"),
+    'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), ValueError,
+                  r"'indices' must be \[query, k\] or \[batch, query, k\]"),
+    'keep_short': (lambda: BipartiteGraph.from_topk(torch.tensor([[0, 1]]), 2).select_edges(
+        torch.tensor([True])), ValueError, "'keep' must hold one value for each of the 2 edges"),
     'scipy_dense': (lambda: BipartiteGraph.from_scipy(np.eye(2)), TypeError,
                     "'matrix' must be a scipy sparse array .*got ndarray"),
     'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), ValueError,
@@ -905,3 +913,25 @@ def test_order_must_hold_each_node_once_in_its_block(blocks):
         blocks.reorder(query_order)
     with pytest.raises(ValueError, match="'nearby_order' needs as many keys as queries"):
         blocks.nearby_order()
+
+
+def test_masks_of_a_batch_are_blocks_and_added_masks_mean_the_same():
+    torch.manual_seed(0)
+    mask = torch.rand(2, 3, 4, 5) < .4
+    heads_first = [BipartiteGraph.from_mask(mask[b, h]) for h in range(3) for b in range(2)]
+    expected = BipartiteGraph.batch(heads_first)
+    assert BipartiteGraph.from_mask(mask) == expected
+    for lowest in (-torch.inf, torch.finfo(torch.float).min):
+        added = torch.zeros(mask.shape).masked_fill(~mask, lowest)
+        assert BipartiteGraph.from_mask(added) == expected
+    assert BipartiteGraph.from_mask(mask[:, :1]).num_blocks == 2
+    assert BipartiteGraph.from_mask(mask[0, 0]).num_blocks == 1
+
+
+def test_edges_are_selected_with_their_probabilities_and_gradients():
+    prob = torch.rand(3, requires_grad=True)
+    graph = BipartiteGraph(torch.tensor([[0, 1, 1], [0, 0, 1]]), 2, edge_prob=prob)
+    kept = graph.select_edges(torch.tensor([True, False, True]))
+    assert kept == BipartiteGraph(torch.tensor([[0, 1], [0, 1]]), 2, edge_prob=prob[[0, 2]])
+    kept.edge_prob.sum().backward()
+    assert prob.grad.tolist() == [1, 0, 1]

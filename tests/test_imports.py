@@ -20,7 +20,8 @@ GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'
 GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
-ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'graphattn'}
+ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'hugging_face',
+                'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -46,6 +47,7 @@ MAY_IMPORT = {
     'sources': MIDDLE | {'functional'},
     'layers': MIDDLE | {'functional', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
+    'hugging_face': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'distributed': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'compile': MIDDLE | {'functional'},
     'experiments': set(),

@@ -66,8 +66,8 @@ class Nystromformer(Rival):
         return out if self.conv is None else out + self._convolved(value)
 
     def _convolved(self, value: Tensor) -> Tensor:
-        """``self.conv(value)``, as one convolution for each channel. With a single head and a kernel
-        wider than the sequence, torch 2.13's Conv2d writes outside its memory on a CPU."""
+        """``self.conv(value)``, as one convolution for each channel. With a single head and a
+        kernel wider than the sequence, torch 2.13's Conv2d writes outside its memory on a CPU."""
         weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
         by_channel = value.transpose(2, 3).flatten(1, 2)
         out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))

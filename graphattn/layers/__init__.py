@@ -4,7 +4,8 @@ from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.encoder_layer import EncoderLayer
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.layers.graph_attention import GraphAttention
+from graphattn.layers.multihead_attention import MultiheadAttention, from_torch
 from graphattn.layers.rotary import RotaryPositions
 
-__all__ = ['EdgeAttention', 'EncoderLayer', 'GraphAttention', 'RotaryPositions', 'fold_heads',
-           'unfold_heads']
+__all__ = ['EdgeAttention', 'EncoderLayer', 'GraphAttention', 'MultiheadAttention',
+           'RotaryPositions', 'fold_heads', 'from_torch', 'unfold_heads']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from inspect import signature
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import (
     check_bool,
+    check_choice,
     check_dropout,
     check_features,
     check_kind,
@@ -19,8 +21,13 @@ from graphattn._checks import (
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
+
+# By the names that Hugging Face has for them; 'gelu_new' approximates it by a hyperbolic tangent.
+ACTIVATIONS = {'gelu': nn.GELU, 'gelu_new': partial(nn.GELU, 'tanh'), 'relu': nn.ReLU,
+               'silu': nn.SiLU}
 
 
 class EncoderLayer(nn.Module):
@@ -33,8 +40,8 @@ class EncoderLayer(nn.Module):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
-            a source or a graph.
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression; if omitted, every call is given a source or a graph.
         attention (nn.Module, optional): What stands in the place of :class:`GraphAttention`, with
             heads of its own: it has ``channels``, ``heads`` and ``reset_parameters()``, and is
             called as graph attention is. What it returns in the place of a graph may be ``None``.
@@ -45,6 +52,7 @@ class EncoderLayer(nn.Module):
         dropout (float): Dropout after the attention and after the feed-forward network; pre-norm
             also inside of it.
         attention_dropout (float): Dropout on the attention weights.
+        activation (str): Of the feed-forward network, one of :data:`ACTIVATIONS`.
         norm_first (bool): Pre-norm, or post-norm as BERT.
         norm_eps (float): Added to the variance in layer norms.
         hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
@@ -54,10 +62,12 @@ class EncoderLayer(nn.Module):
         ValueError: ``attention`` is of another size, or comes with an option of graph attention.
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
+    def __init__(self, channels: int, heads: int,
+                 source: GraphSource | Pattern | str | None = None, *,
                  attention: nn.Module | None = None, head_channels: int | None = None,
                  hidden_channels: int | None = None, dropout: float = 0.,
-                 attention_dropout: float = 0., norm_first: bool = True, norm_eps: float = 1e-5,
+                 attention_dropout: float = 0., activation: str = 'gelu', norm_first: bool = True,
+                 norm_eps: float = 1e-5,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
         super().__init__()
@@ -78,7 +88,8 @@ class EncoderLayer(nn.Module):
         self.attention = attention
         hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
         self.feed_forward = nn.Sequential(
-            nn.Linear(channels, hidden_channels), nn.GELU(), nn.Dropout(hidden_dropout),
+            nn.Linear(channels, hidden_channels), activation_of(activation),
+            nn.Dropout(hidden_dropout),
             nn.Linear(hidden_channels, channels), nn.Dropout(dropout))
         self.attention_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
@@ -89,7 +100,7 @@ class EncoderLayer(nn.Module):
         x: Tensor,
         ptr: Tensor | Shard,
         *,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
         rotation: Tensor | None = None,
@@ -110,6 +121,12 @@ class EncoderLayer(nn.Module):
             x = self.attention_norm(x)
             x = self.feed_forward_norm(x + self.feed_forward(x))
         return (x, graph) if return_graph else x
+
+
+def activation_of(name: str) -> nn.Module:
+    """The activation of that name."""
+    check_choice('activation', name, ACTIVATIONS)
+    return ACTIVATIONS[name]()
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:

@@ -13,8 +13,8 @@ from graphattn import functional
 from graphattn._checks import (
     check_bool,
     check_features,
+    check_floating,
     check_generator,
-    check_kind,
     check_pointer,
     check_sides,
 )
@@ -26,8 +26,9 @@ from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
-from graphattn.sources import GraphSource
+from graphattn.sources import GraphSource, as_source
 from graphattn.sources.base import fold_ptr
 
 
@@ -44,8 +45,8 @@ class GraphAttention(nn.Module):
     Args:
         channels (int): Size of each token, in and out.
         heads (int): Number of attention heads.
-        source (GraphSource, optional): Where the edges come from; if omitted, every call is given
-            a source or a graph.
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression; if omitted, every call is given a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have one.
@@ -75,7 +76,8 @@ class GraphAttention(nn.Module):
         torch.Size([50, 32])
     """
 
-    def __init__(self, channels: int, heads: int, source: GraphSource | None = None, *,
+    def __init__(self, channels: int, heads: int,
+                 source: GraphSource | Pattern | str | None = None, *,
                  head_channels: int | None = None, dropout: float = 0., bias: bool = True,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
                  learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
@@ -89,8 +91,7 @@ class GraphAttention(nn.Module):
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
-        if source is not None:
-            check_source(source, heads)
+        source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
         self.head_channels = channels // heads if head_channels is None else head_channels
@@ -130,12 +131,14 @@ class GraphAttention(nn.Module):
         x: Tensor,
         ptr: Tensor | Shard,
         *,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
+        edge_bias: Tensor | None = None,
         generator: torch.Generator | None = None,
         rotation: Tensor | None = None,
         return_graph: bool = False,
-    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
+        return_attention_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | tuple[Tensor, Tensor]]:
         """Lets the tokens of each sequence attend to one another.
 
         Args:
@@ -147,6 +150,9 @@ class GraphAttention(nn.Module):
             graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
+            edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
+                in the order of ``graph.edge_index``, which is given too; ``[num_edges]`` if heads
+                own a graph each.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             rotation (Tensor, optional): Of the queries and keys of each token, ``[num_tokens,
@@ -155,9 +161,13 @@ class GraphAttention(nn.Module):
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
                 heads own a graph each, its blocks are the sequences of head 0, then those of
                 head 1, ...
+            return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do,
+                ``alpha`` being ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
+                each.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a pair with the graph.
+            Tensor ``[num_tokens, channels]``, or a tuple of it and what else is wanted, the graph
+            first.
 
         Raises:
             ValueError: There is neither a source nor a graph, or one of them does not fit the
@@ -165,26 +175,31 @@ class GraphAttention(nn.Module):
         """
         check_features(x, self.channels, self.lin_query.weight)
         check_generator(generator)
-        check_bool(return_graph=return_graph)
+        check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
         if rotation is not None:
             check_rotation(rotation, x, self.head_channels)
+        if edge_bias is not None:
+            _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
-        out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
-                            generator=generator, rotation=rotation)
-        return (out, graph) if return_graph else out
+        out, graph, weights = attend(
+            x, ptr, source=self.source if source is None else source, graph=graph,
+            edge_bias=edge_bias, generator=generator, rotation=rotation,
+            needs_weights=return_attention_weights)
+        wanted = [graph] * return_graph + [weights] * return_attention_weights
+        return (out, *wanted) if wanted else out
 
     def _attend(
         self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
-        graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
-        rotation: Tensor | None,
-    ) -> tuple[Tensor, BipartiteGraph | PairMask]:
+        graph: BipartiteGraph | PairMask | None, edge_bias: Tensor | None,
+        generator: torch.Generator | None, rotation: Tensor | None, needs_weights: bool,
+    ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
                              for linear in (self.lin_query, self.lin_key, self.lin_value))
         if graph is None:
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
-            check_source(source, self.heads)
+            source = check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
             graph = ask(query, key, ptr, generator=generator)
         elif isinstance(ptr, Shard):
@@ -197,12 +212,21 @@ class GraphAttention(nn.Module):
                             f"{type(graph).__name__})")
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
+        weights = None
+        if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
+            raise ValueError("'return_attention_weights' must be False for soft masks, which weigh "
+                             "every pair, and for sequences that are divided among processes")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
             terms = {} if source is None else source.logit_terms(graph)
+            if edge_bias is not None:
+                terms = {**terms, 'edge_bias': _added(edge_bias, terms.get('edge_bias'))}
+            if needs_weights:
+                terms['return_attention_weights'] = True
             out = self._along_edges(query, key, value, ptr, graph, terms)
-        return self.lin_out(out.flatten(1)), graph
+            out, weights = out if needs_weights else (out, None)
+        return self.lin_out(out.flatten(1)), graph, weights
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
@@ -211,8 +235,10 @@ class GraphAttention(nn.Module):
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
             teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
-    def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
-                     graph: BipartiteGraph, terms: dict[str, Tensor]) -> Tensor:
+    def _along_edges(
+        self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
+        graph: BipartiteGraph, terms: dict[str, Tensor | bool],
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         num_tokens = num_keys = query.size(0)
         attend = self.attention
         if isinstance(ptr, Shard):
@@ -228,16 +254,37 @@ class GraphAttention(nn.Module):
         teleport = self.teleport()
         if teleport is not None:  # each folded node has its head's
             teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
-        return unfold_heads(attend(*folded, graph, teleport=teleport, **terms), self.heads)
+        out = attend(*folded, graph, teleport=teleport, **terms)
+        if isinstance(out, tuple):
+            return unfold_heads(out[0], self.heads), out[1]
+        return unfold_heads(out, self.heads)
 
     def extra_repr(self) -> str:
         return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
 
 
-def check_source(source: GraphSource, heads: int) -> None:
-    check_kind('source', source, GraphSource)
+def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
+    """A source that can be for so many heads, or that of a pattern."""
+    source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
+    return source
+
+
+def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
+    if not isinstance(graph, BipartiteGraph):
+        raise ValueError("'edge_bias' must come with the 'graph' on whose edges it is")
+    check_floating('edge_bias', bias)
+    if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
+        raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
+                         f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
+
+
+def _added(bias: Tensor, other: Tensor | None) -> Tensor:
+    """The sum of biases of which each is of all heads, or of every head."""
+    if other is None:
+        return bias
+    return (bias.reshape(len(bias), -1) + other.reshape(len(other), -1)).squeeze(1)
 
 
 def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:

@@ -7,9 +7,10 @@ from graphattn.models.classifiers import (
     TokenClassifier,
 )
 from graphattn.models.encoder import Encoder
-from graphattn.models.hugging_face import load_bert, load_roberta
+from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.models.pooler import Pooler
 
 __all__ = ['CausalLanguageModel', 'Encoder', 'MaskedLanguageModel', 'PairClassifier', 'Pooler',
-           'SequenceClassifier', 'TokenClassifier', 'load_bert', 'load_roberta']
+           'SequenceClassifier', 'TokenClassifier', 'encoder_of', 'load_bert', 'load_roberta',
+           'to_hugging_face']

@@ -27,6 +27,7 @@ from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.rotary import RotaryPositions
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
@@ -35,7 +36,8 @@ class Encoder(nn.Module):
     """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource, optional): Where the edges come from. Every layer gets a copy of its
+        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
+            expression; if omitted, every call is given a graph. Every layer gets a copy of its
             own, with parameters drawn anew, unless ``share_source`` says otherwise.
         attention (nn.Module, optional): Instead of graph attention along a source, see
             :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
@@ -59,6 +61,8 @@ class Encoder(nn.Module):
             does not tell them apart. BERT has 2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
+        activation (str): Of feed-forward networks: ``'gelu'``, ``'gelu_new'``, which approximates
+            it by a hyperbolic tangent, ``'relu'`` or ``'silu'``.
         norm_first (bool): Pre-norm with a final norm, or as BERT: post-norm, the embeddings
             included.
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
@@ -77,8 +81,8 @@ class Encoder(nn.Module):
             the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
-        ValueError: There is neither a source nor attention, or both, or one of them is for another
-            number of heads or for shorter sequences, or has no causal form that is asked for.
+        ValueError: There are both a source and attention, or one of them is for another number of
+            heads or for shorter sequences, or has no causal form that is asked for.
 
     Example:
         >>> import torch
@@ -96,7 +100,7 @@ num_blocks=2, density=32.4%))
 
     def __init__(
         self,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         *,
         num_tokens: int,
         max_length: int,
@@ -112,6 +116,7 @@ num_blocks=2, density=32.4%))
         num_segments: int = 0,
         dropout: float = 0.,
         attention_dropout: float = 0.,
+        activation: str = 'gelu',
         norm_first: bool = True,
         norm_eps: float = 1e-5,
         share_source: bool = False,
@@ -133,7 +138,10 @@ num_blocks=2, density=32.4%))
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
         if attention is None:
-            check_source(source, heads)
+            source = None if source is None else check_source(source, heads)
+            if causal and source is None:
+                raise ValueError("'causal' must be False for an encoder without a source, along "
+                                 "graphs that it is given")
             source = source.causal() if causal else source
         elif positions == 'rotary':
             raise ValueError("'positions' must not be 'rotary' with 'attention', whose queries and "
@@ -148,6 +156,7 @@ num_blocks=2, density=32.4%))
                              f"'{name}' is for (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
+        self.activation = activation
         self.padding_token = padding_token
         self.causal = causal
         self.checkpoint_layers = checkpoint_layers
@@ -165,12 +174,12 @@ num_blocks=2, density=32.4%))
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
                          attention=copy.deepcopy(attention), head_channels=head_channels,
                          hidden_channels=hidden_channels, dropout=dropout,
-                         attention_dropout=attention_dropout, norm_first=norm_first,
-                         norm_eps=norm_eps, hops=hops, teleport=teleport,
+                         attention_dropout=attention_dropout, activation=activation,
+                         norm_first=norm_first, norm_eps=norm_eps, hops=hops, teleport=teleport,
                          learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
-        if not share_source:
+        if not share_source and (source is not None or attention is not None):
             for layer in self.layers:
                 copied = layer.attention.source if attention is None else layer.attention
                 copied.reset_parameters()
@@ -184,6 +193,7 @@ num_blocks=2, density=32.4%))
         ptr: Tensor | Shard,
         *,
         segments: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
@@ -196,6 +206,9 @@ num_blocks=2, density=32.4%))
                 (:func:`graphattn.distributed.sequence_parallel` gives it).
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all are in segment 0, as in BERT.
+            graph (BipartiteGraph, optional): What all layers attend along, as in
+                :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`; no source
+                is then asked for one.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             return_graphs (bool): Also return the graph, or pair mask, of each layer that attends
@@ -215,13 +228,16 @@ num_blocks=2, density=32.4%))
             is_token = tokens != self.padding_token
             x, ptr = x[is_token], _ptr_of(is_token, ptr)
             rotation = None if rotation is None else rotation[is_token]
-        graphs, shared = [], None
+            if graph is not None:
+                raise ValueError("'graph' must be None for a model with 'padding_token', which "
+                                 "leaves tokens out; leave them out of the graph")
+        graphs, shared = [], graph
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
-            x, graph = run(x, ptr, source=self.source, graph=shared, generator=generator,
+            x, along = run(x, ptr, source=self.source, graph=shared, generator=generator,
                            rotation=rotation, return_graph=True)
-            graphs += [] if graph is None else [graph]
-            shared = None if self.source is None else graph
+            graphs += [] if along is None else [along]
+            shared = graph if self.source is None else along
         x = self.norm(x) if self.norm_first else x
         if is_token is not None:
             x = x.new_zeros(len(tokens), self.channels).masked_scatter(is_token.unsqueeze(1), x)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from graphattn._checks import check_bool
+from graphattn._checks import check_bool, check_choice
+from graphattn._files import write_whole
+from graphattn.layers import GraphAttention
 from graphattn.models.classifiers import SequenceClassifier
+from graphattn.models.encoder import Encoder
 from graphattn.models.masked_language_model import MaskedLanguageModel
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+    from graphattn.patterns import Pattern
+    from graphattn.sources import GraphSource
 
 # Names of modules and parameters here, and in Hugging Face's BERT without its prefix 'bert.'.
 # RoBERTa has the same but for the heads.
@@ -36,8 +45,14 @@ LAYER_NAMES = {
 }
 # What the numbers depend on and our models have no choice of. It is what transformers takes where
 # a config.json is silent.
-ONLY = {'hidden_act': 'gelu', 'position_embedding_type': 'absolute', 'is_decoder': False,
-        'add_cross_attention': False}
+ONLY = {'position_embedding_type': 'absolute', 'is_decoder': False, 'add_cross_attention': False}
+# Transformers' names of our activations, and what it takes for the sizes where it is silent.
+ACTIVATION_OF = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
+                 'gelu_pytorch_tanh': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
+DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 12,
+            'intermediate_size': 3072, 'hidden_act': 'gelu', 'hidden_dropout_prob': .1,
+            'attention_probs_dropout_prob': .1, 'max_position_embeddings': 512,
+            'type_vocab_size': 2, 'layer_norm_eps': 1e-12}
 
 
 @dataclass(frozen=True)
@@ -89,9 +104,60 @@ ROBERTA = _Family('RoBERTa', ('roberta', 'xlm-roberta', 'camembert'), 'roberta.'
 POSITIONS = 'encoder.position_embedding.weight'
 
 
+def encoder_of(
+    config: Mapping[str, object] | PretrainedConfig | str | PathLike,
+    source: GraphSource | Pattern | str | None, **options: object,
+) -> Encoder:
+    """An encoder of the sizes, activation, epsilon and dropouts of a Hugging Face BERT or RoBERTa.
+
+    Args:
+        config (Mapping, transformers.PretrainedConfig or path): A config, the ``config.json`` that
+            holds one, or the folder that it is in. What it leaves out, other than the vocabulary,
+            has transformers' default.
+        source (GraphSource, Pattern or str): As in :class:`Encoder`.
+        **options: Of :class:`Encoder`, instead of what ``config`` says: ``max_length``, ``hops``.
+
+    Returns:
+        Encoder, into which :func:`load_bert` or :func:`load_roberta` copies weights.
+
+    Raises:
+        TypeError, ValueError: ``config`` is no such config, or tells of what an encoder does not
+            compute.
+
+    Example:
+        >>> from graphattn.models import MaskedLanguageModel, encoder_of, load_bert
+        >>> from transformers import BertConfig, BertForPreTraining
+        >>> bert = BertForPreTraining(BertConfig(vocab_size=100, hidden_size=32,
+        ...                                      num_hidden_layers=2, num_attention_heads=4))
+        >>> model = MaskedLanguageModel(encoder_of(bert.config, 'bigbird'))
+        >>> load_bert(model, bert.state_dict(), bert.config)
+        []
+    """
+    config = _as_mapping(config)
+    _check_computed(config)
+    family = next((family for family in (BERT, ROBERTA)
+                   if config.get('model_type', 'bert') in family.model_types), None)
+    if family is None:
+        raise ValueError(f"'config' must be of a BERT or a RoBERTa (got model_type="
+                         f"{config['model_type']!r})")
+    if 'vocab_size' not in config:
+        raise ValueError("'config' must have the size of the vocabulary as vocab_size")
+    given = {**DEFAULTS, **config}
+    sizes = dict(
+        num_tokens=given['vocab_size'], channels=given['hidden_size'],
+        max_length=given['max_position_embeddings'] - _first_position(family, config),
+        num_layers=given['num_hidden_layers'], heads=given['num_attention_heads'],
+        hidden_channels=given['intermediate_size'], num_segments=given['type_vocab_size'],
+        activation=ACTIVATION_OF[given['hidden_act']], norm_eps=given['layer_norm_eps'],
+        dropout=given['hidden_dropout_prob'],
+        attention_dropout=given['attention_probs_dropout_prob'], norm_first=False)
+    return Encoder(source, **{**sizes, **options})
+
+
 def load_bert(
-    model: MaskedLanguageModel | SequenceClassifier, state_dict: Mapping[str, Tensor],
-    config: Mapping[str, object] | PretrainedConfig,
+    model: MaskedLanguageModel | SequenceClassifier,
+    state_dict: Mapping[str, Tensor] | str | PathLike,
+    config: Mapping[str, object] | PretrainedConfig | str | PathLike | None = None,
 ) -> list[str]:
     """Copies the weights of a Hugging Face BERT into a model.
 
@@ -100,15 +166,17 @@ def load_bert(
     hidden layer. A model for shorter sequences takes the first positions. Sources are left alone.
 
     The number of heads, the activation and ``norm_eps`` (1e-12 in BERT) leave no trace in the
-    weights; they are checked in ``config``.
+    weights; they are checked in ``config``. :func:`encoder_of` builds an encoder that has them.
 
     Args:
         model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
             ``norm_first=False``, ``num_segments=2``, ``norm_eps`` and the sizes of the checkpoint.
-        state_dict (Mapping): Of ``BertModel``, ``BertForPreTraining``, ``BertForMaskedLM`` or
-            ``BertForSequenceClassification``. To read a file: ``safetensors.torch.load_file``.
-        config (Mapping or transformers.PretrainedConfig): That of the checkpoint, as in its
-            ``config.json``. What it leaves out has transformers' default.
+        state_dict (Mapping or path): Of ``BertModel``, ``BertForPreTraining``, ``BertForMaskedLM``
+            or ``BertForSequenceClassification``; or the folder of its ``model.safetensors``, or
+            that file.
+        config (Mapping, transformers.PretrainedConfig or path): That of the checkpoint, as in its
+            ``config.json``; read from beside the weights if omitted. What it leaves out has
+            transformers' default.
 
     Returns:
         The names of the model's parameters that were not loaded.
@@ -136,8 +204,10 @@ def load_bert(
 
 
 def load_roberta(
-    model: MaskedLanguageModel | SequenceClassifier, state_dict: Mapping[str, Tensor],
-    config: Mapping[str, object] | PretrainedConfig, *, tile_positions: bool = False,
+    model: MaskedLanguageModel | SequenceClassifier,
+    state_dict: Mapping[str, Tensor] | str | PathLike,
+    config: Mapping[str, object] | PretrainedConfig | str | PathLike | None = None, *,
+    tile_positions: bool = False,
 ) -> list[str]:
     """Copies the weights of a Hugging Face RoBERTa into a model.
 
@@ -154,9 +224,9 @@ def load_roberta(
     Args:
         model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
             ``norm_first=False``, ``num_segments=1``, ``norm_eps`` and the sizes of the checkpoint.
-        state_dict (Mapping): Of ``RobertaModel``, ``RobertaForMaskedLM`` or
-            ``RobertaForSequenceClassification``.
-        config (Mapping or transformers.PretrainedConfig): As :func:`load_bert`.
+        state_dict (Mapping or path): Of ``RobertaModel``, ``RobertaForMaskedLM`` or
+            ``RobertaForSequenceClassification``, as :func:`load_bert`.
+        config (Mapping, transformers.PretrainedConfig or path): As :func:`load_bert`.
         tile_positions (bool): A model for longer sequences than the checkpoint's repeats the
             positions until there are enough, as Longformer does: position i starts as i modulo
             512. Otherwise such a model is refused.
@@ -192,11 +262,125 @@ def load_roberta(
     return _load(ROBERTA, model, state_dict, config, tile_positions)
 
 
+def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str | PathLike, *,
+                    family: Literal['bert', 'roberta'] = 'bert') -> None:
+    """Writes a model as transformers reads it: ``config.json`` and ``model.safetensors``.
+
+    ``from_pretrained(folder)`` of ``BertForPreTraining``, ``BertForMaskedLM``,
+    ``BertForSequenceClassification`` or their RoBERTas has the same weights, and full attention:
+    edges and parameters of sources have no place there. :func:`graphattn.hugging_face.attach` lets
+    it attend along a source again.
+
+    Args:
+        model (MaskedLanguageModel or SequenceClassifier): Post-norm, with segments and learned
+            positions; a classifier with ``pooling='pooler'`` and no hidden layer.
+        folder (path): Where both files go; made if there is none.
+        family (str): ``'bert'``, or ``'roberta'``, without sequence logits.
+
+    Raises:
+        TypeError: ``model`` is of another kind.
+        ValueError: It computes what the family does not.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from graphattn.models import Encoder, MaskedLanguageModel, to_hugging_face
+        >>> from transformers import BertForPreTraining
+        >>> model = MaskedLanguageModel(Encoder(
+        ...     'SlidingWindow(2)', num_tokens=100, max_length=64, channels=32, heads=4,
+        ...     num_layers=2, num_segments=2, norm_first=False))
+        >>> with TemporaryDirectory() as folder:
+        ...     to_hugging_face(model, folder)
+        ...     bert = BertForPreTraining.from_pretrained(folder)
+        >>> bert.config.num_hidden_layers
+        2
+    """
+    from safetensors.torch import save_file
+
+    check_choice('family', family, ('bert', 'roberta'))
+    if not isinstance(folder, str | PathLike):
+        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
+    family = BERT if family == 'bert' else ROBERTA
+    _check_model(model)
+    _check_post_norm(family, model)
+    _check_written(family, model)
+    state_dict, parameters = {}, model.state_dict()
+    for name, their_name in _their_names(family, model).items():
+        is_encoder = their_name.startswith(('embeddings.', 'encoder.'))
+        is_pooler = family is BERT and their_name.startswith('pooler.')
+        prefix = family.prefix if is_encoder or is_pooler else ''
+        state_dict[prefix + their_name] = parameters[name].contiguous()
+    config = _config_of(family, model)
+    positions = f'{family.prefix}embeddings.position_embeddings.weight'
+    of_no_token = parameters[POSITIONS].new_zeros(_first_position(family, config),
+                                                  model.encoder.channels)
+    state_dict[positions] = torch.cat([of_no_token, state_dict[positions]])
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / 'config.json', lambda path: path.write_text(json.dumps(config, indent=2)))
+    write_whole(folder / 'model.safetensors',
+                lambda path: save_file(state_dict, path, metadata={'format': 'pt'}))
+
+
+def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
+    encoder = model.encoder
+    layer = encoder.layers[0]
+    is_classifier = isinstance(model, SequenceClassifier)
+    head_is_whole = not is_classifier or model.pooler is not None and len(model.head) == 2
+    has_own_activation = (isinstance(model, MaskedLanguageModel) and model.activation
+                          != ('gelu' if family is ROBERTA else encoder.activation))
+    for fits, must in (
+            (isinstance(layer.attention, GraphAttention), 'have graph attention'),
+            (isinstance(encoder.position_embedding, nn.Embedding), 'have learned positions'),
+            (encoder.segment_embedding is not None, 'have segments (num_segments)'),
+            (layer.attention.head_channels * encoder.heads == encoder.channels,
+             'have channels / heads channels in each head'),
+            (head_is_whole, "have pooling='pooler' and no hidden layer"),
+            (family is BERT or is_classifier or model.pooler is None,
+             'have no sequence logits (next_sentence=False)'),
+            (not has_own_activation, "have the family's activation before its token logits")):
+        if not fits:
+            raise ValueError(f"'model' must {must} to be written as a {family.name}")
+
+
+def _config_of(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> dict:
+    encoder = model.encoder
+    layer = encoder.layers[0]
+    config = {
+        'model_type': family.model_types[0], 'architectures': [_architecture(family, model)],
+        'vocab_size': encoder.token_embedding.num_embeddings, 'hidden_size': encoder.channels,
+        'num_hidden_layers': len(encoder.layers), 'num_attention_heads': encoder.heads,
+        'intermediate_size': layer.feed_forward[0].out_features, 'hidden_act': encoder.activation,
+        'hidden_dropout_prob': encoder.dropout.p,
+        'attention_probs_dropout_prob': layer.attention.attention.dropout,
+        'type_vocab_size': encoder.segment_embedding.num_embeddings,
+        'layer_norm_eps': encoder.norm.eps, 'pad_token_id': 0 if family is BERT else 1}
+    config['max_position_embeddings'] = (encoder.position_embedding.num_embeddings
+                                         + _first_position(family, config))
+    if isinstance(model, SequenceClassifier):
+        config['num_labels'] = model.head[1].out_features
+        config['id2label'] = {str(i): f'LABEL_{i}' for i in range(config.pop('num_labels'))}
+    return config
+
+
+def _architecture(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> str:
+    name = 'Bert' if family is BERT else 'Roberta'
+    if isinstance(model, SequenceClassifier):
+        return f'{name}ForSequenceClassification'
+    return f'{name}ForMaskedLM' if model.pooler is None else f'{name}ForPreTraining'
+
+
 def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
-          state_dict: Mapping[str, Tensor], config: Mapping[str, object] | PretrainedConfig,
+          state_dict: Mapping[str, Tensor] | str | PathLike,
+          config: Mapping[str, object] | PretrainedConfig | str | PathLike | None,
           tile_positions: bool = False) -> list[str]:
+    _check_model(model)
+    if isinstance(state_dict, str | PathLike):
+        path = Path(state_dict)
+        path = path / 'model.safetensors' if path.is_dir() else path
+        state_dict, config = _read_weights(path), path.parent if config is None else config
+    _check_arguments(family, state_dict)
     config = _as_mapping(config)
-    _check_arguments(family, model, state_dict)
+    _check_post_norm(family, model)
     _check_config(family, model, config)
     given = {_current_name(family, name): tensor for name, tensor in state_dict.items()}
     name_of = _their_names(family, model)
@@ -228,21 +412,35 @@ def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> T
     return table[:max_length]
 
 
-def _check_arguments(family: _Family, model: object, state_dict: object) -> None:
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"'state_dict' cannot be read from {path}: {error}") from error
+
+
+def _check_model(model: object) -> None:
     if not isinstance(model, MaskedLanguageModel | SequenceClassifier):
         raise TypeError(f"'model' must be a MaskedLanguageModel or a SequenceClassifier (got "
                         f"{type(model).__name__})")
+
+
+def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
+    if model.encoder.norm_first:
+        raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
+                         f"norm_first=False")
+
+
+def _check_arguments(family: _Family, state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"'state_dict' must map names to tensors (got "
-                        f"{type(state_dict).__name__}); read a file by "
-                        f"safetensors.torch.load_file")
+        raise TypeError(f"'state_dict' must map names to tensors, or be the path of a "
+                        f"model.safetensors or of its folder (got {type(state_dict).__name__})")
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"'state_dict' must map names to tensors (got {name!r} and "
                             f"{type(tensor).__name__})")
-    if model.encoder.norm_first:
-        raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
-                         f"norm_first=False")
     for other, load in ((BERT, 'load_bert'), (ROBERTA, 'load_roberta')):
         if other is not family and any(name.startswith(other.prefix) for name in state_dict):
             raise ValueError(f"'state_dict' must be of a {family.name} (got the names of a "
@@ -250,11 +448,18 @@ def _check_arguments(family: _Family, model: object, state_dict: object) -> None
 
 
 def _as_mapping(config: object) -> Mapping[str, object]:
+    if isinstance(config, str | PathLike):
+        path = Path(config)
+        path = path / 'config.json' if path.is_dir() else path
+        try:
+            config = json.loads(path.read_text(encoding='utf-8'))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"'config' cannot be read from {path}: {error}") from error
     if hasattr(config, 'to_dict'):
         config = config.to_dict()
     if not isinstance(config, Mapping):
         raise TypeError(f"'config' must map names to values, as a config.json, or be a "
-                        f"PretrainedConfig (got {type(config).__name__}); read a file by json.load")
+                        f"PretrainedConfig or a path (got {type(config).__name__})")
     return config
 
 
@@ -265,17 +470,34 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
         other = ROBERTA if family is BERT else BERT
         hint = f'; use load_{other.name.lower()}' if kind in other.model_types else ''
         raise ValueError(f"'config' must be of a {family.name} (got model_type={kind!r}){hint}")
-    for name, ours in ONLY.items():
-        if (theirs := config.get(name, ours)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r}, for 'model' computes nothing "
-                             f"else (got {theirs!r}); load another checkpoint")
+    _check_computed(config)
     encoder = model.encoder
+    theirs = config.get('hidden_act', 'gelu')
+    head = model.activation if isinstance(model, MaskedLanguageModel) else encoder.activation
+    of_head = 'gelu' if family is ROBERTA else ACTIVATION_OF[theirs]
+    for name, ours, wanted in (('encoder', encoder.activation, ACTIVATION_OF[theirs]),
+                               ('MaskedLanguageModel', head, of_head)):
+        if ours != wanted and (name == 'encoder' or isinstance(model, MaskedLanguageModel)):
+            raise ValueError(f"'config' must have hidden_act={ours!r}, as the {name} of 'model' "
+                             f"(got {theirs!r}); build it with activation={wanted!r}")
     for name, default, argument, ours in (
             ('num_attention_heads', 12, 'heads', encoder.heads),
             ('layer_norm_eps', 1e-12, 'norm_eps', encoder.norm.eps)):
         if (theirs := config.get(name, default)) != ours:
             raise ValueError(f"'config' must have {name}={ours!r}, as the encoder of 'model' (got "
                              f"{theirs!r}); build it with {argument}={theirs!r}")
+
+
+def _check_computed(config: Mapping[str, object]) -> None:
+    for name, ours in ONLY.items():
+        if (theirs := config.get(name, ours)) != ours:
+            raise ValueError(f"'config' must have {name}={ours!r}, for 'model' computes nothing "
+                             f"else (got {theirs!r}); load another checkpoint")
+    activation = config.get('hidden_act', 'gelu')
+    if activation not in ACTIVATION_OF:
+        known = ', '.join(map(repr, ACTIVATION_OF))
+        raise ValueError(f"'config' must have hidden_act {known}, for 'model' computes nothing "
+                         f"else (got {activation!r}); load another checkpoint")
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:

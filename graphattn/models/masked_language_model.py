@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
 from graphattn.graph import BipartiteGraph
+from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler
 from graphattn.pair_mask import PairMask
@@ -18,7 +19,7 @@ class MaskedLanguageModel(nn.Module):
     r"""Predicts tokens, and whether the second segment follows the first, as BERT does.
 
     .. math::
-        \mathrm{token\ logits} = \mathrm{norm}(\mathrm{gelu}(W x + b)) \, E^\top + c, \qquad
+        \mathrm{token\ logits} = \mathrm{norm}(\mathrm{activation}(W x + b)) \, E^\top + c, \qquad
         \mathrm{sequence\ logits} = W' \, \mathrm{Pooler}(x) + b'
 
     where :math:`E` are the encoder's token embeddings. Weights of linear layers and embeddings
@@ -28,6 +29,7 @@ class MaskedLanguageModel(nn.Module):
     Args:
         encoder (Encoder): Encodes the tokens.
         next_sentence (bool): Whether there are sequence logits.
+        activation (str, optional): That of the encoder if omitted; RoBERTa's is always ``'gelu'``.
 
     Source:
         Devlin et al., BERT (2019), Sec. 3.1. SparseBERT (Sec. 4.2) pre-trains its masks with it.
@@ -46,13 +48,16 @@ class MaskedLanguageModel(nn.Module):
         (torch.Size([3, 100]), torch.Size([2, 2]))
     """
 
-    def __init__(self, encoder: Encoder, next_sentence: bool = True):
+    def __init__(self, encoder: Encoder, next_sentence: bool = True,
+                 activation: str | None = None):
         super().__init__()
         check_encoder(encoder)
         check_bool(next_sentence=next_sentence)
         self.encoder = encoder
         channels = encoder.channels
-        self.transform = nn.Sequential(nn.Linear(channels, channels), nn.GELU(),
+        self.activation = encoder.activation if activation is None else activation
+        self.transform = nn.Sequential(nn.Linear(channels, channels),
+                                       activation_of(self.activation),
                                        nn.LayerNorm(channels, eps=encoder.norm.eps))
         self.token_bias = nn.Parameter(torch.zeros(encoder.token_embedding.num_embeddings))
         self.pooler = Pooler(channels) if next_sentence else None

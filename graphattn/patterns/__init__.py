@@ -9,7 +9,7 @@ from graphattn.patterns.global_tokens import GlobalTokens
 from graphattn.patterns.log_sparse import LogSparse
 from graphattn.patterns.mask import Mask, load_masks, save_masks
 from graphattn.patterns.overlapping_blocks import OverlappingBlocks
-from graphattn.patterns.presets import get
+from graphattn.patterns.presets import get, register
 from graphattn.patterns.pruning import prune, prune_at_random, randomly_dropped, without_diagonal
 from graphattn.patterns.random_blocks import RandomBlocks
 from graphattn.patterns.random_keys import RandomKeys
@@ -45,6 +45,7 @@ __all__ = [
     'prune',
     'prune_at_random',
     'randomly_dropped',
+    'register',
     'save_masks',
     'without_diagonal',
 ]

@@ -105,6 +105,39 @@ def get(name: str, **parameters: int | bool) -> Pattern:
     return PRESETS[name](**parameters)
 
 
+def register(name: str, build: Callable[..., Pattern]) -> None:
+    """Gives a pattern of one's own a name, by which :func:`get`, :func:`parse`, sources and config
+    files know it. Patterns that are classes need none: :func:`parse` knows them by their own.
+
+    Args:
+        name (str): A Python identifier that no preset has, nor any pattern.
+        build (callable): Makes the pattern of its parameters, whose annotations are ``int`` and
+            ``bool``.
+
+    Raises:
+        TypeError: ``build`` cannot be called.
+        ValueError: The name is taken, or is none.
+
+    Example:
+        >>> from graphattn import patterns
+        >>> def ladder(rungs: int = 8) -> patterns.Pattern:
+        ...     return patterns.SlidingWindow(1) | patterns.Strided(rungs)
+        >>> patterns.register('ladder', ladder)
+        >>> patterns.parse('ladder(rungs=4) & Causal()')
+        (SlidingWindow(radius=1) | Strided(stride=4)) & Causal()
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"'name' must be a str (got {type(name).__name__})")
+    if not callable(build):
+        raise TypeError(f"'build' must be a function that makes a pattern (got "
+                        f"{type(build).__name__})")
+    if not name.isidentifier():
+        raise ValueError(f"'name' must be a Python identifier (got {name!r})")
+    if PRESETS.get(name, build) is not build:
+        raise ValueError(f"'name' must be one that no preset has (got {name!r})")
+    PRESETS[name] = build
+
+
 def _longformer(radius: int, num_global: int) -> Pattern:
     return SlidingWindow(radius) | GlobalTokens(num_global)
 
@@ -170,7 +203,7 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
     for parameter, kind in accepted.items():
         if kind.default is Parameter.empty and parameter not in parameters:
             raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
-        if kind.annotation == 'int' and parameter in parameters:
+        if kind.annotation in ('int', int) and parameter in parameters:
             check_size(parameter, parameters[parameter])  # the parts have other names for it
-        if kind.annotation == 'bool' and parameter in parameters:
+        if kind.annotation in ('bool', bool) and parameter in parameters:
             check_bool(**{parameter: parameters[parameter]})

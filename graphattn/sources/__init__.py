@@ -3,6 +3,6 @@
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
 from graphattn.sources.learned_mask import LearnedMaskSource
-from graphattn.sources.pattern_source import PatternSource
+from graphattn.sources.pattern_source import PatternSource, as_source
 
-__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource']
+__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource', 'as_source']

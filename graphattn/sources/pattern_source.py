@@ -109,11 +109,28 @@ class PatternSource(GraphSource):
 
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """:meth:`rows`, whatever the tokens."""
+        return self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+
+    def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
+                   device: torch.device, *, within: Pattern | None = None,
+                   generator: torch.Generator | None = None) -> BipartiteGraph:
+        """The rows of some queries of sequences of keys.
+
+        Args:
+            lengths (sequence of int): Keys of each sequence.
+            spans (sequence of tuple): From where to where the queries of each stand. They may go
+                on behind the keys if they begin at 0.
+            device (torch.device): Of the graph.
+            within (Pattern, optional): Edges that are not of this pattern too are left out.
+            generator (torch.Generator, optional): As in a call.
+        """
+        patterns = self.patterns
+        if within is not None:
+            patterns = tuple(pattern & within for pattern in patterns)
         if not self._draws_anew:
-            return pattern_graph(self.patterns, self.seed, shard.lengths, shard.ptr.device,
-                                 shard.spans())
-        return _batch([_build(pattern, piece, generator) for pattern in self.patterns
-                       for piece in _pieces(shard.lengths, shard.spans())], shard.ptr.device)
+            return pattern_graph(patterns, self.seed, lengths, device, spans)
+        return _batch([_build(pattern, piece, generator) for pattern in patterns
+                       for piece in _pieces(lengths, spans)], device)
 
     def causal(self) -> PatternSource:
         patterns = [pattern & Causal() for pattern in self.patterns]
@@ -151,7 +168,7 @@ class PatternSource(GraphSource):
         return f'{patterns}, seed={self.seed}' if is_random else patterns
 
 
-# A sequence's tokens, and the queries of which the rows are wanted: from where to where.
+# A sequence's keys, and the queries of which the rows are wanted: from where to where.
 Piece = tuple[int, int, int]
 
 
@@ -205,6 +222,8 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None) -
     with torch.device('cpu'):  # whatever device the user has set as the default one
         if last - first == length:
             return pattern.build(length, seed=seed, crop=True)
+        if last > length:
+            return pattern.build(last, length, seed=seed, crop=True)
         return pattern.build(last - first, length, offset=first, seed=seed, crop=True)
 
 
@@ -266,3 +285,13 @@ def _pattern(pattern: Pattern | str) -> Pattern:
         raise TypeError(f"'pattern' must be a Pattern or a str, or one for each head (got "
                         f"{type(pattern).__name__})")
     return parse(pattern) if isinstance(pattern, str) else pattern
+
+
+def as_source(source: GraphSource | Pattern | str) -> GraphSource:
+    """A source as it is, and of a pattern, its expression or the name of a preset the source."""
+    if isinstance(source, GraphSource):
+        return source
+    if not isinstance(source, Pattern | str):
+        raise TypeError(f"'source' must be a GraphSource, a Pattern or the expression of one (got "
+                        f"{type(source).__name__})")
+    return PatternSource(source)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch_geometric.utils.sparse import index2ptr
 
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
 from graphattn.pair_layout import FreeLayout
@@ -120,6 +121,84 @@ def test_a_graph_that_is_given_is_taken_without_asking_the_source():
                  for y in (out, again)]
     assert gradients[0].any()
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize('per_head', [False, True])
+def test_a_bias_on_edges_and_the_weights_are_those_of_dense_attention(per_head):
+    torch.manual_seed(0)
+    attention = GraphAttention(8, 2)
+    x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])
+    graph = PatternSource([SlidingWindow(1), SlidingWindow(2)] if per_head else SlidingWindow(1)
+                          ).graph(ptr)
+    bias = torch.randn(graph.num_edges, *([] if per_head else [2]), requires_grad=True)
+    out, kept, (edge_index, alpha) = attention(x, ptr, graph=graph, edge_bias=bias,
+                                               return_graph=True, return_attention_weights=True)
+    assert kept is graph and torch.equal(edge_index, graph.edge_index.as_tensor())
+    query, key, value = (linear(x).view(9, 2, 4).transpose(0, 1) for linear in (
+        attention.lin_query, attention.lin_key, attention.lin_value))
+    added = torch.full((2, 9, 9), -torch.inf)
+    head = graph.query // 9
+    if per_head:
+        added = added.index_put((head, graph.query % 9, graph.key % 9), bias)
+    else:
+        added = torch.stack([added[h].index_put((graph.query, graph.key), bias[:, h])
+                             for h in range(2)])
+    weight = (query @ key.mT / 2 + added).softmax(dim=-1)
+    expected = attention.lin_out((weight @ value).transpose(0, 1).flatten(1))
+    torch.testing.assert_close(out, expected)
+    on_edges = (weight[head, graph.query % 9, graph.key % 9].unsqueeze(1) if per_head
+                else weight[:, graph.query, graph.key].T)
+    torch.testing.assert_close(alpha, on_edges)
+    grads = [torch.autograd.grad(result.square().sum(), bias, retain_graph=True)[0]
+             for result in (attention(x, ptr, graph=graph, edge_bias=bias), expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_a_bias_adds_to_that_of_the_source():
+    source = LearnedMaskSource(2, 16, hard=True).train()
+    attention = GraphAttention(8, 2, source)
+    x, ptr = torch.randn(9, 8), torch.tensor([0, 9])
+    _, graph = attention(x, ptr, return_graph=True)
+    nothing = torch.zeros(graph.num_edges)
+    torch.testing.assert_close(attention(x, ptr, graph=graph, edge_bias=nothing),
+                               attention(x, ptr, graph=graph))
+    bias = torch.randn(graph.num_edges)
+    attention(x, ptr, graph=graph, edge_bias=bias).square().sum().backward()
+    assert source.logit.grad.any()
+
+
+@pytest.mark.parametrize('options, message', [
+    ({'edge_bias': torch.zeros(3)}, "'edge_bias' must come with the 'graph'"),
+    ({'edge_bias': torch.zeros(3), 'graph': SlidingWindow(1).build(9)}, "25 edges"),
+    ({'return_attention_weights': True, 'graph': PairMask(torch.ones(2, 81), FreeLayout(9))},
+     "'return_attention_weights' must be False for soft masks"),
+])
+def test_what_has_no_edges_has_neither_bias_nor_weights(options, message):
+    attention = GraphAttention(8, 2, PatternSource(Full()))
+    with pytest.raises(ValueError, match=message):
+        attention(torch.randn(9, 8), torch.tensor([0, 9]), **options)
+
+
+@pytest.mark.parametrize('source', [SlidingWindow(2), 'SlidingWindow(2)',
+                                    PatternSource(SlidingWindow(2))])
+def test_a_pattern_stands_where_a_source_does(source):
+    for layer in (GraphAttention, EncoderLayer):
+        torch.manual_seed(0)
+        made = layer(8, 2, source)
+        torch.manual_seed(0)
+        without = layer(8, 2)
+        x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])
+        out, graph = made(x, ptr, return_graph=True)
+        assert graph == PatternSource(SlidingWindow(2)).graph(ptr)
+        assert torch.equal(out, without(x, ptr, source=source))
+
+
+def test_a_batch_vector_in_the_place_of_ptr_is_told_how_to_become_one():
+    attention = GraphAttention(8, 2, 'SlidingWindow(2)')
+    x, batch = torch.randn(9, 8), torch.tensor([0] * 4 + [1] * 5)
+    with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .* index2ptr\(batch\)"):
+        attention(x, batch)
+    assert attention(x, index2ptr(batch)).shape == (9, 8)
 
 
 def test_a_source_of_the_call_takes_the_place_of_the_layers():

@@ -11,8 +11,10 @@ from graphattn.models import (
     MaskedLanguageModel,
     SequenceClassifier,
     TokenClassifier,
+    encoder_of,
     load_bert,
     load_roberta,
+    to_hugging_face,
 )
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
@@ -221,28 +223,104 @@ def test_other_state_dicts_are_refused():
     load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
     with pytest.raises(ValueError, match="lacks 'embeddings.word_embeddings.weight' and 52 more"):
         load_bert(classifier(), {}, bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got str.; read"):
+    with pytest.raises(TypeError, match="'state_dict' must map names to tensors, or .* .got int."):
+        load_bert(classifier(), 3, bert.config)
+    with pytest.raises(ValueError, match="'state_dict' cannot be read from model.safetensors"):
         load_bert(classifier(), 'model.safetensors', bert.config)
     with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got 'a' and list"):
         load_bert(classifier(), {'a': [1.]}, bert.config)
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
-    with pytest.raises(TypeError, match="'config' must map names .* .got str.; read a file by j"):
-        load_bert(classifier(), bert.state_dict(), 'config.json')
+    with pytest.raises(ValueError, match="'config' cannot be read from nowhere/config.json"):
+        load_bert(classifier(), bert.state_dict(), 'nowhere/config.json')
+    with pytest.raises(TypeError, match="'config' must map names .* or a path .got NoneType"):
+        load_bert(classifier(), bert.state_dict())
 
 
-def test_the_activation_decides_the_numbers_and_is_refused_unless_it_is_gelu():
-    for activation in ('relu', 'gelu_new', 'gelu_pytorch_tanh'):
-        bert = hugging_face('BertForPreTraining', hidden_act=activation)
-        model = MaskedLanguageModel(encoder()).eval()
-        with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
-                                             rf"\(got '{activation}'\); load another"):
-            load_bert(model, bert.state_dict(), bert.config)
-        # What loading it regardless would give.
-        load_bert(model, bert.state_dict(), {**bert.config.to_dict(), 'hidden_act': 'gelu'})
-        ours = model(TOKENS, PTR, segments=SEGMENTS)[0]
-        difference = (ours - bert(**INPUTS).prediction_logits[IS_TOKEN]).abs().max()
-        assert difference > 1e-4
+@pytest.mark.parametrize('theirs, ours', [('relu', 'relu'), ('gelu_new', 'gelu_new'),
+                                          ('gelu_pytorch_tanh', 'gelu_new'), ('silu', 'silu')])
+@pytest.mark.parametrize('family', ['bert', 'roberta'])
+def test_the_activation_is_checked_and_gives_the_numbers(family, theirs, ours):
+    is_bert = family == 'bert'
+    kind, load = (('BertForPreTraining', load_bert) if is_bert
+                  else ('RobertaForMaskedLM', load_roberta))
+    bert = hugging_face(kind, hidden_act=theirs)
+    sizes = {} if is_bert else {'num_segments': 1}
+    refused = MaskedLanguageModel(encoder(**sizes), next_sentence=is_bert)
+    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
+                                         rf"\(got '{theirs}'\); build it .*activation='{ours}'"):
+        load(refused, bert.state_dict(), bert.config)
+    activation = None if is_bert else 'gelu'  # RoBERTa's head has that, whatever the encoder's is
+    model = MaskedLanguageModel(encoder(activation=ours, **sizes), is_bert, activation).eval()
+    load(model, bert.state_dict(), bert.config)
+    if is_bert:
+        expected = bert(**INPUTS).prediction_logits
+        got = model(TOKENS, PTR, segments=SEGMENTS)[0]
+    else:
+        expected, got = bert(**ROBERTA_INPUTS).logits, model(ROBERTA_TOKENS, PTR)[0]
+        with pytest.raises(ValueError, match="as the MaskedLanguageModel of 'model'"):
+            load(MaskedLanguageModel(encoder(activation=ours, **sizes), False), bert.state_dict(),
+                 bert.config)
+    torch.testing.assert_close(got, expected[IS_TOKEN], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'BertForMaskedLM',
+                                  'BertForSequenceClassification', 'RobertaForMaskedLM',
+                                  'RobertaForSequenceClassification'])
+def test_a_folder_is_read_and_written_back(kind, tmp_path):
+    """Of sizes that nobody has to repeat, and to the same logits."""
+    family = 'bert' if kind.startswith('Bert') else 'roberta'
+    load = load_bert if family == 'bert' else load_roberta
+    bert = hugging_face(kind, hidden_act='relu', layer_norm_eps=1e-6)
+    bert.save_pretrained(tmp_path / 'theirs')
+    made = encoder_of(tmp_path / 'theirs', Full())
+    if 'Sequence' in kind:
+        model = SequenceClassifier(made, 2, pooling='pooler').eval()
+    else:
+        activation = 'gelu' if family == 'roberta' else None
+        model = MaskedLanguageModel(made, 'PreTraining' in kind, activation).eval()
+    assert load(model, tmp_path / 'theirs') == []
+    to_hugging_face(model, tmp_path / 'ours', family=family)
+    back = getattr(transformers, kind).from_pretrained(tmp_path / 'ours').eval()
+    for name in ('vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads',
+                 'intermediate_size', 'hidden_act', 'hidden_dropout_prob', 'type_vocab_size',
+                 'attention_probs_dropout_prob', 'max_position_embeddings', 'layer_norm_eps'):
+        assert getattr(back.config, name) == getattr(bert.config, name), name
+    inputs = INPUTS if family == 'bert' else ROBERTA_INPUTS
+    for ours, theirs in zip(back(**inputs).to_tuple(), bert(**inputs).to_tuple()):
+        is_token = IS_TOKEN if ours.dim() == 3 else slice(None)  # padding has no place of its own
+        torch.testing.assert_close(ours[is_token], theirs[is_token])
+    logits = model(TOKENS if family == 'bert' else ROBERTA_TOKENS, PTR,
+                   **({'segments': SEGMENTS} if family == 'bert' else {}))
+    expected = bert(**inputs).to_tuple()[0]
+    ours, theirs = (logits, expected) if 'Sequence' in kind else (logits[0], expected[IS_TOKEN])
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('model, family, match', [
+    (lambda: MaskedLanguageModel(encoder(norm_first=True)), 'bert', 'must be post-norm'),
+    (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
+    (lambda: MaskedLanguageModel(encoder(positions='sinusoidal')), 'bert', 'learned positions'),
+    (lambda: MaskedLanguageModel(encoder(head_channels=4)), 'bert', 'channels / heads'),
+    (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
+    (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
+    (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
+])
+def test_what_has_no_place_in_a_family_is_not_written(model, family, match, tmp_path):
+    with pytest.raises(ValueError, match=f"'model' .*{match}"):
+        to_hugging_face(model(), tmp_path / 'folder', family=family)
+    assert not (tmp_path / 'folder').exists()
+
+
+@pytest.mark.parametrize('config, match', [
+    ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
+    ({'hidden_size': 24}, 'must have the size of the vocabulary'),
+    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be of a BERT or a RoBERTa .*'gpt2'"),
+    ('config.json', 'cannot be read from config.json'),
+])
+def test_configs_that_no_encoder_is_made_of(config, match):
+    with pytest.raises(ValueError, match=f"'config' {match}"):
+        encoder_of(config, Full())
 
 
 @pytest.mark.parametrize('change, match', [

@@ -469,3 +469,24 @@ def test_rotary_positions_tell_an_order():
 def test_bad_options_of_an_encoder(options, match):
     with pytest.raises(ValueError, match=match):
         encoder(**options)
+
+
+@pytest.mark.parametrize('source', [None, 'SlidingWindow(1)'])
+def test_all_layers_attend_along_a_graph_that_is_given(source):
+    torch.manual_seed(0)
+    model = Encoder(source, **SIZES)
+    tokens, ptr = torch.randint(20, (9,)), torch.tensor([0, 4, 9])
+    graph = PatternSource(SlidingWindow(2)).graph(ptr)
+    out, graphs = model(tokens, ptr, graph=graph, return_graphs=True)
+    assert len(graphs) == 2 and all(along is graph for along in graphs)
+    torch.manual_seed(0)
+    torch.testing.assert_close(Encoder(SlidingWindow(2), **SIZES)(tokens, ptr), out)
+    if source is None:
+        with pytest.raises(ValueError, match="'source' or 'graph' must be given"):
+            model(tokens, ptr)
+
+
+def test_a_graph_has_no_place_for_tokens_that_are_left_out():
+    model = Encoder(Full(), **SIZES, padding_token=0)
+    with pytest.raises(ValueError, match="'graph' must be None for a model with 'padding_token'"):
+        model(torch.ones(4, dtype=torch.long), torch.tensor([0, 4]), graph=Full().build(4))

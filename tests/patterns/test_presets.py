@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from graphattn.patterns import (
+    Causal,
     Cropped,
     GlobalTokens,
     LogSparse,
@@ -21,8 +22,12 @@ from graphattn.patterns import (
     RandomPairs,
     SlidingWindow,
     Star,
+    Strided,
     get,
+    presets,
+    register,
 )
+from graphattn.sources import PatternSource
 from tests.forked import peak_bytes
 
 SELF_LOOPS = SlidingWindow(0)
@@ -261,3 +266,33 @@ def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
 def test_get_refuses(name, parameters, error, match):
     with pytest.raises(error, match=match):
         get(name, **parameters)
+
+
+def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
+    monkeypatch.setitem(presets.PRESETS, 'rungs', None)  # which is let go at the end
+    del presets.PRESETS['rungs']
+
+    def ladder(rungs: int = 8, causal: bool = False):
+        pattern = SlidingWindow(1) | Strided(rungs)
+        return pattern & Causal() if causal else pattern
+
+    for _ in range(2):  # as modules are imported again in notebooks
+        register('rungs', ladder)
+    assert get('rungs', rungs=4) == SlidingWindow(1) | Strided(4)
+    source = PatternSource('rungs(rungs=4, causal=True) | GlobalTokens(1)')
+    assert source.patterns == (((SlidingWindow(1) | Strided(4)) & Causal()) | GlobalTokens(1),)
+    with pytest.raises(TypeError, match="'rungs' must be an int"):
+        get('rungs', rungs=2.5)
+    with pytest.raises(TypeError, match="'steps' is not a parameter of 'rungs'"):
+        get('rungs', steps=2)
+
+
+@pytest.mark.parametrize('name, build, error, message', [
+    ('bigbird', SlidingWindow, ValueError, "'name' must be one that no preset has"),
+    ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
+    (3, SlidingWindow, TypeError, "'name' must be a str"),
+    ('mine', 3, TypeError, "'build' must be a function"),
+])
+def test_names_that_no_pattern_can_have(name, build, error, message):
+    with pytest.raises(error, match=message):
+        register(name, build)

@@ -1,0 +1,159 @@
+"""A BERT attached to graphs, beside its own attention under the same mask and beside Hugging Face's
+BigBird and Longformer.
+
+Time of a training step, of which the share of attention is told by a model that has none, and the
+peak of memory over what the process held with the model.
+
+    python -m experiments.benchmarks.hugging_face
+    python -m experiments.benchmarks.hugging_face --quick
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from experiments.benchmarks.measure import (
+    elsewhere,
+    interleave,
+    peak_bytes,
+    progress,
+    run_benchmark,
+)
+from experiments.runs.tables import report
+from graphattn._files import write_whole
+from graphattn.hugging_face import attach
+from graphattn.patterns import get
+
+BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # BigBird's and Longformer's own, of 512 keys each
+CASES = {
+    'graphattn, bigbird': 'BertModel', 'SDPA under its mask': 'BertModel',
+    "Hugging Face's BigBird": 'BigBirdModel', 'graphattn, longformer': 'BertModel',
+    "Hugging Face's Longformer": 'LongformerModel', 'SDPA, all keys': 'BertModel',
+    'no attention': 'BertModel',
+}
+
+
+def main(
+    tokens: PositiveInt = 4096,
+    batch: PositiveInt = 2,
+    layers: PositiveInt = 2,
+    rounds: PositiveInt = 3,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times training steps of encoders of BERT-base's width; peaks are those of another process.
+
+    Args:
+        tokens: Length of each sequence, a multiple of 512.
+        batch: Sequences.
+        layers: Layers.
+        rounds: Measurements of each model, of which the median counts.
+        quick: One short sequence, which ends within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        tokens, batch, layers, rounds = 1024, 1, 1, 2
+    setting = Setting(tokens, batch, layers)
+    steps = {case: setting.step(case) for case in progress(CASES, 'building')}
+    times = interleave(steps, rounds, seconds=120.)
+    del steps
+    peaks = elsewhere(peaks_of_training, setting)
+    ours, apart = 'graphattn, bigbird', times['no attention']
+    rows = [{'case': case, 'train s': seconds, 'train / bigbird': seconds / times[ours],
+             'attention s': seconds - apart,
+             'attention / bigbird': (seconds - apart) / (times[ours] - apart),
+             'peak MiB': peaks[case] / 2**20} for case, seconds in times.items()]
+    report(rows, 'hugging_face', out)
+    draw(rows, setting, out)
+
+
+class Setting(NamedTuple):
+    """The tokens, and the models that are trained on them."""
+
+    tokens: int
+    batch: int
+    layers: int
+
+    def model(self, case: str) -> nn.Module:
+        """An encoder without dropout, which the models would draw in ways of their own."""
+        import transformers
+        torch.manual_seed(0)
+        kind = getattr(transformers, CASES[case])
+        options = dict(num_hidden_layers=self.layers, max_position_embeddings=self.tokens + 2,
+                       hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
+        if kind is transformers.BigBirdModel:
+            options |= dict(block_size=BLOCK, num_random_blocks=NUM_RANDOM)
+        if kind is transformers.LongformerModel:
+            options |= dict(attention_window=2 * RADIUS)
+        model = kind(kind.config_class(**options))
+        if case.startswith('graphattn'):
+            attach(model, self.pattern(case))
+        if case == 'no attention':
+            for layer in model.encoder.layer:
+                layer.attention.self.forward = only_values.__get__(layer.attention.self)
+        return model.train()
+
+    def pattern(self, case: str):
+        """What the model of the case attends along."""
+        if 'longformer' in case:
+            return get('longformer', radius=RADIUS, num_global=1)
+        return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
+
+    def step(self, case: str) -> Callable[[], None]:
+        """A training step of the model of the case."""
+        model = self.model(case)
+        tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
+        given = {}
+        if case == 'SDPA under its mask':
+            mask = self.pattern(case).build(self.tokens, seed=0).to_mask()
+            given['attention_mask'] = mask.expand(self.batch, 1, -1, -1)
+        if 'ongformer' in CASES[case]:
+            given['global_attention_mask'] = torch.zeros_like(tokens)
+            given['global_attention_mask'][:, 0] = 1
+
+        def train() -> None:
+            model.zero_grad()
+            model(tokens, **given).last_hidden_state.square().mean().backward()
+        return train
+
+
+def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
+                **kwargs: object) -> tuple[Tensor, None]:
+    """Projections, and each token its own value."""
+    query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
+    return value + 0 * (query + key), None
+
+
+def peaks_of_training(setting: Setting) -> dict[str, int]:
+    """The most memory of a second step, beyond what the process held with the model."""
+    return {case: peak_bytes(setting.step(case), warm_up=1) for case in progress(CASES, 'memory')}
+
+
+def draw(rows: list[dict], setting: Setting, out: Path) -> None:
+    """Bars of time and memory into ``out/hugging_face.png``."""
+    figure = Figure(figsize=(9, 3.6), layout='constrained')
+    shown = [row for row in rows if row['case'] != 'no attention']
+    names = [row['case'] for row in shown]
+    for axes, name, label in zip(figure.subplots(1, 2, sharey=True), ('train s', 'peak MiB'),
+                                 ('training step, s', 'peak of memory, MiB')):
+        bars = axes.barh(names, [row[name] for row in shown],
+                         color=['C0' if row.startswith('graphattn') else 'C7' for row in names])
+        axes.bar_label(bars, fmt='%.3g', padding=3, fontsize=8)
+        axes.margins(x=0.15)
+        axes.set_xlabel(label)
+        axes.invert_yaxis()
+    figure.suptitle(f'{setting.layers} layers of BERT-base, {setting.batch} x {setting.tokens} '
+                    f'tokens')
+    write_whole(out / 'hugging_face.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "hugging_face.png"}')
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

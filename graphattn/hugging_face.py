@@ -1,0 +1,498 @@
+"""Hugging Face's models on our graphs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from graphattn._checks import check_kind, check_size
+from graphattn.graph import BipartiteGraph
+from graphattn.layers.padded import PaddedTokens, PairRules, attend_padded
+from graphattn.patterns import Full, Pattern
+from graphattn.sources import GraphSource, PatternSource, as_source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = 'graphattn'  # among transformers' implementations of attention
+# What a model may hand over to say more of its attention than graphs can do.
+REFUSED = {
+    'softcap': 'a bound on the logits',
+    's_aux': "sinks, which take part of each query's weight",
+    'sinks': "sinks, which take part of each query's weight",
+    'block_indices': 'blocks of keys',
+    'cache': 'a paged cache',
+    'cu_seq_lens_q': 'packed sequences',
+}
+_IS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
+
+
+@dataclass
+class Attachment:
+    """What is known of a module of an attached model.
+
+    Args:
+        before (str): The implementation of attention that its config named.
+        attends (bool): Whether it attends along edges now.
+        is_cross (bool): Whether its queries are of another sequence than its keys.
+    """
+
+    before: str
+    attends: bool = False
+    is_cross: bool = False
+
+
+def attach(
+    model: PreTrainedModel, along: GraphSource | Pattern | str | None, *,
+    layers: Sequence[int | str] | None = None,
+) -> PreTrainedModel:
+    """Lets the attention of a transformers model flow along graphs, in place.
+
+    Queries, keys and values, rotary embeddings, caches and heads stay the model's own. Its masks
+    stay too, as far as they are more than padding: an edge is followed if the source has it and
+    the mask lets it through. Padding is taken out on whichever side it stands, so that a pattern
+    sees every sequence from its first token on; the output for padding is 0.
+
+    A source becomes a submodule of each attention module, ``graph_source``, with parameters of
+    its own, drawn anew: they train, save and load with the model. To load, attach first.
+
+    ==========================  ====================================================================
+    of the model                what is done
+    ==========================  ====================================================================
+    padding                     left, right or in between, by a mask of two dimensions
+    masks                       causal, windows, chunks and packed sequences on the edges alone; of
+                                four dimensions, boolean or added to logits, by looking them up
+    ``position_bias``           looked up on the edges, with its gradient
+    ``indices``                 are the edges (``BipartiteGraph.from_topk``); ``along`` is ``None``
+    cache                       rows of the pattern from the position on that is decoded. Patterns
+                                whose rows depend on the length, as random keys do, change as a
+                                sequence grows; then cached tokens are those of shorter graphs
+    ``output_attentions``       dense weights, 0 where there is no edge
+    fewer heads of keys         keys are repeated
+    ``softcap``, ``s_aux``      refused
+    ==========================  ====================================================================
+
+    Args:
+        model (PreTrainedModel): With attention that goes through transformers'
+            ``AttentionInterface``.
+        along (GraphSource, Pattern, str or None): What to attend along: a source, a pattern, its
+            expression (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset
+            (``'bigbird'``). ``None`` is for models that choose their own keys and hand over
+            ``indices``.
+        layers (sequence, optional): Numbers of self-attention modules, counted from 0 in the order
+            of ``model.modules()``, or names of attention modules. If omitted, all self-attention;
+            attention between two sequences is left as it is, with a warning. Named, it goes along
+            a pattern in which query i sits at key position i.
+
+    Returns:
+        The model.
+
+    Raises:
+        ImportError: transformers is missing or too old.
+        TypeError: An argument is of the wrong type.
+        ValueError: The model's attention cannot be replaced, a layer is unknown or attached
+            already, or the source is for another number of heads.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.hugging_face import attach
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> _ = attach(bert, 'SlidingWindow(4) | GlobalTokens(1)')
+        >>> tokens = torch.randint(100, (2, 40))
+        >>> padding = torch.arange(40) < torch.tensor([[40], [25]])
+        >>> bert(tokens, attention_mask=padding).last_hidden_state.shape
+        torch.Size([2, 40, 32])
+    """
+    _register()
+    source = None if along is None else _as_source(along)
+    modules = _attention_modules(model)
+    chosen = _choose(modules, layers)
+    for name in chosen:
+        _check_heads(source, name, modules[name])
+    if layers is None and len(chosen) < len(modules):
+        warnings.warn(f"{len(modules) - len(chosen)} modules of attention between two sequences "
+                      f"stay as they are, for the places in one say nothing of those in the other; "
+                      f"name them in 'layers' to attach them", stacklevel=2)
+    for module in _configured(model):
+        if not hasattr(module, 'graph_attachment'):
+            module.graph_attachment = Attachment(module.config._attn_implementation)
+    for name in chosen:
+        module = modules[name]
+        module.graph_attachment.attends = True
+        module.graph_attachment.is_cross = _is_cross(name, module)
+        if source is not None:
+            module.graph_source = _copy_for(module, source)
+    for module in _configured(model):
+        module.config._attn_implementation = NAME
+    return model
+
+
+def detach(model: PreTrainedModel) -> PreTrainedModel:
+    """Gives a model back the attention that it had before :func:`attach`; sources are let go.
+
+    Args:
+        model (PreTrainedModel): As :func:`attach` has left it.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: It is not attached.
+    """
+    check_kind('model', model, nn.Module)
+    attached = [module for module in model.modules() if hasattr(module, 'graph_attachment')]
+    if not attached:
+        raise ValueError("'model' must be attached to be detached; see attach")
+    for module in attached:  # outer ones first, whose configs set those of inner ones
+        module.config._attn_implementation = module.graph_attachment.before
+        del module.graph_attachment
+        if hasattr(module, 'graph_source'):
+            del module.graph_source
+    return model
+
+
+def _as_source(along: GraphSource | Pattern | str) -> GraphSource:
+    if not isinstance(along, GraphSource | Pattern | str):
+        raise TypeError(f"'along' must be a GraphSource, a Pattern, the expression of one or None "
+                        f"(got {type(along).__name__})")
+    return as_source(along)
+
+
+@cache
+def _register() -> None:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("graphattn.hugging_face needs transformers: pip install "
+                          "'transformers>=5'") from error
+    try:
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"graphattn.hugging_face needs transformers 5 or later (got "
+                          f"{transformers.__version__}): pip install -U "
+                          f"'transformers>=5'") from error
+    AttentionInterface.register(NAME, graph_attention)
+    AttentionMaskInterface.register(NAME, LazyMask)
+
+
+# What a model consists of ##############################################################
+
+
+def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Those that ask transformers for an implementation of attention, by their names."""
+    from transformers import PreTrainedModel
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
+                        f"{type(model).__name__}); for torch's own modules there is "
+                        f"graphattn.layers.from_torch")
+    found = {name: module for name, module in model.named_modules() if _asks(type(module))}
+    if not found:
+        raise ValueError(f"'model' must have attention that goes through transformers' "
+                         f"AttentionInterface, and {type(model).__name__} has none that does; load "
+                         f"the weights into a model that has, such as BERT or Llama")
+    return found
+
+
+@cache
+def _asks(kind: type[nn.Module]) -> bool:
+    forward = inspect.unwrap(kind.forward)
+    code = getattr(forward, '__code__', None)
+    return code is not None and 'ALL_ATTENTION_FUNCTIONS' in code.co_names
+
+
+def _configured(model: PreTrainedModel) -> list[nn.Module]:
+    """All whose config names an implementation of attention, outer ones first."""
+    from transformers import PreTrainedModel
+    return [module for module in model.modules()
+            if isinstance(module, PreTrainedModel) or _asks(type(module))]
+
+
+def _is_cross(name: str, module: nn.Module) -> bool:
+    return bool(getattr(module, 'is_cross_attention', False)
+                or _IS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
+                or 'crossattention' in name)
+
+
+def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
+    own = [name for name, module in modules.items() if not _is_cross(name, module)]
+    if layers is None:
+        layers = own
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise TypeError(f"'layers' must be a sequence of numbers or names of modules (got "
+                        f"{type(layers).__name__})")
+    chosen = []
+    for layer in layers:
+        if not isinstance(layer, str):
+            check_size('layers', layer, at_most=len(own) - 1)
+            layer = own[layer]
+        if layer not in modules:
+            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); they "
+                             f"are {', '.join(modules)}")
+        if layer in chosen:
+            raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
+        if getattr(getattr(modules[layer], 'graph_attachment', None), 'attends', False):
+            raise ValueError(f"'layers' must not be attached yet ({layer!r} is); detach the model "
+                             f"first")
+        chosen.append(layer)
+    return chosen
+
+
+def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> None:
+    heads = getattr(module.config, 'num_attention_heads', None)
+    if source is not None and source.heads is not None and heads not in (None, source.heads):
+        raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
+                         f"{source.heads})")
+
+
+def _copy_for(module: nn.Module, source: GraphSource) -> GraphSource:
+    source = copy.deepcopy(source).train(module.training)
+    source.reset_parameters()
+    place = next(module.parameters(), None)
+    return source if place is None else source.to(place.device, place.dtype)
+
+
+# What transformers calls ##############################################################
+
+
+class LazyMask(Tensor):
+    """The mask of a pass, of which transformers has told how it would be made.
+
+    Graph attention asks it about edges. Its numbers, bool ``[batch, 1, query, key]``, are formed
+    once something else looks at them, as the indexers of models that choose their own keys do.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
+                kv_offset: int = 0, **how: Any):
+        shape = batch_size, 1, q_length, kv_length
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool,
+                                             device=how.get('device', 'cpu'))
+        mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
+                    'q_offset': int(q_offset), 'kv_offset': kv_offset}
+        mask.made: dict[str, Any] = {}
+        return mask
+
+    def __init__(self, **how: Any):
+        pass  # which Tensor has none of
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        return func(*tree_map_only(cls, cls.dense, args),
+                    **tree_map_only(cls, cls.dense, kwargs or {}))
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}{tuple(self.shape)}'
+
+    def dense(self) -> Tensor:
+        """Its numbers."""
+        return self.made_for('sdpa', allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+
+    def made_for(self, implementation: str, **options: bool) -> Any:
+        """What another implementation of attention would have been given."""
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        name = f'{implementation} {options}'
+        if name not in self.made:
+            make = ALL_MASK_ATTENTION_FUNCTIONS.get(implementation)
+            self.made[name] = None if make is None else make(**{**self.how, **options})
+        return self.made[name]
+
+    def tokens(self, same_tokens: bool) -> PaddedTokens:
+        """What of the slots is tokens, found out once."""
+        name = f'tokens {same_tokens}'
+        if name not in self.made:
+            self.made[name] = self._tokens(same_tokens, self.padding())
+        return self.made[name]
+
+    def slots(self) -> PaddedTokens:
+        """All slots, as if each were a token."""
+        return self._tokens(False, None)
+
+    def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
+        how = self.how
+        return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
+                            is_token, how['q_offset'], how['kv_offset'], same_tokens)
+
+    def padding(self) -> Tensor | None:
+        """Which positions hold a token, bool ``[batch, positions]``, if not all do."""
+        is_token = self.how.get('attention_mask')
+        if is_token is None or bool(is_token.all()):
+            return None
+        positions = self.how['kv_offset'] + self.how['kv_length']
+        is_token = is_token.bool()
+        return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
+
+    def rules(self) -> PairRules:
+        """What it says besides padding."""
+        from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+        says = self.how.get('mask_function', causal_mask_function)
+        if says in (causal_mask_function, bidirectional_mask_function):
+            return PairRules(causal=says is causal_mask_function)
+        return PairRules(allows=self._on_edges(says))
+
+    def rules_with_padding(self) -> PairRules:
+        """What it says, padding included."""
+        rules, is_token = self.rules(), self.padding()
+        if is_token is None:
+            return rules
+        allows = rules.allows or (lambda sequence, query, key: torch.ones_like(key, dtype=bool))
+        return rules._replace(allows=lambda sequence, query, key: (
+            is_token[sequence, key] & allows(sequence, query, key)))
+
+    def _on_edges(self, says: Callable) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        def allows(sequence: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            where = sequence, torch.zeros_like(sequence), query, key
+            if not self.how.get('use_vmap', False):
+                return says(*where).expand(key.shape)
+            with TransformGetItemToIndex():  # a user's own function, of one pair
+                return torch.vmap(says)(*where)
+        return allows
+
+
+def graph_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
+    position_bias: Tensor | None = None, **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers asks for it.
+
+    Args:
+        module (nn.Module): Which module asks.
+        query (Tensor): ``[batch, heads, num_queries, channels]``.
+        key (Tensor): ``[batch, key_heads, num_keys, channels]``.
+        value (Tensor): ``[batch, key_heads, num_keys, value_channels]``.
+        attention_mask (Tensor, optional): What :class:`LazyMask` has made, or a mask of the
+            user's, ``[batch, heads or 1, num_queries, num_keys]``.
+        dropout (float): On the weights.
+        scaling (float, optional): Of dot products.
+        is_causal (bool, optional): Without a mask, whether to attend to no later key.
+        position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
+            num_keys]``.
+        **options: What else there is to say, see :func:`attach`.
+
+    Returns:
+        Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if wanted.
+    """
+    attachment = getattr(module, 'graph_attachment', None)
+    if attachment is None:
+        raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
+                         f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
+    indices = options.pop('indices', None)
+    if not attachment.attends and indices is None:
+        return _as_before(module, attachment.before, (query, key, value), attention_mask,
+                          dropout=dropout, scaling=scaling, is_causal=is_causal,
+                          position_bias=position_bias, **options)
+    _check_options(options, module, attention_mask, key)
+    if attention_mask is None:
+        attention_mask = _unmasked(query, key, _is_causal(module, is_causal), attachment)
+    source = getattr(module, 'graph_source', None)
+    tokens, rules = _tokens_and_rules(attention_mask, query, key, attachment, indices is not None)
+    if position_bias is not None:
+        rules = rules._replace(tables=(*rules.tables, position_bias))
+    if indices is not None:
+        along = _graph_of(indices, source, tokens)
+    else:
+        along = _source_for(source, module, attachment, query)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    key, value = (_repeat_heads(x, query.size(2)) for x in (key, value))
+    return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
+                         return_attention_weights=bool(options.get('output_attentions')))
+
+
+def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Tensor, Tensor],
+               mask: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    if isinstance(mask, LazyMask):
+        mask = mask.made_for(implementation)
+    own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
+    options = {name: value for name, value in options.items() if value is not None}
+    return attend(module, *inputs, mask, **options)
+
+
+def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | None,
+                   key: Tensor) -> None:
+    kind = type(module).__name__
+    for name, meaning in REFUSED.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{name!r} must be None, for attention along graphs has no {meaning} "
+                             f"(got {name!r} of {kind}); leave its modules out of 'layers'")
+    window = options.get('sliding_window')
+    if mask is None and window is not None and window < key.size(2):
+        raise ValueError(f"'sliding_window' must come with the model's mask, which says where the "
+                         f"window lies (got {window} and no mask of {kind}); leave its modules out "
+                         f"of 'layers', or attach them to a SlidingWindow and set it to None in "
+                         f"the config")
+
+
+def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
+    return getattr(module, 'is_causal', True) if is_causal is None else is_causal
+
+
+def _unmasked(query: Tensor, key: Tensor, is_causal: bool, attachment: Attachment) -> LazyMask:
+    """What a model means that gives no mask: no padding, and causal from the first key on unless
+    it is one query."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+    (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
+    is_causal &= num_queries > 1 and not attachment.is_cross
+    before = 0 if is_causal or attachment.is_cross else num_keys - num_queries
+    says = causal_mask_function if is_causal else bidirectional_mask_function
+    return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
+                    mask_function=says, device=query.device)
+
+
+def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Attachment,
+                      has_indices: bool) -> tuple[PaddedTokens, PairRules]:
+    if not isinstance(mask, LazyMask):
+        num_queries, num_keys = query.size(2), key.size(2)
+        first = 0 if attachment.is_cross else num_keys - num_queries
+        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, None, first,
+                              same_tokens=not (attachment.is_cross or has_indices))
+        return tokens, PairRules(tables=(mask,))
+    if has_indices:
+        return mask.slots(), mask.rules_with_padding()
+    return mask.tokens(not attachment.is_cross), mask.rules()
+
+
+def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
+    if source is not None:
+        raise ValueError(f"'along' must be None for a model that chooses its own keys and hands "
+                         f"them over as 'indices' (got {source})")
+    return BipartiteGraph.from_topk(indices, tokens.num_keys)
+
+
+def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attachment,
+                query: Tensor) -> GraphSource:
+    if source is None:
+        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
+                         f"which hands over no edges of its own ('indices'; got None)")
+    is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
+    if attachment.is_cross and query.size(2) == 1 and not is_full:
+        raise ValueError("'along' must be Full() between two sequences where one query comes at a "
+                         "time, for nothing tells its position; generate with use_cache=False, or "
+                         "leave these modules out of 'layers'")
+    return source
+
+
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
+    if heads % x.size(2):
+        raise ValueError(f"'key' must have a number of heads that divides the {heads} of 'query' "
+                         f"(got {x.size(2)})")
+    return x if x.size(2) == heads else x.repeat_interleave(heads // x.size(2), dim=2)

@@ -1,0 +1,292 @@
+"""torch's multi-head attention along graphs."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphattn._checks import (
+    check_bool,
+    check_device,
+    check_dropout,
+    check_floating,
+    check_kind,
+    check_layer_dtype,
+    check_sides,
+    check_strided,
+)
+from graphattn.conversions import is_above_lowest
+from graphattn.layers.graph_attention import check_source
+from graphattn.layers.padded import PaddedTokens, PairRules, attend_padded
+from graphattn.patterns import Full, Pattern
+from graphattn.sources import GraphSource, as_source
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    r"""``torch.nn.MultiheadAttention`` whose heads attend along the edges of a source.
+
+    .. math::
+        \mathrm{MultiHead}(Q, K, V) = \big\Vert_h \mathrm{EdgeAttention}(Q W_h^Q, K W_h^K, V W_h^V,
+        G_h) \, W^O
+
+    Constructor, call and state dict are torch's, the parameters of the source aside. Padding is
+    taken out first: a pattern sees every sequence from its first token on, on whichever side the
+    padding stands, and where queries are padding the attention is 0. Queries that are the keys are
+    one tensor, ``query is key``; otherwise query i sits at key position i. In
+    ``torch.nn.TransformerEncoderLayer`` it rules out the path of inference that reads the weights
+    of attention and never calls it.
+
+    Args:
+        embed_dim (int): Size of each token.
+        num_heads (int): Number of heads.
+        dropout (float): On the attention weights.
+        bias (bool): Whether projections have one.
+        add_bias_kv, add_zero_attn (bool): ``False``: a key that belongs to no token is on no graph.
+        kdim, vdim (int, optional): Sizes of keys and values, ``embed_dim`` if omitted.
+        batch_first (bool): Whether tokens are ``[batch, length, channels]``.
+        device (torch.device, optional): Of the parameters.
+        dtype (torch.dtype, optional): Of the parameters.
+        source (GraphSource, Pattern or str, optional): Where the edges come from; complete
+            attention if omitted.
+
+    Raises:
+        ValueError: The source is for another number of heads, or a key of no token is asked for.
+
+    Source: Vaswani et al., 2017, Sec. 3.2.2.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import MultiheadAttention
+        >>> attention = MultiheadAttention(32, 4, batch_first=True, source='SlidingWindow(2)')
+        >>> x = torch.randn(2, 50, 32)
+        >>> is_padding = torch.arange(50) >= torch.tensor([[50], [30]])
+        >>> out, _ = attention(x, x, x, key_padding_mask=is_padding, need_weights=False)
+        >>> out.shape
+        torch.Size([2, 50, 32])
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0., bias: bool = True,
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False,
+                 device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
+                 source: GraphSource | Pattern | str | None = None):
+        check_sides(embed_dim=embed_dim, num_heads=num_heads,
+                    kdim=embed_dim if kdim is None else kdim,
+                    vdim=embed_dim if vdim is None else vdim)
+        check_dropout(dropout=dropout)
+        check_bool(bias=bias, batch_first=batch_first)
+        if embed_dim % num_heads:
+            raise ValueError(f"'embed_dim' must be a multiple of 'num_heads' (got {embed_dim} and "
+                             f"{num_heads})")
+        if device is not None:
+            check_device(device)
+        if dtype is not None:
+            check_kind('dtype', dtype, torch.dtype)
+        for name, value in (('add_bias_kv', add_bias_kv), ('add_zero_attn', add_zero_attn)):
+            check_bool(**{name: value})
+            if value:
+                raise ValueError(f"'{name}' must be False, for a key that belongs to no token is "
+                                 f"on no graph (got True)")
+        super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
+                         batch_first=batch_first, device=device, dtype=dtype)
+        self.source = check_source(Full() if source is None else source, num_heads)
+        # What TransformerEncoderLayer asks before it goes past a module's forward.
+        self._qkv_same_embed_dim = False
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As ``torch.nn.MultiheadAttention``.
+
+        Args:
+            query (Tensor): ``[length, batch, embed_dim]``, with ``batch_first`` ``[batch, length,
+                embed_dim]``, or of one sequence ``[length, embed_dim]``.
+            key (Tensor): As ``query``, of ``kdim`` channels.
+            value (Tensor): As ``key``, of ``vdim`` channels.
+            key_padding_mask (Tensor, optional): ``[batch, key_length]``: bool, ``True`` for
+                padding; or floating, added to logits.
+            need_weights (bool): Also form the weights, densely.
+            attn_mask (Tensor, optional): ``[query_length, key_length]`` or ``[batch * heads,
+                query_length, key_length]``: bool, ``True`` where a query may not attend; or
+                floating, added to logits. Edges that it allows are followed.
+            average_attn_weights (bool): Whether weights are the mean of the heads.
+            is_causal (bool): No query attends to a later key, with or without ``attn_mask``.
+
+        Returns:
+            The output, of the shape of ``query``; and the weights ``[batch, query_length,
+            key_length]``, of each head ``[batch, heads, query_length, key_length]``, or ``None``.
+
+        Raises:
+            TypeError: A tensor is of the wrong dtype.
+            ValueError: Shapes do not fit.
+        """
+        check_bool(need_weights=need_weights, average_attn_weights=average_attn_weights,
+                   is_causal=is_causal)
+        for name, x in (('query', query), ('key', key), ('value', value)):
+            check_floating(name, x)
+        is_batched, same_tokens = query.dim() == 3, query is key
+        query, key, value = self._batch_first(query, key, value)
+        heads, (batch, num_queries, _), num_keys = self.num_heads, query.shape, key.size(1)
+        tables = _table(attn_mask, (batch, heads, num_queries, num_keys), query.device)
+        is_token, bias = _padding(key_padding_mask, (batch, num_keys), is_batched, query.device)
+        tables += () if bias is None else (bias[:, None, None].expand(-1, 1, num_queries, -1),)
+        tokens = PaddedTokens(batch, num_queries, num_keys, query.device, is_token,
+                              same_tokens=same_tokens)
+        out, weight = attend_padded(
+            *self._project(query, key, value), self.source, tokens,
+            PairRules(is_causal, None, tables),
+            dropout_p=self.dropout if self.training else 0., return_attention_weights=need_weights)
+        out = self.out_proj(out.flatten(2))
+        if weight is not None and average_attn_weights:
+            weight = weight.mean(dim=1)
+        if not is_batched:
+            return out.squeeze(0), None if weight is None else weight.squeeze(0)
+        return out if self.batch_first else out.transpose(0, 1), weight
+
+    def _batch_first(self, *tensors: Tensor) -> list[Tensor]:
+        dim, device = tensors[0].dim(), self.out_proj.weight.device
+        if dim not in (2, 3) or any(x.dim() != dim for x in tensors):
+            raise ValueError(f"'query', 'key' and 'value' must be of three dimensions, or of two "
+                             f"without the batch (got {[x.dim() for x in tensors]})")
+        sizes = self.embed_dim, self.kdim, self.vdim
+        for name, x, size in zip(('query', 'key', 'value'), tensors, sizes):
+            if x.size(-1) != size:
+                raise ValueError(f"'{name}' must have {size} channels in its last dimension (got "
+                                 f"shape {tuple(x.shape)})")
+            if x.device != device:
+                raise ValueError(f"'{name}' must be on {device}, where the layer is (got "
+                                 f"{x.device})")
+            check_layer_dtype(name, x, self.out_proj.weight)
+        if dim == 2:
+            tensors = [x.unsqueeze(0) for x in tensors]
+        elif not self.batch_first:
+            tensors = [x.transpose(0, 1) for x in tensors]
+        query, key, value = tensors
+        if key.size(0) != query.size(0) or value.shape[:2] != key.shape[:2]:
+            raise ValueError(f"'key' and 'value' must be of one length and of the {query.size(0)} "
+                             f"sequences of 'query' (got {tuple(key.shape[:2])} and "
+                             f"{tuple(value.shape[:2])})")
+        return [query, key, value]
+
+    def _project(self, *tensors: Tensor) -> list[Tensor]:
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return [F.linear(x, weight, bias).unflatten(-1, (self.num_heads, self.head_dim))
+                for x, weight, bias in zip(tensors, weights, biases)]
+
+    def extra_repr(self) -> str:
+        return f'{self.embed_dim}, heads={self.num_heads}, batch_first={self.batch_first}'
+
+
+def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
+           device: torch.device) -> tuple[Tensor, ...]:
+    """The mask with ``True`` where a query may attend, of four dimensions."""
+    if mask is None:
+        return ()
+    _check_mask('attn_mask', mask, device)
+    batch, heads, *lengths = sizes
+    if list(mask.shape) not in (lengths, [batch * heads, *lengths]):
+        raise ValueError(f"'attn_mask' must be {lengths} or {[batch * heads, *lengths]} (got shape "
+                         f"{tuple(mask.shape)})")
+    mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
+    return (~mask if mask.dtype == torch.bool else mask,)
+
+
+def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
+             device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys are tokens, if not all, and what is added to the logits of those."""
+    if mask is None:
+        return None, None
+    _check_mask('key_padding_mask', mask, device)
+    mask = mask if is_batched else mask.unsqueeze(0)
+    if mask.shape != sizes:
+        raise ValueError(f"'key_padding_mask' must be {list(sizes)}, or without the batch as "
+                         f"'query' (got shape {tuple(mask.shape)})")
+    is_token = ~mask if mask.dtype == torch.bool else is_above_lowest(mask)
+    adds = mask.dtype != torch.bool and bool(mask[is_token].any())
+    return None if bool(is_token.all()) else is_token, mask if adds else None
+
+
+def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
+    check_strided(name, mask)
+    if mask.device != device:
+        raise ValueError(f"'{name}' must be on {device}, where the tokens are (got {mask.device})")
+    if not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating and added to "
+                        f"logits (got {mask.dtype})")
+
+
+def from_torch(
+    module: nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder,
+    source: GraphSource | Pattern | str,
+) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
+    """A copy of a module of torch's whose attention flows along the edges of a source.
+
+    Weights, dropout, activation and the order of the norms are those of ``module``, and so is the
+    call. Each attention has a copy of the source, with parameters drawn anew.
+
+    Args:
+        module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
+            ``TransformerEncoder``.
+        source (GraphSource, Pattern or str): Where the edges come from.
+
+    Returns:
+        :class:`MultiheadAttention`, or the module of torch's around such.
+
+    Raises:
+        TypeError: ``module`` is another kind of module.
+        ValueError: The source is for another number of heads, or the module has a key that belongs
+            to no token (``add_bias_kv``, ``add_zero_attn``).
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import from_torch
+        >>> layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        >>> encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        >>> windowed = from_torch(encoder, 'SlidingWindow(2) | GlobalTokens(1)')
+        >>> windowed(torch.randn(2, 50, 32)).shape
+        torch.Size([2, 50, 32])
+    """
+    kinds = nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder
+    if not isinstance(module, kinds):
+        raise TypeError(f"'module' must be a torch.nn.MultiheadAttention, TransformerEncoderLayer "
+                        f"or TransformerEncoder (got {type(module).__name__})")
+    source = as_source(source)
+    if isinstance(module, nn.MultiheadAttention):
+        return _converted(module, source)
+    module = copy.deepcopy(module)
+    for part in module.modules():
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.self_attn = _converted(part.self_attn, source)
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False  # which the path of inference takes, and no graph
+    return module
+
+
+def _converted(attention: nn.MultiheadAttention, source: GraphSource) -> MultiheadAttention:
+    place = attention.out_proj.weight
+    source = copy.deepcopy(source).to(place.device, place.dtype)
+    source.reset_parameters()
+    converted = MultiheadAttention(
+        attention.embed_dim, attention.num_heads, attention.dropout,
+        attention.in_proj_bias is not None, attention.bias_k is not None, attention.add_zero_attn,
+        attention.kdim, attention.vdim, attention.batch_first, place.device, place.dtype,
+        source=source)
+    converted.load_state_dict(attention.state_dict(), strict=False)  # but for the source
+    for name, parameter in attention.named_parameters():  # what is frozen stays so
+        converted.get_parameter(name).requires_grad_(parameter.requires_grad)
+    return converted.train(attention.training)

@@ -1,0 +1,281 @@
+"""torch's attention modules along graphs give what torch gives under the equivalent mask."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from graphattn.layers import MultiheadAttention, from_torch
+from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+
+BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
+PATTERN = SlidingWindow(2) | GlobalTokens(1)
+PADDINGS = {'none': None, 'right': torch.arange(LENGTH) >= torch.tensor([[LENGTH], [6]]),
+            'left': torch.arange(LENGTH) < torch.tensor([[0], [5]])}
+OPTIONS = {'plain': {}, 'batch_first': {'batch_first': True}, 'no_bias': {'bias': False},
+           'sizes': {'kdim': 12, 'vdim': 20, 'batch_first': True},
+           'float64': {'dtype': torch.double}}
+
+
+def not_edges(is_padding, pattern=PATTERN):
+    """Where queries may not attend in the sense of the pattern, bool ``[batch, L, L]``; padding
+    attends to itself."""
+    is_padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool) if is_padding is None else is_padding
+    mask = ~torch.eye(LENGTH, dtype=torch.bool).repeat(BATCH, 1, 1)
+    for row, padding in zip(mask, is_padding):
+        at = (~padding).nonzero().squeeze(1)
+        row[at[:, None], at] = ~pattern.build(len(at)).to_mask()
+    return mask
+
+
+def per_head(mask):
+    return mask.repeat_interleave(HEADS, dim=0)
+
+
+def pair(source=PATTERN, **options):
+    """torch's module and ours, with the same weights."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(CHANNELS, HEADS, **options)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=.5)
+    ours = MultiheadAttention(CHANNELS, HEADS, **options, source=source)
+    ours.load_state_dict(theirs.state_dict(), strict=isinstance(source, Pattern | None))
+    return theirs, ours
+
+
+def tokens(module, length=LENGTH):
+    shape = (BATCH, length) if module.batch_first else (length, BATCH)
+    return [torch.randn(*shape, size, dtype=module.out_proj.weight.dtype, requires_grad=True)
+            for size in (module.embed_dim, module.kdim, module.vdim)]
+
+
+def check(ours, theirs, call, is_token=None):
+    """Outputs of tokens, weights, and gradients."""
+    results = []
+    for module in (ours, theirs):
+        module.zero_grad()
+        out, weight, inputs = call(module)
+        out = out if module.batch_first else out.transpose(0, 1)
+        out = out if is_token is None else out[is_token]
+        grads = torch.autograd.grad(out.square().mean(), [*inputs, *module.parameters()])
+        if weight is not None and is_token is not None:
+            weight = weight[is_token]
+        results.append((out, weight, grads))
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize('option, padding', [
+    (option, padding) for option in OPTIONS for padding in PADDINGS
+    if (option, padding) != ('sizes', 'left')])  # whose queries are not the keys
+def test_equals_torch_under_the_mask(option, padding):
+    theirs, ours = pair(**OPTIONS[option])
+    query, key, value = tokens(theirs)
+    is_padding = PADDINGS[padding]
+    is_token = None if is_padding is None else ~is_padding
+    if theirs.kdim == CHANNELS:
+        key = query  # the same tokens
+
+    def call(module):
+        if module is theirs:
+            return *module(query, key, value, attn_mask=per_head(not_edges(is_padding))), inputs
+        return *module(query, key, value, key_padding_mask=is_padding), inputs
+
+    inputs = [query, value] if key is query else [query, key, value]
+    check(ours, theirs, call, is_token)
+
+
+@pytest.mark.parametrize('kind', ['bool', 'float', 'heads', 'heads_float', 'causal'])
+def test_masks_mean_what_they_mean_in_torch(kind):
+    theirs, ours = pair(batch_first=True)
+    x, _, value = tokens(theirs)
+    shape = (LENGTH, LENGTH) if 'heads' not in kind else (BATCH * HEADS, LENGTH, LENGTH)
+    forbidden = (torch.rand(shape) < .4) & ~torch.eye(LENGTH, dtype=torch.bool)
+    edges = ~PATTERN.build(LENGTH).to_mask()
+    if kind == 'causal':
+        forbidden = ~torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    mask, expected = forbidden, forbidden | edges
+    if 'float' in kind:
+        mask = torch.randn(shape).masked_fill(forbidden, -math.inf)
+        expected = mask.masked_fill(edges, -math.inf)
+    is_causal = kind == 'causal'
+
+    def call(module):
+        if module is theirs:
+            return *module(x, x, value, attn_mask=expected), [x, value]
+        return *module(x, x, value, attn_mask=mask, is_causal=is_causal), [x, value]
+
+    check(ours, theirs, call)
+    if is_causal:  # torch wants the mask besides
+        torch.testing.assert_close(ours(x, x, value, is_causal=True)[0],
+                                   ours(x, x, value, attn_mask=mask)[0])
+
+
+@pytest.mark.parametrize('kind', ['bool', 'float', 'added'])
+def test_padding_of_keys_means_what_it_means_in_torch(kind):
+    """Between two sequences, in which query i sits at key position i."""
+    theirs, ours = pair(batch_first=True)
+    query, (_, key, value) = tokens(theirs)[0], tokens(theirs, MEMORY)
+    is_padding = torch.arange(MEMORY) >= torch.tensor([[MEMORY], [4]])
+    mask = is_padding
+    if kind != 'bool':
+        mask = torch.zeros(BATCH, MEMORY).masked_fill(is_padding, -math.inf)
+    if kind == 'added':
+        mask = mask + torch.arange(MEMORY)
+    edges = torch.stack([~PATTERN.build(LENGTH, MEMORY).to_mask()] * BATCH)
+
+    def call(module):
+        given = {'attn_mask': per_head(edges)} if module is theirs else {}
+        if kind != 'bool' and module is theirs:
+            given['attn_mask'] = torch.zeros(edges.shape).masked_fill(edges, -math.inf)
+            given['attn_mask'] = per_head(given['attn_mask'])
+        return *module(query, key, value, key_padding_mask=mask, **given), [query, key, value]
+
+    check(ours, theirs, call, torch.ones(BATCH, LENGTH, dtype=torch.bool))
+
+
+def test_one_sequence_without_a_batch():
+    theirs, ours = pair()
+    x = torch.randn(LENGTH, CHANNELS)
+    mask = ~PATTERN.build(LENGTH).to_mask()
+    for average in (True, False):
+        torch.testing.assert_close(ours(x, x, x, average_attn_weights=average),
+                                   theirs(x, x, x, attn_mask=mask, average_attn_weights=average))
+    assert ours(x, x, x, need_weights=False)[1] is None
+
+
+def test_without_a_source_attention_is_complete():
+    theirs, ours = pair(source=None)
+    x = torch.randn(LENGTH, BATCH, CHANNELS)
+    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
+
+
+def test_dropout_is_for_training():
+    _, ours = pair(dropout=.5, batch_first=True)
+    x = torch.randn(BATCH, LENGTH, CHANNELS)
+    weight = ours.train()(x, x, x)[1]
+    assert not torch.equal(weight, ours(x, x, x)[1])
+    assert torch.equal(ours.eval()(x, x, x)[1], ours(x, x, x)[1])
+
+
+@pytest.mark.parametrize('source', [
+    BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8),
+    LearnedMaskSource(HEADS, 16), LearnedMaskSource(HEADS, 16, mode='soft')],
+    ids=['block model', 'learned mask', 'soft mask'])
+def test_sources_learn(source):
+    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
+    x = torch.randn(BATCH, LENGTH, CHANNELS)
+    ours(x, x, x, key_padding_mask=PADDINGS['left'],
+         need_weights=False)[0].square().sum().backward()
+    grads = [parameter.grad for parameter in ours.source.parameters()]
+    assert all(grad is not None and grad.isfinite().all() for grad in grads)
+    assert any(grad.any() for grad in grads)
+
+
+# Modules of torch's ###################################################################
+
+
+def layer(**options):
+    torch.manual_seed(0)
+    made = nn.TransformerEncoderLayer(CHANNELS, HEADS, 24, dropout=0., **options)
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=.3)
+    return made
+
+
+@pytest.mark.parametrize('mode', ['train', 'eval', 'inference'])
+@pytest.mark.parametrize('options', [
+    {}, {'norm_first': True}, {'batch_first': True, 'activation': 'gelu'},
+    {'bias': False, 'norm_first': True}],
+    ids=['post', 'pre', 'gelu', 'no_bias'])
+@pytest.mark.parametrize('padding', PADDINGS)
+@pytest.mark.parametrize('depth', [0, 2])
+def test_encoders_equal_torch_under_the_mask(depth, padding, options, mode):
+    theirs = layer(**options)
+    if depth:
+        theirs = nn.TransformerEncoder(theirs, depth, norm=nn.LayerNorm(CHANNELS),
+                                       enable_nested_tensor=False)
+    theirs.train(mode == 'train')
+    before = copy.deepcopy(theirs.state_dict())
+    ours = from_torch(theirs, 'SlidingWindow(2) | GlobalTokens(1)')
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    x, is_padding = torch.randn(LENGTH, BATCH, CHANNELS), PADDINGS[padding]
+    is_token = torch.ones(BATCH, LENGTH, dtype=torch.bool) if is_padding is None else ~is_padding
+    x = x.transpose(0, 1) if options.get('batch_first') else x
+    with torch.inference_mode(mode == 'inference'):
+        expected = theirs(x, per_head(not_edges(is_padding)))
+        got = ours(x, src_key_padding_mask=is_padding)
+    if not options.get('batch_first'):
+        expected, got = expected.transpose(0, 1), got.transpose(0, 1)
+    torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(theirs.state_dict(), before)  # a copy
+
+
+def test_layers_have_sources_of_their_own_and_causal_masks_hold():
+    encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
+    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
+    ours = from_torch(encoder, source)
+    one, other = (part.self_attn.source for part in ours.layers)
+    assert not torch.equal(one.centroid, other.centroid)
+    assert isinstance(ours.layers[0].self_attn, MultiheadAttention)
+    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    x = torch.randn(BATCH, LENGTH, CHANNELS)
+    expected = encoder(x, ~(PATTERN & Causal()).build(LENGTH).to_mask())
+    got = from_torch(encoder, PATTERN)(x, causal, is_causal=True)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_converting_keeps_options_and_what_learns():
+    theirs = nn.MultiheadAttention(CHANNELS, HEADS, .25, False, kdim=3, vdim=5, batch_first=True,
+                                   dtype=torch.double).eval()
+    theirs.out_proj.weight.requires_grad_(False)
+    ours = from_torch(theirs, PATTERN)
+    assert (ours.dropout, ours.kdim, ours.vdim, ours.batch_first) == (.25, 3, 5, True)
+    assert not ours.training and not ours.out_proj.weight.requires_grad
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    theirs.q_proj_weight.data.zero_()
+    assert ours.q_proj_weight.any()
+
+
+X = torch.randn(LENGTH, BATCH, CHANNELS)
+BAD = {
+    'bias_kv': (lambda: MultiheadAttention(16, 4, add_bias_kv=True), ValueError,
+                "'add_bias_kv' must be False"),
+    'zero': (lambda: from_torch(nn.MultiheadAttention(16, 4, add_zero_attn=True), PATTERN),
+             ValueError, "'add_zero_attn' must be False"),
+    'heads': (lambda: MultiheadAttention(16, 4, source=LearnedMaskSource(2, 8)), ValueError,
+              r"'source' must be for 4 heads \(got one for 2\)"),
+    'source': (lambda: MultiheadAttention(16, 4, source=3), TypeError,
+               "'source' must be a GraphSource, a Pattern or the expression of one"),
+    'module': (lambda: from_torch(nn.Linear(2, 2), PATTERN), TypeError,
+               r"'module' must be a torch.nn.MultiheadAttention, .* \(got Linear\)"),
+    'channels': (lambda: pair()[1](X[..., 1:], X, X), ValueError, "'query' must have 16 channels"),
+    'dimensions': (lambda: pair()[1](X, X[0], X[0]), ValueError,
+                   r"'query', 'key' and 'value' must be .*\[3, 2, 2\]"),
+    'batch': (lambda: pair()[1](X, X[:, :1], X[:, :1]), ValueError, "'key' and 'value' must be"),
+    'mask_shape': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(3, 3)), ValueError,
+                   r"'attn_mask' must be \[11, 11\] or \[8, 11, 11\]"),
+    'mask_dtype': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(11, 11).long()), TypeError,
+                   "'attn_mask' must be boolean, True = do not attend"),
+    'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,
+                r"'key_padding_mask' must be \[2, 11\]"),
+    'rectangular': (lambda: pair(BlockModelSource(heads=4, head_channels=4, clusters=4))[1](
+        X, X[:5], X[:5]), ValueError, "'source' must be a pattern where queries are not the keys"),
+    'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,
+                     "weights are asked for .* 'need_weights'"),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_says_what_is_wrong(case):
+    call, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_prints_its_source():
+    assert 'PatternSource(Full())' in repr(MultiheadAttention(16, 4, source=PatternSource(Full())))

@@ -1,0 +1,472 @@
+"""Hugging Face's models along graphs give what they give under the equivalent dense mask."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.hugging_face import attach, detach
+from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+
+transformers = pytest.importorskip('transformers')
+
+BATCH, LENGTH = 2, 20
+PATTERN = SlidingWindow(2) | GlobalTokens(1)
+# Where the tokens of two sequences stand.
+PADDINGS = {
+    'none': torch.ones(BATCH, LENGTH, dtype=torch.bool),
+    'right': torch.arange(LENGTH) < torch.tensor([[LENGTH], [13]]),
+    'left': torch.arange(LENGTH) >= torch.tensor([[0], [7]]),
+}
+SIZES = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+             intermediate_size=48, max_position_embeddings=64)
+NO_DROPOUT = dict(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
+DEEPSEEK = dict(
+    num_key_value_heads=4, moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2,
+    n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=16,
+    kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, index_n_heads=2,
+    index_head_dim=16, index_topk=5, pad_token_id=0)
+# Name of the model, options of its config, and whether it is causal.
+FAMILIES = {
+    'BERT': ('BertModel', {**SIZES, **NO_DROPOUT}, False),
+    'RoBERTa': ('RobertaModel', {**SIZES, **NO_DROPOUT}, False),
+    'XLM-R': ('XLMRobertaModel', {**SIZES, **NO_DROPOUT}, False),
+    'ELECTRA': ('ElectraModel', {**SIZES, **NO_DROPOUT, 'embedding_size': 16}, False),
+    'ALBERT': ('AlbertModel', {**SIZES, **NO_DROPOUT, 'embedding_size': 16}, False),
+    'DistilBERT': ('DistilBertModel', dict(vocab_size=50, dim=32, n_layers=2, n_heads=4,
+                                           hidden_dim=48, dropout=0., attention_dropout=0.), False),
+    'ModernBERT': ('ModernBertModel', {
+        **SIZES, 'local_attention': 6, 'pad_token_id': 0, 'bos_token_id': 1, 'eos_token_id': 2,
+        'cls_token_id': 1, 'sep_token_id': 2}, False),
+    'ViT': ('ViTModel', {**{name: size for name, size in SIZES.items() if 'size' in name
+                            and 'vocab' not in name}, **NO_DROPOUT, 'num_hidden_layers': 2,
+                         'num_attention_heads': 4, 'image_size': 16, 'patch_size': 4}, False),
+    'Llama': ('LlamaModel', {**SIZES, 'num_key_value_heads': 2}, True),
+    'Mistral': ('MistralModel', {**SIZES, 'num_key_value_heads': 2, 'sliding_window': 4}, True),
+    'GPT-2': ('GPT2Model', dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                                resid_pdrop=0., embd_pdrop=0., attn_pdrop=0.), True),
+    'T5': ('T5EncoderModel', dict(vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=2,
+                                  num_heads=4, dropout_rate=0.), False),
+    'DeepSeek-V3.2': ('DeepseekV32Model', {**SIZES, **DEEPSEEK}, True),
+}
+DECODERS = {'Llama': 'LlamaForCausalLM', 'Mistral': 'MistralForCausalLM',
+            'GPT-2': 'GPT2LMHeadModel', 'DeepSeek-V3.2': 'DeepseekV32ForCausalLM',
+            'T5': 'T5ForConditionalGeneration'}
+TOKENS = torch.randint(3, 50, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def new_model(family, name=None):
+    torch.manual_seed(0)
+    kind, options, _ = FAMILIES[family]
+    kind = getattr(transformers, name or kind)
+    config = kind.config_class(**options)
+    if family == 'ModernBERT':
+        config.layer_types = ['full_attention', 'sliding_attention']
+    model = kind(config)
+    with torch.no_grad():  # fresh models attend to all alike
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=.05)
+    return model.eval()
+
+
+def edges_of(model):
+    """What to attach a model to: DeepSeek's edges are its own."""
+    return None if 'Deepseek' in type(model).__name__ else PATTERN
+
+
+def dense_mask(is_token, is_causal, pattern=PATTERN):
+    """The mask of SDPA that means the same; padding attends to itself."""
+    mask = torch.eye(is_token.size(1), dtype=torch.bool).repeat(len(is_token), 1, 1)
+    for row, place in zip(mask, is_token):
+        at = place.nonzero().squeeze(1)
+        edges = pattern & Causal() if is_causal else pattern
+        row[at[:, None], at] = edges.build(len(at)).to_mask()
+    return mask.unsqueeze(1)
+
+
+def inputs(family, is_token, is_dense):
+    if family == 'ViT':
+        torch.manual_seed(1)
+        return {'pixel_values': torch.randn(BATCH, 3, 16, 16)}
+    if family == 'DeepSeek-V3.2' or not is_dense:
+        mask = is_token.long()
+    else:
+        mask = dense_mask(is_token, FAMILIES[family][2])
+    if family in ('Mistral', 'ModernBERT') and is_dense:
+        distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+        near = distance < 4 if family == 'Mistral' else distance.abs() <= 3
+        mask = {'full_attention': mask, 'sliding_attention': mask & near}
+        mask = mask['sliding_attention'] if family == 'Mistral' else mask
+    kwargs = {}
+    if family in ('Llama', 'Mistral', 'GPT-2', 'DeepSeek-V3.2'):  # the same in both
+        kwargs['position_ids'] = (is_token.cumsum(1) - 1).clamp(min=0)
+    return {'input_ids': TOKENS, 'attention_mask': mask, **kwargs}
+
+
+def run(model, family, is_token, is_dense):
+    """Hidden states of tokens, and gradients of all parameters."""
+    model.zero_grad()
+    hidden = model(**inputs(family, is_token, is_dense)).last_hidden_state
+    if family != 'ViT':
+        hidden = hidden[is_token]
+    generator = torch.Generator().manual_seed(2)
+    (hidden * torch.randn(hidden.shape, generator=generator)).sum().backward()
+    return SimpleNamespace(hidden=hidden, grads={
+        name: parameter.grad for name, parameter in model.named_parameters()
+        if parameter.grad is not None})
+
+
+def sdpa_of_vit(model, monkeypatch):
+    """ViT is given no masks, so that its reference is."""
+    mask = PATTERN.build(17).to_mask()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, 'scaled_dot_product_attention',
+                        lambda *args, attn_mask, **kwargs: attend(*args, attn_mask=mask, **kwargs))
+
+
+@pytest.mark.parametrize('family, padding', [
+    (family, padding) for family in FAMILIES for padding in PADDINGS
+    if family != 'ViT' or padding == 'none'])  # images are not padded
+def test_equals_sdpa_under_the_dense_mask(family, padding, monkeypatch):
+    is_token = PADDINGS[padding]
+    model = new_model(family).train(padding == 'right')  # without dropout
+    with monkeypatch.context() as patch:
+        if family == 'ViT':
+            sdpa_of_vit(model, patch)
+        expected = run(model, family, is_token, is_dense=True)
+    before = run(model, family, is_token, is_dense=False)
+    attach(model, edges_of(model))
+    got = run(model, family, is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden, atol=1e-5, rtol=1e-5)
+    assert got.grads.keys() == expected.grads.keys()
+    for name, grad in expected.grads.items():
+        torch.testing.assert_close(got.grads[name], grad, atol=1e-4, rtol=1e-4, msg=name)
+    if family != 'DeepSeek-V3.2':
+        assert (got.hidden - before.hidden).abs().max() > 1e-3  # the graph matters
+    detach(model)
+    again = run(model, family, is_token, is_dense=False)
+    torch.testing.assert_close(again.hidden, before.hidden)
+
+
+def greedy(model, tokens, is_token, steps):
+    """Token for token from the whole sequence, under the dense mask."""
+    for _ in range(steps):
+        mask = dense_mask(is_token, is_causal=True)
+        position_ids = (is_token.cumsum(1) - 1).clamp(min=0)
+        if isinstance(model, transformers.MistralForCausalLM):
+            count = torch.arange(is_token.size(1))
+            mask = mask & (count[:, None] - count < 4)
+        logits = model(tokens, attention_mask=mask, position_ids=position_ids,
+                       use_cache=False).logits[:, -1]
+        tokens = torch.cat([tokens, logits.argmax(1, keepdim=True)], dim=1)
+        is_token = torch.cat([is_token, is_token.new_ones(len(is_token), 1)], dim=1)
+    return tokens
+
+
+GENERATION = dict(do_sample=False, max_new_tokens=6, min_new_tokens=6, eos_token_id=None,
+                  pad_token_id=0)
+
+
+@pytest.mark.parametrize('cache', [{}, {'cache_implementation': 'static'}, {'use_cache': False}],
+                         ids=['dynamic', 'static', 'none'])
+@pytest.mark.parametrize('family', [family for family in DECODERS if family != 'T5'])
+@torch.no_grad()
+def test_generates_token_for_token(family, cache):
+    model, is_token = new_model(family, DECODERS[family]), PADDINGS['left']
+    kwargs = dict(attention_mask=is_token.long(), **GENERATION, **cache)
+    if family == 'DeepSeek-V3.2':  # whose own tokens depend on the kind of cache
+        expected = model.generate(TOKENS, **kwargs)
+    else:
+        expected = greedy(model, TOKENS, is_token, 6)
+    attach(model, edges_of(model))
+    assert model.generate(TOKENS, **kwargs).tolist() == expected.tolist()
+
+
+@torch.no_grad()
+def test_encoder_and_decoder_generate_token_for_token():
+    model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
+    mask = dense_mask(is_token, is_causal=False)
+    encoded = model.encoder(TOKENS, attention_mask=mask)
+    tokens = torch.zeros(BATCH, 1, dtype=torch.long)
+    for _ in range(6):
+        own = dense_mask(torch.ones_like(tokens, dtype=torch.bool), is_causal=True)
+        logits = model(encoder_outputs=encoded, attention_mask=is_token.long(), use_cache=False,
+                       decoder_input_ids=tokens, decoder_attention_mask=own).logits[:, -1]
+        tokens = torch.cat([tokens, logits.argmax(1, keepdim=True)], dim=1)
+    with pytest.warns(UserWarning, match="2 modules of attention between two sequences"):
+        attach(model, PATTERN)
+    got = model.generate(TOKENS, attention_mask=is_token.long(), decoder_start_token_id=0,
+                         **GENERATION)
+    assert got.tolist() == tokens.tolist()
+
+
+def cross_modules(model):
+    return [name for name, _ in model.named_modules() if name.endswith('EncDecAttention')]
+
+
+@pytest.mark.parametrize('pattern', [Full(), PATTERN], ids=['full', 'window'])
+def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern):
+    model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
+    decoded = TOKENS[:, :8]
+    mask = pattern.build(8, LENGTH).to_mask() & is_token[:, None, None]
+    mask[1] &= torch.arange(LENGTH) < 13
+    encoded = model.encoder(TOKENS, attention_mask=is_token.long())
+    expected = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=decoded)
+    attach(model, pattern, layers=cross_modules(model))
+    got = model(encoder_outputs=encoded, attention_mask=is_token.long(), decoder_input_ids=decoded)
+    torch.testing.assert_close(got.logits, expected.logits, atol=1e-5, rtol=1e-5)
+    if pattern != Full():
+        with pytest.raises(ValueError, match=r"'along' must be Full\(\) between two sequences"):
+            model.generate(TOKENS, decoder_start_token_id=0, **GENERATION)
+
+
+def test_some_layers_are_attached_and_others_stay():
+    model, is_token = new_model('BERT'), PADDINGS['right']
+    attention = model.encoder.layer[1].attention.self
+    first = run(copy.deepcopy(attach(new_model('BERT'), PATTERN, layers=[0])), 'BERT', is_token,
+                is_dense=False)
+    attach(model, PATTERN, layers=['encoder.layer.0.attention.self'])
+    assert not hasattr(attention, 'graph_source')
+    got = run(model, 'BERT', is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, first.hidden)
+    attach(model, Full(), layers=[1])  # the same numbers along edges
+    got = run(model, 'BERT', is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, first.hidden, atol=1e-5, rtol=1e-5)
+
+
+def test_layers_that_stay_keep_their_implementation():
+    torch.manual_seed(0)
+    model = new_model('BERT')
+    model.set_attn_implementation('eager')
+    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    attach(model, Full(), layers=[0])
+    got = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden, atol=1e-5, rtol=1e-5)
+    assert detach(model).config._attn_implementation == 'eager'
+
+
+@pytest.mark.parametrize('family', ['BERT', 'Llama'])
+def test_weights_are_those_of_the_dense_mask(family):
+    model, is_token = new_model(family), PADDINGS['left']
+    model.set_attn_implementation('eager')
+    mask = dense_mask(is_token, is_causal=family == 'Llama')
+    added = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float).min)
+    kwargs = inputs(family, is_token, is_dense=False)
+    expected = model(**{**kwargs, 'attention_mask': added}, output_attentions=True).attentions
+    got = attach(model, PATTERN)(**kwargs, output_attentions=True).attentions
+    assert len(got) == 2
+    for weight, dense in zip(got, expected):
+        torch.testing.assert_close(weight, dense * is_token[:, None, :, None], atol=1e-6, rtol=1e-5)
+
+
+def test_masks_of_four_dimensions_are_looked_up():
+    """Whether they say yes and no, or are added to logits with a gradient, for each head."""
+    model = new_model('BERT')
+    torch.manual_seed(0)
+    allowed = torch.rand(BATCH, 1, LENGTH, LENGTH) < .5
+    allowed |= torch.eye(LENGTH, dtype=torch.bool)
+    for mask in (allowed, torch.randn(BATCH, 4, LENGTH, LENGTH).masked_fill(~allowed, -torch.inf)):
+        dense = PATTERN.build(LENGTH).to_mask()
+        both = mask & dense if mask.dtype == torch.bool else mask.masked_fill(~dense, -torch.inf)
+        expected, got = [], []
+        for result, given in ((expected, both), (got, mask)):
+            given = given.clone().requires_grad_(given.is_floating_point())
+            if result is got:
+                attach(model, PATTERN)
+            hidden = model(TOKENS, attention_mask=given).last_hidden_state
+            hidden.square().sum().backward()
+            result += [hidden] + ([given.grad] if given.requires_grad else [])
+        detach(model)
+        for ours, theirs in zip(got, expected):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_dropout_is_on_the_edges():
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**{**SIZES, **NO_DROPOUT, 'attention_probs_dropout_prob': .5})
+    model = attach(transformers.BertModel(config), PATTERN).train()
+    one, other = (model(TOKENS).last_hidden_state for _ in range(2))
+    assert not torch.allclose(one, other)
+    weight = model(TOKENS, output_attentions=True).attentions[0]
+    edges = PATTERN.build(LENGTH).to_mask()
+    assert (weight[..., ~edges] == 0).all()
+    assert .4 < (weight[..., edges] == 0).float().mean() < .6
+
+
+SOURCES = {
+    'block model': lambda: BlockModelSource(heads=4, head_channels=8, clusters=8),
+    'learned mask': lambda: LearnedMaskSource(4, 64, init_std=1.),
+    'soft mask': lambda: LearnedMaskSource(4, 64, mode='soft', init_std=1.),
+}
+
+
+@pytest.mark.parametrize('kind', SOURCES)
+def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
+    from safetensors.torch import load_file
+    torch.manual_seed(0)
+    model = attach(new_model('BERT'), SOURCES[kind]()).train()
+    sources = [layer.attention.self.graph_source for layer in model.encoder.layer]
+    assert not torch.equal(*(next(source.parameters()) for source in sources))
+    before = [parameter.clone() for parameter in sources[1].parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.)
+    run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    optimizer.step()
+    assert any(not torch.equal(*pair) for pair in zip(before, sources[1].parameters()))
+    model.eval().save_pretrained(tmp_path)
+    loaded = transformers.BertModel.from_pretrained(tmp_path)
+    assert loaded.config._attn_implementation == 'sdpa'
+    attach(loaded, SOURCES[kind]())
+    loaded.load_state_dict(load_file(tmp_path / 'model.safetensors'))
+    torch.manual_seed(1)
+    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    torch.manual_seed(1)
+    got = run(loaded.eval(), 'BERT', PADDINGS['left'], is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden)
+
+
+def test_a_learned_mask_equals_its_dense_form_in_a_decoder():
+    model, is_token = new_model('Llama'), PADDINGS['left']
+    source = LearnedMaskSource(4, 64, init_std=1.)
+    dense = torch.cat([dense_mask(is_token, is_causal=True, pattern=mask)
+                       for mask in source.freeze()], dim=1)
+    kwargs = inputs('Llama', is_token, is_dense=False)
+    expected = model(**{**kwargs, 'attention_mask': dense}).last_hidden_state
+    attach(model, PatternSource(source.freeze()))
+    got = model(**kwargs).last_hidden_state
+    torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
+
+
+def test_copies_of_an_attached_model_give_the_same():
+    model = attach(new_model('BERT'), PATTERN)
+    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    got = run(copy.deepcopy(model), 'BERT', PADDINGS['left'], is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden)
+
+
+def test_gradient_checkpointing_gives_the_same():
+    model = attach(new_model('BERT'), PATTERN).train()
+    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    model.gradient_checkpointing_enable()
+    got = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden)
+    torch.testing.assert_close(got.grads, expected.grads)
+
+
+def longformer():
+    return transformers.LongformerModel(transformers.LongformerConfig(
+        **SIZES, attention_window=[4, 4]))
+
+
+def gpt_oss():
+    return transformers.GptOssModel(transformers.GptOssConfig(
+        **SIZES, num_key_value_heads=4, head_dim=8, num_local_experts=2, num_experts_per_tok=1,
+        pad_token_id=0))
+
+
+def gemma():
+    return transformers.Gemma2Model(transformers.Gemma2Config(
+        **SIZES, num_key_value_heads=4, head_dim=8, pad_token_id=0))
+
+
+def attached_twice():
+    return attach(attach(new_model('BERT'), PATTERN), PATTERN)
+
+
+BAD = {
+    'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
+                 "'model' must be a transformers PreTrainedModel .* graphattn.layers.from_torch"),
+    'family': (lambda: attach(longformer(), PATTERN), ValueError,
+               "'model' must have attention that goes through .* LongformerModel has none"),
+    'along': (lambda: attach(new_model('BERT'), 3), TypeError,
+              "'along' must be a GraphSource, a Pattern, .* \\(got int\\)"),
+    'expression': (lambda: attach(new_model('BERT'), 'SlidingWidnow(3)'), ValueError,
+                   "unknown pattern .* did you mean 'SlidingWindow'"),
+    'heads': (lambda: attach(new_model('BERT'), SOURCES['block model']().__class__(2, 8)),
+              ValueError, "'along' must be for 4 heads, .* \\(got a source for 2\\)"),
+    'number': (lambda: attach(new_model('BERT'), PATTERN, layers=[2]), ValueError,
+               "'layers' must be at most 1 \\(got 2\\)"),
+    'name': (lambda: attach(new_model('BERT'), PATTERN, layers=['attention']), ValueError,
+             "'layers' names an unknown module .* 'attention'.* encoder.layer.0.attention.self"),
+    'str': (lambda: attach(new_model('BERT'), PATTERN, layers='0'), TypeError,
+            "'layers' must be a sequence"),
+    'same_twice': (lambda: attach(new_model('BERT'), PATTERN, layers=[0, 0]), ValueError,
+                   "'layers' must name each module once"),
+    'twice': (attached_twice, ValueError, "'layers' must not be attached yet .* detach"),
+    'detach': (lambda: detach(new_model('BERT')), ValueError, "'model' must be attached"),
+    'no_edges': (lambda: attach(new_model('BERT'), None)(TOKENS), ValueError,
+                 "'along' must be a pattern or a source for BertSelfAttention"),
+    'own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), PATTERN)(TOKENS), ValueError,
+                  "'along' must be None for a model that chooses its own keys"),
+    'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
+    'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
+    'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
+               .generate(TOKENS, **GENERATION), ValueError,
+               "'source' must be a pattern where queries are not the keys.* use_cache=False"),
+    'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
+                        ValueError, "'source' must give graphs where a mask besides padding"),
+    'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
+        4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
+        "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+    'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
+              ValueError, "'cu_seq_lens_q' must be None"),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_says_what_is_wrong_and_what_to_do(case):
+    call, error, message = BAD[case]
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_an_unattached_model_of_that_name_is_refused():
+    model = new_model('BERT')
+    attach(copy.deepcopy(model), PATTERN)  # which registers the name
+    model.set_attn_implementation('graphattn')
+    with pytest.raises(ValueError, match=r'call graphattn.hugging_face.attach\(model, along\)'):
+        model(TOKENS)
+
+
+def test_all_of_a_model_without_two_sequences_is_attached_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        attach(new_model('BERT'), PATTERN)
+
+
+def test_no_mask_is_formed(monkeypatch):
+    """At 16,384 tokens a dense one would take 512 MiB for each of the two sequences."""
+    from graphattn.hugging_face import LazyMask
+    monkeypatch.setattr(LazyMask, 'dense', lambda mask: pytest.fail('was formed'))
+    for family in ('BERT', 'Llama', 'Mistral', 'GPT-2'):
+        model = attach(new_model(family), PATTERN)
+        run(model, family, PADDINGS['left'], is_dense=False)
+
+
+def test_transformers_that_are_missing_or_too_old_are_named(monkeypatch):
+    import sys
+
+    from graphattn import hugging_face
+    hugging_face._register.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, 'transformers', None)
+        with pytest.raises(ImportError, match="needs transformers: pip install"):
+            attach(new_model, PATTERN)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, 'transformers', SimpleNamespace(__version__='4.40.0'))
+        with pytest.raises(ImportError, match=r"5 or later \(got 4.40.0\)"):
+            attach(new_model, PATTERN)
+
+
+def test_indices_that_name_no_key_and_one_twice_are_edges_once():
+    indices = torch.tensor([[[0, 0, -1], [1, 0, 2]], [[2, 2, 2], [-1, -1, -1]]])
+    graph = BipartiteGraph.from_topk(indices.int(), num_keys=3)
+    assert graph.num_blocks == 2
+    assert graph.to_mask().int().tolist() == [[1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0],
+                                              [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]
