@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from torch_sparse import SparseTensor
 
 
+class RepeatedEdges(ValueError):
+    """An edge is given more than once where each has a value of its own."""
+
+
 class BipartiteGraph:
     r"""Edges from keys to queries: the sparsity pattern of an attention head.
 
@@ -171,7 +175,7 @@ class BipartiteGraph:
                 edge may be repeated.
 
         Raises:
-            ValueError: Also if ``return_perm`` meets a repeated edge.
+            ValueError: Also, as :class:`RepeatedEdges`, if ``return_perm`` meets one.
 
         Example:
             >>> import torch
@@ -198,9 +202,9 @@ class BipartiteGraph:
             pair, perm = torch.sort(given, stable=True)
             is_first = first_of_each(pair)
             if return_perm and not bool(is_first.all()):
-                raise ValueError(f"'edge_index' must hold each edge once to be permuted, as "
-                                 f"'return_perm' asks (got {given.numel()} edges, "
-                                 f"{int(is_first.sum())} of them different)")
+                raise RepeatedEdges(f"'edge_index' must hold each edge once to be permuted, as "
+                                    f"'return_perm' asks (got {given.numel()} edges, "
+                                    f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
             pair = pair[is_first]
         else:
