@@ -147,6 +147,9 @@ class GraphTransformerConv(TransformerConv):
         options = {'dropout_p': self.dropout if self.training else 0., 'backend': self.backend}
         if edge_attr is None:
             return functional.edge_attention(query, key, value, edges.graph, **options)
+        if len(edge_attr) != edges.graph.num_edges:
+            raise ValueError(f"'edge_attr' must have a row for each of the {edges.graph.num_edges} "
+                             f"edges (got {len(edge_attr)})")
         projection = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         return functional.edge_feature_attention(query, key, value, edges.graph,
                                                  edges.sort(edge_attr).to(query.dtype), projection,

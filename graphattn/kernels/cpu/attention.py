@@ -18,11 +18,13 @@ from graphattn.kernels.cpu.chunks import (
     AHEAD,
     aligned,
     clear,
+    exceeds_cache,
     first_from,
     gather,
     keys_per_chunk,
     largest_chunk,
     odd_lines,
+    prefetch_keys,
     put,
 )
 from graphattn.kernels.cpu.edges import Edges
@@ -147,12 +149,15 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
+            is_scattered = exceeds_cache(rows)
             gather(rows, 0, key, low, head // queries_per_key, key_heads)
             gather(rows, to_value, value, low, head // queries_per_key, key_heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
                     prefetch_row(x, row + AHEAD * heads)
+                if is_scattered and i + 1 < end:
+                    prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
                 if low == first_key:
                     clear_row(out, row)
                     clear_row(features, row)
@@ -216,6 +221,7 @@ def _attend_backward(
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * stride
+            is_scattered = exceeds_cache(rows)
             gather(rows, 0, key, low, head // queries_per_key, key_heads)
             gather(rows, to_value, value, low, head // queries_per_key, key_heads)
             clear(rows, to_grad)
@@ -223,6 +229,8 @@ def _attend_backward(
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_out, grad_query):
                     prefetch_row(x, row + AHEAD * heads)
+                if is_scattered and i + 1 < end:
+                    prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
                 if low == first_key:
                     prefetch_row(out, row + AHEAD * heads)
                     clear_row(grad_query, row)
