@@ -27,7 +27,7 @@ from graphattn.functional.recursion import (
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import LogitTerms
 from graphattn.kernels.edge_math import edge_logit, edge_softmax
-from graphattn.layers.sorted_edges import sort_edges
+from graphattn.sources.sorted_edges import sort_edges
 
 
 class EdgeAttention(MessagePassing):

@@ -11,7 +11,7 @@ from torch_geometric.nn import TransformerConv
 from graphattn import functional, kernels
 from graphattn._checks import check_bool, check_dropout, check_floating, check_sides, check_size
 from graphattn.graph import BipartiteGraph, RepeatedEdges
-from graphattn.layers.sorted_edges import Edges, SortedEdges, sort_edges, unpack_edges
+from graphattn.sources.sorted_edges import Edges, SortedEdges, sort_edges, unpack_edges
 
 
 class GraphTransformerConv(TransformerConv):

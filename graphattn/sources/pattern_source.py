@@ -23,6 +23,8 @@ from graphattn.patterns import Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.graph_cache import GRAPHS, is_value
+from graphattn.sources.sorted_edges import Edges
+from graphattn.sources.structure_source import StructureSource
 
 # Characters of an expression that stands in compiled code, where it is an operator's argument. The
 # presets have up to 200; the mask of 512 x 512 pairs has 262,144.
@@ -88,10 +90,13 @@ class PatternSource(GraphSource):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr)
+        self.check_tokens(query, key, ptr, key_ptr)
         check_generator(generator)
+        if key_ptr is not None:
+            return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self._traced_graph(query.size(0), ptr)
         return self._built(ptr, generator)
@@ -109,11 +114,35 @@ class PatternSource(GraphSource):
 
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """:meth:`rows`, whatever the tokens."""
+        return self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+
+    def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
+                   device: torch.device, *, within: Pattern | None = None,
+                   generator: torch.Generator | None = None) -> BipartiteGraph:
+        """The rows of some queries of sequences of keys.
+
+        Args:
+            lengths (sequence of int): Keys of each sequence.
+            spans (sequence of tuple): From where to where the queries of each stand. They may go
+                on behind the keys if they begin at 0.
+            device (torch.device): Of the graph.
+            within (Pattern, optional): Edges that are not of this pattern too are left out.
+            generator (torch.Generator, optional): As in a call.
+        """
+        patterns = self.patterns
+        if within is not None:
+            patterns = tuple(pattern & within for pattern in patterns)
         if not self._draws_anew:
-            return pattern_graph(self.patterns, self.seed, shard.lengths, shard.ptr.device,
-                                 shard.spans())
-        return _batch([_build(pattern, piece, generator) for pattern in self.patterns
-                       for piece in _pieces(shard.lengths, shard.spans())], shard.ptr.device)
+            return pattern_graph(patterns, self.seed, lengths, device, spans)
+        return _batch([_build(pattern, piece, generator) for pattern in patterns
+                       for piece in _pieces(lengths, spans)], device)
+
+    @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
+    def _beside(self, ptr: Tensor, key_ptr: Tensor,
+                generator: torch.Generator | None) -> BipartiteGraph:
+        """Query i of a sequence stands where its key i does."""
+        spans = [(0, length) for length in ptr.diff().tolist()]
+        return self.span_graph(key_ptr.diff().tolist(), spans, ptr.device, generator=generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
@@ -121,12 +150,16 @@ class PatternSource(GraphSource):
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))
 
-    def graph(self, ptr: Tensor, generator: torch.Generator | None = None) -> BipartiteGraph:
+    def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
+              key_ptr: Tensor | None = None) -> BipartiteGraph:
         """The graph of these sequences, whatever their tokens; arguments as for a call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
         check_generator(generator)
+        if key_ptr is not None:
+            check_ptr('key_ptr', key_ptr, None, ptr.device)
+            return self._beside(ptr, key_ptr, generator)
         return self._built(ptr, generator)
 
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
@@ -139,13 +172,17 @@ class PatternSource(GraphSource):
             [_build(pattern, piece, generator)
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
 
+    def __or__(self, edges: Edges) -> StructureSource:
+        """These edges beside those of the pattern."""
+        return StructureSource(self, edges)
+
     def extra_repr(self) -> str:
         patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'
         is_random = any(pattern.is_random for pattern in self.patterns)
         return f'{patterns}, seed={self.seed}' if is_random else patterns
 
 
-# A sequence's tokens, and the queries of which the rows are wanted: from where to where.
+# A sequence's keys, and the queries of which the rows are wanted: from where to where.
 Piece = tuple[int, int, int]
 
 
@@ -199,6 +236,8 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None) -
     with torch.device('cpu'):  # whatever device the user has set as the default one
         if last - first == length:
             return pattern.build(length, seed=seed, crop=True)
+        if last > length:
+            return pattern.build(last, length, seed=seed, crop=True)
         return pattern.build(last - first, length, offset=first, seed=seed, crop=True)
 
 
@@ -260,3 +299,13 @@ def _pattern(pattern: Pattern | str) -> Pattern:
         raise TypeError(f"'pattern' must be a Pattern or a str, or one for each head (got "
                         f"{type(pattern).__name__})")
     return parse(pattern) if isinstance(pattern, str) else pattern
+
+
+def as_source(source: GraphSource | Pattern | str) -> GraphSource:
+    """A source as it is, and of a pattern, its expression or the name of a preset the source."""
+    if isinstance(source, GraphSource):
+        return source
+    if not isinstance(source, Pattern | str):
+        raise TypeError(f"'source' must be a GraphSource, a Pattern or the expression of one (got "
+                        f"{type(source).__name__})")
+    return PatternSource(source)

@@ -55,11 +55,9 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
         return SortedEdges(edges, None)
     _check_kind(edges)
     edges = edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
-    gone = {_GONE.popleft() for _ in range(len(_GONE))}
-    if gone:
-        GRAPHS.drop(lambda key: key[0] == _KIND and key[1] in gone)
-    return GRAPHS.get(_key(edges, num_queries, num_keys),
-                      lambda: _sort(edges, num_queries, num_keys))
+    identity = identity_of(edges)
+    cache_key = None if identity is None else (*identity, num_queries, num_keys)
+    return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
 
 
 def unpack_edges(edges: Edges) -> tuple[Tensor, Tensor | None]:
@@ -90,18 +88,22 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
     return SortedEdges(graph, perm if graph.is_reordered else None)
 
 
-# What is kept is found by a number that objects are given, for addresses are used again.
+# What is kept is found by a name that objects are given, for addresses are used again.
 _KIND = 'edges'
-_NUMBERS, _NUMBER_OF, _GONE = count(), WeakIdKeyDictionary(), deque()
+_NUMBERS, _NAME_OF, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
-def _key(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> tuple | None:
-    """All that the graph depends on; ``None`` where changes in place cannot be seen."""
+def identity_of(edges: Edges) -> tuple[str, str, int] | None:
+    """What stands for these edges as they are now in the key of what is made of them; ``None``
+    where changes in place cannot be seen. Once they are gone, so is what was kept under it."""
+    gone = {_GONE.popleft() for _ in range(len(_GONE))}
+    if gone:
+        GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
     is_tensor = isinstance(edges, Tensor)
     if is_tensor and (is_traced(edges) or edges.is_inference()):
         return None
-    if edges not in _NUMBER_OF:
-        _NUMBER_OF[edges] = number = next(_NUMBERS)
-        weakref.finalize(edges, _GONE.append, number).atexit = False
-    version = edges._version if is_tensor else 0  # a SparseTensor is a value
-    return _KIND, _NUMBER_OF[edges], version, num_queries, num_keys
+    if edges not in _NAME_OF:
+        _NAME_OF[edges] = name = f'{_KIND} {next(_NUMBERS)}'
+        weakref.finalize(edges, _GONE.append, name).atexit = False
+    version = edges._version if is_tensor else 0  # other kinds are values
+    return _KIND, _NAME_OF[edges], version
