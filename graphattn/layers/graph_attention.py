@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_generator,
     check_kind,
     check_pointer,
+    check_ptr,
     check_sides,
 )
 from graphattn._tensors import is_traced
@@ -131,20 +132,27 @@ class GraphAttention(nn.Module):
         *,
         source: GraphSource | None = None,
         graph: BipartiteGraph | PairMask | None = None,
+        memory: Tensor | None = None,
+        memory_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
-        """Lets the tokens of each sequence attend to one another.
+        """Lets the tokens of each sequence attend to one another, or to those of a memory.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
                 a PyG ``Batch``; or which of a batch's tokens ``x`` are
-                (:func:`graphattn.distributed.sequence_parallel` gives it).
+                (:func:`graphattn.distributed.sequence_parallel` gives it), or the tokens that come
+                next (:meth:`graphattn.decoding.KeyValueCache.step`).
             source (GraphSource, optional): Instead of the layer's own.
             graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
+            memory (Tensor, optional): What keys and values are made of, ``[num_keys, channels]``,
+                if not of ``x``. Query i of a pattern stands where key i does.
+            memory_ptr (Tensor, optional): Where the memory of each sequence begins, int64
+                ``[num_sequences + 1]``; given with ``memory``.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
@@ -162,28 +170,37 @@ class GraphAttention(nn.Module):
         check_generator(generator)
         check_bool(return_graph=return_graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
+        self._check_memory(ptr, memory, memory_ptr)
         out, graph = attend(x, ptr, source=self.source if source is None else source, graph=graph,
-                            generator=generator)
+                            memory=memory, memory_ptr=memory_ptr, generator=generator)
         return (out, graph) if return_graph else out
 
     def _attend(
         self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
-        graph: BipartiteGraph | PairMask | None, generator: torch.Generator | None,
+        graph: BipartiteGraph | PairMask | None, memory: Tensor | None, memory_ptr: Tensor | None,
+        generator: torch.Generator | None,
     ) -> tuple[Tensor, BipartiteGraph | PairMask]:
-        query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
-                             for linear in (self.lin_query, self.lin_key, self.lin_value))
+        attended = x if memory is None else memory
+        query, key, value = (linear(tokens).unflatten(-1, (self.heads, self.head_channels))
+                             for linear, tokens in ((self.lin_query, x), (self.lin_key, attended),
+                                                    (self.lin_value, attended)))
         if graph is None:
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
             check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
-            graph = ask(query, key, ptr, generator=generator)
+            keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
+            graph = ask(query, key, ptr, generator=generator, **keys)
         elif isinstance(ptr, Shard):
             ptr.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
-            _check_sequences(graph, ptr, self.heads, x.size(0))
+            for name, own, tokens, sequences in (
+                    ('query_ptr', graph.blocks.query_ptr, x, ptr),
+                    ('key_ptr', graph.blocks.key_ptr, attended,
+                     ptr if memory_ptr is None else memory_ptr)):
+                _check_sequences(name, own, sequences, self.heads, tokens.size(0))
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__})")
@@ -194,6 +211,20 @@ class GraphAttention(nn.Module):
             out = self._along_edges(query, key, value, ptr, graph, terms)
         return self.lin_out(out.flatten(1)), graph
 
+    def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
+                      memory_ptr: Tensor | None) -> None:
+        if (memory is None) != (memory_ptr is None):
+            missing, given = (('memory_ptr', 'memory') if memory_ptr is None else
+                              ('memory', 'memory_ptr'))
+            raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
+        if memory is None:
+            return
+        if isinstance(ptr, Shard):
+            raise ValueError(f"'memory' must be None where 'ptr' is a {Shard.__name__}, whose "
+                             f"tokens attend to one another")
+        check_features(memory, self.channels, self.lin_key.weight, 'memory')
+        check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
+
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
@@ -203,8 +234,7 @@ class GraphAttention(nn.Module):
 
     def _along_edges(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
                      graph: BipartiteGraph, terms: dict[str, Tensor]) -> Tensor:
-        num_tokens = num_keys = query.size(0)
-        attend = self.attention
+        num_tokens, num_keys, attend = query.size(0), key.size(0), self.attention
         if isinstance(ptr, Shard):
             num_keys, attend = ptr.num_tokens, partial(ptr.attend, self.attention)
         sizes = graph.num_queries, graph.num_keys
@@ -230,15 +260,14 @@ def check_source(source: GraphSource, heads: int) -> None:
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
 
 
-def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:
+def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
     """That the blocks of a graph are the sequences, once or for each head."""
-    sizes = {graph.num_queries, graph.num_keys}
-    if is_traced(ptr) or not (sizes == {num_tokens} or sizes == {heads * num_tokens}):
+    if is_traced(ptr):
+        return
+    times = {num_tokens: 1, heads * num_tokens: heads}.get(int(own[-1]))
+    if times is None:
         return  # sizes are compared later
-    times = 1 if graph.num_queries == num_tokens else heads
-    expected = fold_ptr(ptr, times, num_tokens)
-    if not (graph.is_square and torch.equal(graph.blocks.query_ptr, expected)):
+    if not torch.equal(own, fold_ptr(ptr, times, num_tokens)):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
-                         f"{times} heads one after the other (got query_ptr "
-                         f"{graph.query_ptr.tolist()} and ptr {ptr.tolist()}); pass query_ptr=ptr "
-                         f"when it is built")
+                         f"{times} heads one after the other (got {name} {own.tolist()} and ptr "
+                         f"{ptr.tolist()}); pass query_ptr=ptr when it is built")

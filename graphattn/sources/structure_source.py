@@ -59,6 +59,7 @@ class StructureSource(GraphSource):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         """The graph over all sequences; arguments as in :class:`GraphSource`.
@@ -66,6 +67,8 @@ class StructureSource(GraphSource):
         Raises:
             ValueError: Also if an edge joins two sequences.
         """
+        if key_ptr is not None:
+            raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         drawn = self.pattern(query, key, ptr, generator=generator)
