@@ -8,6 +8,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_pointer, check_ptr, check_sides
 from graphattn.blocks import block_of
+from graphattn.functional.recursion import is_one_hop
 from graphattn.graph import BipartiteGraph
 from graphattn.shard import Shard
 
@@ -124,6 +125,9 @@ class _Step(Shard):
         if torch.is_grad_enabled() and key.requires_grad:
             raise ValueError("'ptr' is of a cache, through which no gradient flows; decode inside "
                              "of torch.no_grad()")
+        if not is_one_hop(attention.hops, attention.teleport if teleport is None else teleport):
+            raise ValueError("'hops' must be 1 without a teleport for tokens to be decoded one "
+                             "after the other, for more pass through tokens that are not there yet")
         times = graph.num_queries // max(self.num_own, 1)  # heads that are folded into nodes
         place = self.positions() + self.ptr[block_of(self.own_ptr)]
         fold = torch.arange(times, device=place.device).unsqueeze(1)
@@ -135,4 +139,4 @@ class _Step(Shard):
         keys, values = self._cache.put(attention, place, (key, value), times * self.num_tokens)
         used, edge_key = edge_key.unique(return_inverse=True)
         near = BipartiteGraph.from_csr(graph.csr[0], edge_key, used.numel(), validate=False)
-        return attention(query, keys[used], values[used], near, teleport=teleport, **terms)
+        return attention(query, keys[used], values[used], near, **terms)

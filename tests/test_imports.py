@@ -20,7 +20,8 @@ GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', '_checks', '_tensors'
 GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
-ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'graphattn'}
+ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'decoding',
+                'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -48,6 +49,7 @@ MAY_IMPORT = {
     'models': MIDDLE | {'functional', 'sources', 'layers'},
     'distributed': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'compile': MIDDLE | {'functional'},
+    'decoding': GROUND | {'functional'},
     'experiments': set(),
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},
