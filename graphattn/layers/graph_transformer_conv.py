@@ -6,7 +6,7 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import MessagePassing, TransformerConv
 
 from graphattn import functional, kernels
 from graphattn._checks import check_bool, check_dropout, check_floating, check_sides, check_size
@@ -60,6 +60,11 @@ class GraphTransformerConv(TransformerConv):
         >>> conv(torch.randn(3, 5), edge_index, edge_attr).shape
         torch.Size([3, 16])
     """
+
+    # PyG compiles these for each class; those of the class above would hide the messages that
+    # explainers ask for.
+    propagate = MessagePassing.propagate
+    edge_updater = MessagePassing.edge_updater
 
     def __init__(self, in_channels: int | tuple[int, int], out_channels: int, heads: int = 1,
                  concat: bool = True, beta: bool = False, dropout: float = 0.,

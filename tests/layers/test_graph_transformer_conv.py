@@ -136,8 +136,7 @@ def test_sizes_are_taken_from_the_first_input():
     torch.testing.assert_close(out, theirs(x, edge_index, edge_attr))
 
 
-@pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source'),
-                                     dict(decomposed_layers=2)])
+@pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
 def test_other_messages_are_those_of_pyg(options):
     *_, edge_index, _ = drawn(square=True)
     theirs, ours = twins(6, 4, 2, **options)
