@@ -138,9 +138,9 @@ def sparse_tensor_of_rows(indptr: Tensor, query: Tensor, key: Tensor, num_keys: 
 
 
 def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
-                       tile: int) -> BlockMask:
-    """FlexAttention's mask of heads that own equal parts of the nodes, in O(edges): the tiles of
-    ``tile`` x ``tile`` pairs that hold edges, and a search for the pairs inside of them."""
+                       tile: int, is_compact: bool) -> BlockMask:
+    """FlexAttention's mask of heads that own equal parts of the nodes: the tiles of ``tile`` x
+    ``tile`` pairs that hold edges, and a search for the pairs inside of them."""
     from torch.nn.attention.flex_attention import BlockMask
 
     num_queries = indptr.numel() - 1
@@ -155,9 +155,10 @@ def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
     for name, chosen in (('', ~is_full), ('full_', is_full)):
         row, column = numbers[chosen] // num_tiles[1], numbers[chosen] % num_tiles[1]
         own_head, row = row // num_tiles[0], row % num_tiles[0]
-        for side, (at, other), size in (('kv', (row, column), num_tiles[0]),
-                                        ('q', (column, row), num_tiles[1])):
-            counts, indices = _compact(own_head * size + at, other, heads * size)
+        for side, (at, other), (size, width) in (('kv', (row, column), num_tiles),
+                                                 ('q', (column, row), num_tiles[::-1])):
+            counts, indices = _lists(own_head * size + at, other, heads * size,
+                                     1 if is_compact else width)
             lists[f'{name}{side}_num_blocks'] = counts.view(1, heads, size)
             lists[f'{name}{side}_indices'] = indices.view(1, heads, size, -1)
     return BlockMask(seq_lengths=of_head, BLOCK_SIZE=(tile, tile), **lists,
@@ -174,12 +175,13 @@ def _in_heads(indptr: Tensor, key: Tensor, of_head: tuple[int, int]) -> tuple[Te
     return head, query - head * of_head[0], key - head * of_head[1]
 
 
-def _compact(row: Tensor, column: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """How many columns each row has, and which: int32, as wide as the longest row."""
+def _lists(row: Tensor, column: Tensor, num_rows: int,
+           at_least: int) -> tuple[Tensor, Tensor]:
+    """How many columns each row has, and which: int32, as wide as the longest row or wider."""
     order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
     row, column = row[order], column[order]
     counts = row.bincount(minlength=num_rows)
-    width = max(int(counts.max()) if num_rows else 0, 1)
+    width = max(int(counts.max()) if num_rows else 0, at_least)
     indices = torch.zeros(num_rows, width, dtype=torch.int32, device=row.device)
     begin = counts.cumsum(0) - counts
     indices[row, torch.arange(row.numel(), device=row.device) - begin[row]] = column.int()

@@ -673,9 +673,9 @@ class BipartiteGraph:
         return conversions.sparse_tensor_of_rows(self._indptr, self.query, self.key, self.num_keys,
                                                  edge_weight)
 
-    def to_block_mask(self, heads: int = 1, tile: int = 128) -> BlockMask:
-        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, in time and memory of the edges
-        (and, of its lists, of the fullest row and column of tiles).
+    def to_block_mask(self, heads: int = 1, tile: int = 128, *,
+                      is_compact: bool | None = None) -> BlockMask:
+        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at the pairs.
 
         ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
         that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
@@ -683,9 +683,12 @@ class BipartiteGraph:
         Args:
             heads (int): Heads that own a graph each, which are folded into the nodes.
             tile (int): Queries and keys of a tile, which FlexAttention calls a block.
+            is_compact (bool, optional): Whether its lists are as wide as the fullest row of tiles,
+                in O(edges), or as all tiles of a row, as torch's compiler for CPUs wants them. If
+                omitted, they are compact but on a CPU.
 
         Raises:
-            TypeError: An argument is not an int.
+            TypeError: An argument is of the wrong type.
             ValueError: It is below 1, or the graph is not one of so many heads.
 
         Example:
@@ -694,9 +697,12 @@ class BipartiteGraph:
             (1, 1, 1024, 1024)
         """
         check_sides(heads=heads, tile=tile)
+        is_compact = self.device.type != 'cpu' if is_compact is None else is_compact
+        check_bool(is_compact=is_compact)
         if self.num_queries % heads or self.num_keys % heads:
             raise ValueError(f"'heads' must divide the nodes of the graph (got {heads} and {self})")
-        return conversions.block_mask_of_rows(self._indptr, self.key, self.num_keys, heads, tile)
+        return conversions.block_mask_of_rows(self._indptr, self.key, self.num_keys, heads, tile,
+                                              is_compact)
 
     def to_flashinfer(self) -> dict[str, Tensor | int]:
         """What ``flashinfer.BlockSparseAttentionWrapper.plan`` takes of a graph: the rows as tiles

@@ -59,15 +59,16 @@ def graphs_of_heads(pattern: Pattern, heads: int, sizes: tuple[int, int]) -> lis
     return [pattern.build(*sizes, seed=head) for head in range(heads)]
 
 
+@pytest.mark.parametrize('is_compact', [False, True])
 @pytest.mark.parametrize('heads, sizes', [(1, (50, 50)), (3, (50, 50)), (2, (32, 40)),
                                           (1, (7, 5))])
 @pytest.mark.parametrize('pattern', PATTERNS, ids=str)
-def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes):
+def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes, is_compact):
     graphs = graphs_of_heads(pattern, heads, sizes)
     mask = torch.stack([graph.to_mask() for graph in graphs])
     expected = create_block_mask(lambda b, h, q, k: mask[h, q, k], 1, heads, *sizes, device='cpu',
                                  BLOCK_SIZE=16)
-    actual = BipartiteGraph.batch(graphs).to_block_mask(heads, tile=16)
+    actual = BipartiteGraph.batch(graphs).to_block_mask(heads, tile=16, is_compact=is_compact)
     assert actual.shape == expected.shape == (1, heads, *sizes)
     for part in ('kv_num_blocks', 'full_kv_num_blocks', 'q_num_blocks', 'full_q_num_blocks'):
         assert torch.equal(getattr(actual, part), getattr(expected, part))
@@ -76,7 +77,7 @@ def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes):
         counts = getattr(expected, part.replace('indices', 'num_blocks'))
         is_used = torch.arange(own.size(-1)) < counts.unsqueeze(-1)
         assert torch.equal(own[is_used], whole[..., :own.size(-1)][is_used])
-        assert own.size(-1) == max(int(counts.max()), 1)  # no longer than the fullest
+        assert own.size(-1) == (max(int(counts.max()), 1) if is_compact else whole.size(-1))
 
 
 @pytest.mark.filterwarnings('ignore')  # that it is not compiled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,7 +45,8 @@ def edge_feature_attention(
         value (Tensor): As ``key``.
         graph (BipartiteGraph): The edges, which all heads share.
         edge_attr (Tensor): :math:`e`, ``[num_edges, size]``, in the order of ``graph.edge_index``.
-        projection (Tensor): :math:`W` of each head, ``[heads, channels, size]``.
+        projection (Tensor): :math:`W` of each head, ``[heads, channels, size]``. Both are of
+            query's dtype.
         scale (float, optional): Instead of :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
             divided by ``1 - dropout_p``. Applied whenever positive.
@@ -71,23 +74,14 @@ def edge_feature_attention(
     check_arguments(query, key, value, graph, None, None)
     _check_features(query, value, graph, edge_attr, projection)
     terms = LogitTerms(scale=check_numbers(scale, dropout_p, query), dropout_p=dropout_p)
-    features = EdgeFeatures(torch.einsum('qhc,hcs->qhs', query, projection).to(query.dtype),
-                            edge_attr)
-    out, sums = attend_with_features(query, key, value, graph, features, terms, backend)
-    return out + torch.einsum('qhs,hcs->qhc', sums, projection).to(out.dtype)
-
-
-def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                         features: EdgeFeatures, terms: LogitTerms,
-                         backend: str) -> tuple[Tensor, Tensor]:
-    """Output and sums of the features by weights; what is given was checked."""
     kernel = choose_for_features(backend, graph.device)
     if not kernel.shares_keys:
         key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
+    attend = kernel.attention_with_features or partial(_by_weights, kernel)
     with torch.autocast(graph.device.type, enabled=False):
-        if kernel.attention_with_features is not None:
-            return kernel.attention_with_features(query, key, value, graph, features, terms)
-        return _by_weights(kernel, query, key, value, graph, features, terms)
+        features = EdgeFeatures(torch.einsum('qhc,hcs->qhs', query, projection), edge_attr)
+        out, sums = attend(query, key, value, graph, features, terms)
+        return out + torch.einsum('qhs,hcs->qhc', sums, projection)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
@@ -118,9 +112,9 @@ def _check_features(query: Tensor, value: Tensor, graph: BipartiteGraph, edge_at
         if tensor.device != graph.device:
             raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
                              f"{tensor.device})")
-    if edge_attr.dtype != query.dtype:
-        raise TypeError(f"'edge_attr' must be of query's dtype {query.dtype} (got "
-                        f"{edge_attr.dtype})")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
     if value.size(2) != query.size(2):
         raise ValueError(f"'value' must have query's {query.size(2)} channels, for features are "
                          f"added to both keys and values (got {value.size(2)})")

@@ -118,4 +118,5 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
     return bias - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', everywhere, attention=attend, shares_keys=True, takes_gate=False, spreads_nan=True)
+BACKEND = Backend('sdpa', everywhere, attention=attend, shares_keys=True, takes_gate=False,
+                  spreads_nan=True)

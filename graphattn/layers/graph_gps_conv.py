@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
 from torch_geometric.utils.sparse import index2ptr
 
-from graphattn._checks import check_dropout, check_integers, check_kind, check_sides
+from graphattn._checks import (
+    LONGEST_SIDE,
+    check_dropout,
+    check_features,
+    check_has_numbers,
+    check_integers,
+    check_kind,
+    check_sides,
+)
 from graphattn.sources import GraphSource
 from graphattn.sources.sorted_edges import Edges
 
@@ -63,6 +71,13 @@ class GraphGPSConv(GPSConv):
         if conv is not None:
             check_kind('conv', conv, nn.Module)
         check_kind('attention', attention, nn.Module)
+        for name, kind in (('act', act), ('norm', norm)):
+            if not (isinstance(kind, str) or callable(kind) or name == 'norm' and kind is None):
+                raise TypeError(f"'{name}' must be a str or a callable (got "
+                                f"{type(kind).__name__})")
+        for name, options in (('act_kwargs', act_kwargs), ('norm_kwargs', norm_kwargs)):
+            if options is not None:
+                check_kind(name, options, dict)
         if getattr(attention, 'channels', None) != channels:
             raise ValueError(f"'attention' must have {channels} channels, as the layer (got "
                              f"{getattr(attention, 'channels', None)})")
@@ -98,6 +113,7 @@ class GraphGPSConv(GPSConv):
         Raises:
             TypeError, ValueError: As the two parts, or ``batch`` does not ascend.
         """
+        check_features(x, self.channels, self.mlp[0].weight)
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
         ptr = _ptr_of(batch, len(x))
         attended = self.attn(x, ptr, source=source)
@@ -116,6 +132,7 @@ class GraphGPSConv(GPSConv):
 
 def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
     check_integers('batch', batch)
+    check_has_numbers('batch', batch)
     if batch.shape != (num_nodes,):
         raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
                          f"{tuple(batch.shape)})")
@@ -123,4 +140,7 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
         raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
                          "sort the nodes by it")
     num_graphs = int(batch[-1]) + 1 if num_nodes else 0
+    if num_nodes and int(batch[0]) < 0 or num_graphs > LONGEST_SIDE:
+        raise ValueError(f"'batch' must number graphs from 0 (got {int(batch[0])} to "
+                         f"{num_graphs - 1})")
     return index2ptr(batch, num_graphs)

@@ -6,10 +6,18 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import MessagePassing, TransformerConv
+from torch_geometric.nn import Linear, MessagePassing, TransformerConv
 
 from graphattn import functional, kernels
-from graphattn._checks import check_bool, check_dropout, check_floating, check_sides, check_size
+from graphattn._checks import (
+    LONGEST_SIDE,
+    check_bool,
+    check_dropout,
+    check_floating,
+    check_layer_dtype,
+    check_sides,
+    check_size,
+)
 from graphattn.graph import BipartiteGraph, RepeatedEdges
 from graphattn.sources.sorted_edges import Edges, SortedEdges, sort_edges, unpack_edges
 
@@ -71,7 +79,10 @@ class GraphTransformerConv(TransformerConv):
                  edge_dim: int | None = None, bias: bool = True, root_weight: bool = True, *,
                  backend: str = 'auto', **kwargs):
         for size in in_channels if isinstance(in_channels, tuple) else (in_channels,):
-            check_size('in_channels', size, -1)
+            check_size('in_channels', size, -1, LONGEST_SIDE)
+            if size == 0:
+                raise ValueError("'in_channels' must be positive, or -1 to take it from the first "
+                                 "input (got 0)")
         check_sides(out_channels=out_channels, heads=heads)
         check_bool(concat=concat, beta=beta, bias=bias, root_weight=root_weight)
         check_dropout(dropout=dropout)
@@ -111,8 +122,8 @@ class GraphTransformerConv(TransformerConv):
                 features of edges without an ``edge_dim``, or none with one.
         """
         pair = x if isinstance(x, tuple) else (x, x)
-        for features in pair:
-            check_floating('x', features)
+        for features, linear in zip(pair, (self.lin_key, self.lin_query)):
+            _check_nodes(features, linear)
         edge_attr = self._edge_attr(edge_index, edge_attr)
         if return_attention_weights is not None:
             check_bool(return_attention_weights=return_attention_weights)
@@ -156,6 +167,7 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must have a row for each of the {edges.graph.num_edges} "
                              f"edges (got {len(edge_attr)})")
         projection = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+        projection = projection.to(query.dtype)  # which autocast has made of it
         return functional.edge_feature_attention(query, key, value, edges.graph,
                                                  edges.sort(edge_attr).to(query.dtype), projection,
                                                  **options)
@@ -185,3 +197,14 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must be [num_edges, edge_dim] with the layer's edge_dim="
                              f"{self.edge_dim} (got shape {tuple(edge_attr.shape)})")
         return edge_attr
+
+
+def _check_nodes(x: Tensor, linear: Linear) -> None:
+    check_floating('x', x)
+    if x.dim() != 2 or linear.in_channels not in (-1, x.size(1)):
+        raise ValueError(f"'x' must be [num_nodes, {linear.in_channels}] (got shape "
+                         f"{tuple(x.shape)})")
+    if x.device != linear.weight.device:
+        raise ValueError(f"'x' must be on {linear.weight.device}, where the layer is (got "
+                         f"{x.device})")
+    check_layer_dtype('x', x, linear.weight)

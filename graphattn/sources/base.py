@@ -106,15 +106,20 @@ class GraphSource(nn.Module, ABC):
         if key.device != query.device:
             raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
                              f"{key.device})")
+        if key_ptr is None and key.size(0) != query.size(0):
+            raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
+                             f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
         check_ptr('ptr', ptr, query.size(0), query.device)
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, key.size(0), key.device)
-            if key_ptr.numel() != ptr.numel():
-                raise ValueError(f"'key_ptr' must mark as many sequences as 'ptr', "
-                                 f"{ptr.numel() - 1} (got {key_ptr.numel() - 1})")
-        elif key.size(0) != query.size(0):
-            raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
-                             f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
+            check_same_sequences(ptr, key_ptr)
+
+
+def check_same_sequences(ptr: Tensor, key_ptr: Tensor) -> None:
+    """That there are keys, or none, for each sequence of queries."""
+    if key_ptr.numel() != ptr.numel():
+        raise ValueError(f"'key_ptr' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
+                         f"{key_ptr.numel() - 1})")
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:

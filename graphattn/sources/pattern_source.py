@@ -21,7 +21,7 @@ from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
-from graphattn.sources.base import GraphSource, fold_ptr
+from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.graph_cache import GRAPHS, is_value
 from graphattn.sources.sorted_edges import Edges
 from graphattn.sources.structure_source import StructureSource
@@ -159,6 +159,7 @@ class PatternSource(GraphSource):
         check_generator(generator)
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, None, ptr.device)
+            check_same_sequences(ptr, key_ptr)
             return self._beside(ptr, key_ptr, generator)
         return self._built(ptr, generator)
 
