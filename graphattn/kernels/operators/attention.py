@@ -21,7 +21,7 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float 
 
 # Keys and values may have fewer heads than queries, each for as many consecutive ones. Edges bring
 # features [num_edges, size], which a query meets with ``feature_query`` [num_queries, heads, size]
-# beside the dot product with the key, and takes along beside the value; of size 0 if there are none.
+# beside the dot product with the key, and takes along beside the value. Without any, size is 0.
 #
 # Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
 # softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
