@@ -144,14 +144,16 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
                          f"meta)")
 
 
-def check_features(x: Tensor, channels: int, weight: Tensor) -> None:
+def check_features(x: Tensor, channels: int, weight: Tensor, name: str = 'x') -> None:
     """That ``x`` holds tokens that a layer with this weight can take."""
-    check_floating('x', x)
+    check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
-        raise ValueError(f"'x' must be [num_tokens, {channels}] (got shape {tuple(x.shape)})")
+        raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
+                         f"{tuple(x.shape)})")
     if x.device != weight.device:
-        raise ValueError(f"'x' must be on {weight.device}, where the layer is (got {x.device})")
-    check_layer_dtype('x', x, weight)
+        raise ValueError(f"'{name}' must be on {weight.device}, where the layer is (got "
+                         f"{x.device})")
+    check_layer_dtype(name, x, weight)
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -20,6 +21,7 @@ from graphattn._checks import (
 )
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
     from torch_sparse import SparseTensor
 
 INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -188,3 +190,73 @@ def sparse_tensor_of_rows(indptr: Tensor, query: Tensor, key: Tensor, num_keys: 
     return SparseTensor(rowptr=indptr, row=query, col=key, value=edge_weight,
                         sparse_sizes=(indptr.numel() - 1, num_keys), is_sorted=True,
                         trust_data=True)
+
+
+def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
+                       tile: int, is_compact: bool) -> BlockMask:
+    """FlexAttention's mask of heads that own equal parts of the nodes: the tiles of ``tile`` x
+    ``tile`` pairs that hold edges, and a search for the pairs inside of them."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    num_queries = indptr.numel() - 1
+    of_head = num_queries // heads, num_keys // heads
+    num_tiles = [-(-size // tile) for size in of_head]
+    head, query, key_in_head = _in_heads(indptr, key, of_head)
+    numbers, num_pairs = torch.unique(
+        (head * num_tiles[0] + query // tile) * num_tiles[1] + key_in_head // tile,
+        return_counts=True)
+    is_full = num_pairs == tile**2
+    lists = {}
+    for name, chosen in (('', ~is_full), ('full_', is_full)):
+        row, column = numbers[chosen] // num_tiles[1], numbers[chosen] % num_tiles[1]
+        own_head, row = row // num_tiles[0], row % num_tiles[0]
+        for side, (at, other), (size, width) in (('kv', (row, column), num_tiles),
+                                                 ('q', (column, row), num_tiles[::-1])):
+            counts, indices = _lists(own_head * size + at, other, heads * size,
+                                     1 if is_compact else width)
+            lists[f'{name}{side}_num_blocks'] = counts.view(1, heads, size)
+            lists[f'{name}{side}_indices'] = indices.view(1, heads, size, -1)
+    return BlockMask(seq_lengths=of_head, BLOCK_SIZE=(tile, tile), **lists,
+                     mask_mod=_search(indptr, key, of_head))
+
+
+def _in_heads(indptr: Tensor, key: Tensor, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
+    """The head of each edge, and its query and key counted in that."""
+    query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())
+    head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
+    if not torch.equal(head, key_head):
+        raise ValueError("'heads' must be the number of heads that own a graph, whose queries and "
+                         "keys lie apart")
+    return head, query - head * of_head[0], key - head * of_head[1]
+
+
+def _lists(row: Tensor, column: Tensor, num_rows: int,
+           at_least: int) -> tuple[Tensor, Tensor]:
+    """How many columns each row has, and which: int32, as wide as the longest row or wider."""
+    order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
+    row, column = row[order], column[order]
+    counts = row.bincount(minlength=num_rows)
+    width = max(int(counts.max()) if num_rows else 0, at_least)
+    indices = torch.zeros(num_rows, width, dtype=torch.int32, device=row.device)
+    begin = counts.cumsum(0) - counts
+    indices[row, torch.arange(row.numel(), device=row.device) - begin[row]] = column.int()
+    return counts.int(), indices
+
+
+def _search(indptr: Tensor, key: Tensor, of_head: tuple[int, int]) -> Callable[..., Tensor]:
+    """FlexAttention's question whether a query attends to a key: bisection of the query's row."""
+    longest = int(indptr.diff().max()) if indptr.numel() > 1 else 0
+    num_steps, last = longest.bit_length(), max(key.numel() - 1, 0)
+    padded = key if key.numel() else key.new_zeros(1)
+
+    def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        row, wanted = head * of_head[0] + query, head * of_head[1] + key
+        low, end = indptr[row], indptr[row + 1]
+        high = end
+        for _ in range(num_steps):
+            middle = (low + high) // 2
+            is_below = (padded[middle.clamp(max=last)] < wanted) & (low < high)
+            low, high = torch.where(is_below, middle + 1, low), torch.where(is_below, high, middle)
+        return (low < end) & (padded[low.clamp(max=last)] == wanted)
+
+    return attends

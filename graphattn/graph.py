@@ -26,6 +26,7 @@ from graphattn._checks import (
     check_order,
     check_range,
     check_rows,
+    check_sides,
     check_size,
 )
 from graphattn._tensors import is_traced, lasting, narrow
@@ -41,7 +42,12 @@ from graphattn.pairs import (
 )
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
     from torch_sparse import SparseTensor
+
+
+class RepeatedEdges(ValueError):
+    """An edge is given more than once where each has a value of its own."""
 
 
 class BipartiteGraph:
@@ -171,7 +177,7 @@ class BipartiteGraph:
                 edge may be repeated.
 
         Raises:
-            ValueError: Also if ``return_perm`` meets a repeated edge.
+            ValueError: Also, as :class:`RepeatedEdges`, if ``return_perm`` meets one.
 
         Example:
             >>> import torch
@@ -198,9 +204,9 @@ class BipartiteGraph:
             pair, perm = torch.sort(given, stable=True)
             is_first = first_of_each(pair)
             if return_perm and not bool(is_first.all()):
-                raise ValueError(f"'edge_index' must hold each edge once to be permuted, as "
-                                 f"'return_perm' asks (got {given.numel()} edges, "
-                                 f"{int(is_first.sum())} of them different)")
+                raise RepeatedEdges(f"'edge_index' must hold each edge once to be permuted, as "
+                                    f"'return_perm' asks (got {given.numel()} edges, "
+                                    f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
             pair = pair[is_first]
         else:
@@ -359,6 +365,47 @@ class BipartiteGraph:
         return cls._of(indptr, key, num_keys, blocks,
                        torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
                        any(graph.is_reordered for graph in graphs))
+
+    def unbatch(self) -> list[BipartiteGraph]:
+        """The blocks as graphs: what :meth:`batch` has joined."""
+        return [self.block(number) for number in range(self.num_blocks)]
+
+    def block(self, sequence: int, head: int = 0, *, heads: int = 1) -> BipartiteGraph:
+        """The graph of one sequence, and of one head if each owns a graph.
+
+        Args:
+            sequence (int): Which of the sequences.
+            head (int): Which of the heads.
+            heads (int): How many heads own a graph each; their blocks are the sequences of head 0,
+                then those of head 1, ...
+
+        Raises:
+            TypeError: An argument is not an int.
+            ValueError: There are not as many sequences or heads, or ``heads`` does not divide the
+                blocks.
+
+        Example:
+            >>> from graphattn import BipartiteGraph
+            >>> from graphattn.patterns import Full, SlidingWindow
+            >>> graph = BipartiteGraph.batch([Full().build(2), SlidingWindow(0).build(3)])
+            >>> graph.block(1)
+            BipartiteGraph(num_queries=3, num_keys=3, num_edges=3, density=33.3%)
+        """
+        check_sides(heads=heads)
+        if self.num_blocks % heads:
+            raise ValueError(f"'heads' must divide the {self.num_blocks} blocks (got {heads})")
+        num_sequences = self.num_blocks // heads
+        check_size('sequence', sequence, at_most=num_sequences - 1)
+        check_size('head', head, at_most=heads - 1)
+        number = head * num_sequences + sequence
+        (first_query, last_query), (first_key, last_key) = (
+            ptr[number:number + 2].tolist() for ptr in self._blocks.ptrs)
+        first, last = self._indptr[[first_query, last_query]].tolist()
+        edge_prob = None if self._edge_prob is None else self._edge_prob[first:last]
+        return BipartiteGraph.from_csr(
+            self._indptr[first_query:last_query + 1] - first,
+            self._key[first:last].long() - first_key, last_key - first_key, edge_prob=edge_prob,
+            validate=False)
 
     # What it is ######################################################################
 
@@ -698,6 +745,50 @@ class BipartiteGraph:
         self._check_weight(edge_weight)
         return conversions.sparse_tensor_of_rows(self._indptr, self.query, self.key, self.num_keys,
                                                  edge_weight)
+
+    def to_block_mask(self, heads: int = 1, tile: int = 128, *,
+                      is_compact: bool | None = None) -> BlockMask:
+        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at the pairs.
+
+        ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
+        that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
+
+        Args:
+            heads (int): Heads that own a graph each, which are folded into the nodes.
+            tile (int): Queries and keys of a tile, which FlexAttention calls a block.
+            is_compact (bool, optional): Whether its lists are as wide as the fullest row of tiles,
+                in O(edges), or as all tiles of a row, as torch's compiler for CPUs wants them. If
+                omitted, they are compact but on a CPU.
+
+        Raises:
+            TypeError: An argument is of the wrong type.
+            ValueError: It is below 1, or the graph is not one of so many heads.
+
+        Example:
+            >>> from graphattn.patterns import SlidingWindow
+            >>> SlidingWindow(64).build(1024).to_block_mask().shape
+            (1, 1, 1024, 1024)
+        """
+        check_sides(heads=heads, tile=tile)
+        is_compact = self.device.type != 'cpu' if is_compact is None else is_compact
+        check_bool(is_compact=is_compact)
+        if self.num_queries % heads or self.num_keys % heads:
+            raise ValueError(f"'heads' must divide the nodes of the graph (got {heads} and {self})")
+        return conversions.block_mask_of_rows(self._indptr, self.key, self.num_keys, heads, tile,
+                                              is_compact)
+
+    def to_flashinfer(self) -> dict[str, Tensor | int]:
+        """What ``flashinfer.BlockSparseAttentionWrapper.plan`` takes of a graph: the rows as tiles
+        of one query and one key, int32 ``indptr`` and ``indices``, and the sizes ``M``, ``N``,
+        ``R`` and ``C``.
+
+        Raises:
+            ValueError: There are 2^31 edges or keys, or more.
+        """
+        if max(self.num_edges, self.num_keys) >= 2**31:
+            raise ValueError(f"FlashInfer counts in int32, which has no numbers for {self}")
+        return {'indptr': self._indptr.int(), 'indices': self._key.int(), 'M': self.num_queries,
+                'N': self.num_keys, 'R': 1, 'C': 1}
 
     def __repr__(self) -> str:
         blocks = f', num_blocks={self.num_blocks}' if self.num_blocks != 1 else ''

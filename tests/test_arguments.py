@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import graphattn
 from graphattn import BipartiteGraph
 from graphattn.distributed import sequence_parallel
-from graphattn.layers import GraphAttention
+from graphattn.layers import GraphAttention, GraphTransformerConv
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
@@ -34,9 +34,10 @@ PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
 OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': sequence_parallel,
           **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
 # For those who write a pattern or hook into message passing, who are given what was checked.
-GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'edge_collect', 'edge_update',
-                 'edge_updater', 'message', 'message_and_aggregate', 'propagate', 'value_of',
-                 'norm', 'logit_terms', 'check_probability', 'shard_graph', 'span_graph', 'causal'}
+GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
+                 'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',
+                 'value_of', 'norm', 'logit_terms', 'check_probability', 'shard_graph',
+                 'span_graph', 'causal'}
 
 
 # What is meant ########################################################################
@@ -91,6 +92,9 @@ MEANT = {
     'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),
     'load_bert.model': MaskedLanguageModel(encoder()), 'state_dict': {}, 'config': {},
     'load_roberta.model': MaskedLanguageModel(encoder()),
+    'edge_attr': torch.randn(NUM_EDGES, 3), 'projection': torch.randn(2, 4, 3),
+    'memory': torch.randn(5, 8), 'memory_ptr': PTR, 'in_channels': 8, 'out_channels': 4,
+    'conv': GraphTransformerConv(8, 4, 2), 'batch': torch.tensor([0, 0, 1, 1, 1]),
     'encoder_of.config': {'vocab_size': 20, 'hidden_size': 8, 'num_attention_heads': 2,
                           'num_hidden_layers': 1, 'intermediate_size': 8},
     'to_hugging_face.model': MaskedLanguageModel(Encoder(Full(), **SIZES, num_segments=2,
@@ -102,6 +106,7 @@ MEANT = {
     'key_padding_mask': torch.zeros(5, dtype=torch.bool),
     # patterns, samplers, sources
     'register.name': 'mine', 'build': Full,
+    'StructureSource.pattern': PatternSource(Full()), 'edges': EDGES, 'sequence': 0,
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
     'MaskGraph.reorder.query_order': torch.arange(10),
@@ -173,9 +178,11 @@ def masks_in_a_file(tmp_path, monkeypatch):
 
 # Nothing, or no step, is a size there is.
 MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'padding_token', 'hops', 'radius',
-               'count', 'tokens', 'first', 'summary', 'degree', 'length', 'offset'}
+               'count', 'tokens', 'first', 'summary', 'degree', 'length', 'offset', 'sequence',
+               'head'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
                'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
+MINUS_1_IS_UNKNOWN = {'in_channels'}
 MAY_BE_NEGATIVE = {'scale'}
 # Values that are only moved about, and what broadcasts.
 ANY_DTYPE = {'BipartiteGraph.to_scipy.edge_weight', 'BipartiteGraph.to_sparse_tensor.edge_weight',
@@ -200,7 +207,7 @@ def bad_integers(name: str) -> list:
     bad = [2.5, True, '3', math.nan, torch.tensor(3)]
     if name == 'seed':
         return [*bad, 2**64]
-    bad += [-1]
+    bad += [-2 if name in MINUS_1_IS_UNKNOWN else -1]
     bad += [] if name in MAY_BE_ZERO else [0]
     return bad if name in MAY_BE_HUGE else [*bad, 10**12]
 

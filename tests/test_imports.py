@@ -21,7 +21,7 @@ GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_m
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'hugging_face',
-                'graphattn'}
+                'decoding', 'graphattn'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -50,6 +50,7 @@ MAY_IMPORT = {
     'hugging_face': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'distributed': MIDDLE | {'functional', 'sources', 'layers', 'models'},
     'compile': MIDDLE | {'functional'},
+    'decoding': GROUND | {'functional'},
     'experiments': set(),
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

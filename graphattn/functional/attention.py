@@ -13,6 +13,7 @@ from graphattn._checks import check_bool
 from graphattn.functional.checks import check_arguments, check_numbers, check_square
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import attention_diffusion
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_hops, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import Backend, LogitTerms
@@ -47,8 +48,10 @@ def edge_attention(
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
-        value (Tensor): ``[num_keys, heads, value_channels]``.
+        key (Tensor): ``[num_keys, key_heads, channels]``, of the same dtype and device. There may
+            be fewer heads than of queries, a number that divides theirs: each is then the key of
+            as many consecutive heads (grouped queries: Ainslie et al., "GQA", 2023).
+        value (Tensor): ``[num_keys, key_heads, value_channels]``.
         graph (BipartiteGraph): The edges, which all heads share. Heads that own a graph each are
             folded into nodes first (:func:`graphattn.layers.fold_heads`).
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits, in
@@ -115,6 +118,8 @@ def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, t
              backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
     kernel = choose(backend, query, key, value, graph, terms, needs_weights=needs_weights)
     with torch.autocast(graph.device.type, enabled=False):
+        if not (kernel.shares_keys and not needs_weights):
+            key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if kernel.attention is not None and not needs_weights:
             return kernel.attention(query, key, value, graph, terms), None
         weight = _weigh(kernel, query, key, graph, terms)
@@ -125,6 +130,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
                   terms: LogitTerms, hops: int | float, teleport: float | Sequence[float] | Tensor,
                   backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
     check_square(graph)
+    key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
     spread, kernel = spread_teleport(teleport, hops, value), choose_weighing(backend, graph.device)
     is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
     with torch.autocast(graph.device.type, enabled=False):
@@ -161,7 +167,7 @@ def attention_weights(
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, heads, channels]``, of the same dtype and device.
+        key (Tensor): ``[num_keys, key_heads, channels]``, as in :func:`edge_attention`.
         graph (BipartiteGraph): The edges, which all heads share.
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
         edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
@@ -182,5 +188,6 @@ def attention_weights(
     edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
     terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
+    key = repeat_heads(key, query.size(1))
     with torch.autocast(graph.device.type, enabled=False):
         return _weigh(kernel, query, key, graph, terms)

@@ -45,15 +45,19 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
-        if tensor.dim() != 3 or tensor.shape[:2] != (num_nodes, query.shape[1:2].numel()):
-            expected = f'{num_nodes} {nodes}, {query.size(1) if query.dim() > 1 else "?"} heads'
-            raise ValueError(f"'{name}' must be [nodes, heads, channels] with {expected} (got "
-                             f"shape {tuple(tensor.shape)})")
+        if tensor.dim() != 3 or tensor.size(0) != num_nodes:
+            raise ValueError(f"'{name}' must be [nodes, heads, channels] with {num_nodes} {nodes} "
+                             f"(got shape {tuple(tensor.shape)})")
         if tensor.device != graph.device:
             raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
                              f"{tensor.device})")
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
+        raise ValueError(f"'key' must have as many heads as query, {query.size(1)}, or a number "
+                         f"that divides it (got {key.size(1)})")
+    if value.size(1) != key.size(1):
+        raise ValueError(f"'value' must have key's {key.size(1)} heads (got {value.size(1)})")
     if key.size(2) != query.size(2):
         raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
 

@@ -69,6 +69,14 @@ def choose_weighing(name: str, device: torch.device) -> Backend:
     return choose_sparse(device)
 
 
+def choose_for_features(name: str, device: torch.device) -> Backend:
+    """The backend for edges that have features: in one pass, or in two steps."""
+    if name == 'auto':
+        return choose_sparse(device)
+    backend = kernels.load(name)
+    return _asked_for(name, device, needs_weights=backend.attention_with_features is None)
+
+
 def choose_sparse(device: torch.device) -> Backend:
     """The fastest backend whose time follows the edges."""
     return kernels.load('gather' if in_transform() else FASTEST_SPARSE.get(device.type, 'gather'))

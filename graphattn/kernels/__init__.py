@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from graphattn.kernels import csr, gather, reference, sdpa
-from graphattn.kernels.backend import Backend, LogitTerms
+from graphattn.kernels.backend import Backend, EdgeFeatures, LogitTerms
 
 _LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
 _ON_FIRST_USE = {'gather_ext': 'graphattn.kernels.gather_ext', 'numba': 'graphattn.kernels.cpu'}
@@ -33,4 +33,4 @@ def load(name: str) -> Backend:
     return _LOADED[name]
 
 
-__all__ = ['BACKENDS', 'Backend', 'LogitTerms', 'load']
+__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'load']

@@ -19,6 +19,13 @@ class LogitTerms(NamedTuple):
     dropout_p: float = 0.
 
 
+class EdgeFeatures(NamedTuple):
+    """What edges bring along beside the vectors of their keys."""
+
+    query: Tensor  # [num_queries, heads, size]: what their dot products in logits are with
+    attr: Tensor  # [num_edges, size]
+
+
 @dataclass(frozen=True)
 class Backend:
     """The functions that a backend has, and what it can take.
@@ -33,12 +40,16 @@ class Backend:
         attention (Callable): ``(query, key, value, graph, terms)`` to the output; no weight is
             formed, and half precision is taken as it is and accumulated in float32. All other
             functions compute in the dtype that they are given.
+        attention_with_features (Callable): ``(query, key, value, graph, features, terms)`` to the
+            output and the sums by weights of the features, ``[num_queries, heads, size]``.
         attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): ``(weight, value, graph)`` to the output.
         attention_diffusion (Callable): ``(weight, value, graph, teleport)``: all hops in one.
         diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)``: weights,
             which are not kept, and hops in one.
         edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
+        shares_keys (bool): Whether ``attention`` and ``attention_with_features`` take keys and
+            values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
         spreads_nan (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
             what no edge joins to it.
@@ -49,11 +60,13 @@ class Backend:
     name: str
     is_available: Callable[[torch.device], bool]
     attention: Callable | None = None
+    attention_with_features: Callable | None = None
     attention_weights: Callable | None = None
     weighted_sum: Callable | None = None
     attention_diffusion: Callable | None = None
     diffused_attention: Callable | None = None
     edge_dot: Callable | None = None
+    shares_keys: bool = False
     takes_gate: bool = True
     spreads_nan: bool = False
     has_all_derivatives: bool = False

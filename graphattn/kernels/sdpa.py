@@ -37,11 +37,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     # Empty, but joined to every argument, should there be nothing to attend to.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
     nothing = sum(x[:0].sum() for x in arguments)
-    out = [value[:0] + nothing]
+    shape = (0, query.size(1), value.size(2))
+    out = [value.new_empty(shape) + nothing]
     edge_index = None if is_full else (graph.key, graph.query)
     for rows, columns, num_blocks in _chunks(graph, is_full):
         if columns.start == columns.stop:
-            out.append(value.new_zeros(rows.stop - rows.start, *value.shape[1:]) + nothing)
+            out.append(value.new_zeros(rows.stop - rows.start, *shape[1:]) + nothing)
             continue
         mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks, edge_bias)
         out.append(_attend_to_all(query[rows], key[columns], value[columns], num_blocks, terms,
@@ -58,7 +59,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, t
     keeps_weights = may_round and _may_be_large(query, key, terms.scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
         attended = F.scaled_dot_product_attention(
-            *blocks, attn_mask=mask, dropout_p=terms.dropout_p, scale=terms.scale)
+            *blocks, attn_mask=mask, dropout_p=terms.dropout_p, scale=terms.scale,
+            enable_gqa=key.size(1) < query.size(1))
     return attended.transpose(1, 2).flatten(0, 1)
 
 
@@ -116,4 +118,5 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
     return bias - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', everywhere, attention=attend, takes_gate=False, spreads_nan=True)
+BACKEND = Backend('sdpa', everywhere, attention=attend, shares_keys=True, takes_gate=False,
+                  spreads_nan=True)

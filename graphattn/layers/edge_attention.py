@@ -15,6 +15,7 @@ from torch_geometric.nn import MessagePassing
 from graphattn import functional, kernels
 from graphattn._checks import check_bool, check_dropout, check_floating, check_number
 from graphattn.functional.checks import check_arguments, check_edge_values, check_square
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import (
     check_hops,
     check_recompute,
@@ -26,6 +27,7 @@ from graphattn.functional.recursion import (
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import LogitTerms
 from graphattn.kernels.edge_math import edge_logit, edge_softmax
+from graphattn.sources.sorted_edges import sort_edges
 
 
 class EdgeAttention(MessagePassing):
@@ -34,7 +36,8 @@ class EdgeAttention(MessagePassing):
     The operator of :func:`graphattn.functional.edge_attention`, in two ways that agree:
 
     - **fused**: ``message_and_aggregate`` hands the rows of a :class:`BipartiteGraph` to a kernel.
-      A plain ``edge_index`` in any order becomes such a graph first, by a sort in every call;
+      A plain ``edge_index`` in any order becomes such a graph first, by a sort that is kept for as
+      long as it lives and is not changed;
     - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: taken while an explainer
       is at work, when a hook on one of the three is registered, and when the attention weights are
       asked for. ``alpha`` is an argument of ``message``, which is where PyG's
@@ -121,8 +124,9 @@ class EdgeAttention(MessagePassing):
 
         Args:
             query (Tensor): ``[num_queries, heads, channels]``.
-            key (Tensor): ``[num_keys, heads, channels]``.
-            value (Tensor): ``[num_keys, heads, value_channels]``.
+            key (Tensor): ``[num_keys, key_heads, channels]``, of as many heads as ``query`` or of a
+                number that divides it.
+            value (Tensor): ``[num_keys, key_heads, value_channels]``.
             graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
                 (key over query) may be in any order, but holds each edge once.
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
@@ -151,8 +155,11 @@ class EdgeAttention(MessagePassing):
         if self._wants_messages(return_attention_weights):
             return self._explicit(query, key, value, graph, return_attention_weights, **terms)
         if not isinstance(graph, BipartiteGraph):
-            graph, terms['edge_bias'], terms['edge_gate'] = _as_graph(graph, query, key, edge_bias,
-                                                                      edge_gate)
+            edges = sort_edges(graph, query.size(0), key.size(0))
+            graph = edges.graph
+            for name in ('edge_bias', 'edge_gate'):
+                check_edge_values(name, terms[name], query, graph)
+                terms[name] = edges.sort(terms[name])
         if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=value, graph=graph, alpha=None,
@@ -185,6 +192,7 @@ class EdgeAttention(MessagePassing):
         edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
         edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
         dtype = query.dtype
+        key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         query, key, value = (x.to(torch.promote_types(dtype, torch.float))
                              for x in (query, key, value))
         alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
@@ -241,18 +249,6 @@ def _check_message_passing(kwargs: dict) -> None:
             raise ValueError(f"'{name}' must be {' or '.join(map(repr, honoured))}, for attention "
                              f"adds the weighted values of keys up at queries (got "
                              f"{kwargs[name]!r})")
-
-
-@torch.compiler.disable(reason='edges are sorted, and compared with one another')
-def _as_graph(
-    edge_index: Tensor, query: Tensor, key: Tensor, *edge_values: Tensor | None,
-) -> tuple[BipartiteGraph, *tuple[Tensor | None, ...]]:
-    """The graph of edges in any order, and values on them in the graph's."""
-    graph, perm = BipartiteGraph.from_edge_index(edge_index, query.size(0), key.size(0),
-                                                 return_perm=True)
-    for name, values in zip(('edge_bias', 'edge_gate'), edge_values):
-        check_edge_values(name, values, query, graph)
-    return graph, *(None if values is None else values[perm] for values in edge_values)
 
 
 @torch.compiler.disable(reason='edges are sorted, and compared with one another')

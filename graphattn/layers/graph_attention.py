@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_floating,
     check_generator,
     check_pointer,
+    check_ptr,
     check_sides,
 )
 from graphattn._tensors import is_traced
@@ -134,6 +135,8 @@ class GraphAttention(nn.Module):
         source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         edge_bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
         rotation: Tensor | None = None,
         return_graph: bool = False,
@@ -145,7 +148,8 @@ class GraphAttention(nn.Module):
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
                 a PyG ``Batch``; or which of a batch's tokens ``x`` are
-                (:func:`graphattn.distributed.sequence_parallel` gives it).
+                (:func:`graphattn.distributed.sequence_parallel` gives it), or the tokens that come
+                next (:meth:`graphattn.decoding.KeyValueCache.step`).
             source (GraphSource, optional): Instead of the layer's own.
             graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
@@ -153,6 +157,10 @@ class GraphAttention(nn.Module):
             edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
                 in the order of ``graph.edge_index``, which is given too; ``[num_edges]`` if heads
                 own a graph each.
+            memory (Tensor, optional): What keys and values are made of, ``[num_keys, channels]``,
+                if not of ``x``. Query i of a pattern stands where key i does.
+            memory_ptr (Tensor, optional): Where the memory of each sequence begins, int64
+                ``[num_sequences + 1]``; given with ``memory``.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
             rotation (Tensor, optional): Of the queries and keys of each token, ``[num_tokens,
@@ -178,35 +186,46 @@ class GraphAttention(nn.Module):
         check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
         if rotation is not None:
             check_rotation(rotation, x, self.head_channels)
+            if memory is not None:
+                raise ValueError("'rotation' must be None with 'memory', whose positions it lacks")
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
+        self._check_memory(ptr, memory, memory_ptr)
         out, graph, weights = attend(
             x, ptr, source=self.source if source is None else source, graph=graph,
-            edge_bias=edge_bias, generator=generator, rotation=rotation,
-            needs_weights=return_attention_weights)
+            memory=memory, memory_ptr=memory_ptr, edge_bias=edge_bias, generator=generator,
+            rotation=rotation, needs_weights=return_attention_weights)
         wanted = [graph] * return_graph + [weights] * return_attention_weights
         return (out, *wanted) if wanted else out
 
     def _attend(
         self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
-        graph: BipartiteGraph | PairMask | None, edge_bias: Tensor | None,
-        generator: torch.Generator | None, rotation: Tensor | None, needs_weights: bool,
+        graph: BipartiteGraph | PairMask | None, memory: Tensor | None, memory_ptr: Tensor | None,
+        edge_bias: Tensor | None, generator: torch.Generator | None, rotation: Tensor | None,
+        needs_weights: bool,
     ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
-        query, key, value = (linear(x).unflatten(-1, (self.heads, self.head_channels))
-                             for linear in (self.lin_query, self.lin_key, self.lin_value))
+        attended = x if memory is None else memory
+        query, key, value = (linear(tokens).unflatten(-1, (self.heads, self.head_channels))
+                             for linear, tokens in ((self.lin_query, x), (self.lin_key, attended),
+                                                    (self.lin_value, attended)))
         if graph is None:
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
             source = check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
-            graph = ask(query, key, ptr, generator=generator)
+            keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
+            graph = ask(query, key, ptr, generator=generator, **keys)
         elif isinstance(ptr, Shard):
             ptr.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
-            _check_sequences(graph, ptr, self.heads, x.size(0))
+            for name, own, tokens, sequences in (
+                    ('query_ptr', graph.blocks.query_ptr, x, ptr),
+                    ('key_ptr', graph.blocks.key_ptr, attended,
+                     ptr if memory_ptr is None else memory_ptr)):
+                _check_sequences(name, own, sequences, self.heads, tokens.size(0))
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__})")
@@ -228,6 +247,20 @@ class GraphAttention(nn.Module):
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
 
+    def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
+                      memory_ptr: Tensor | None) -> None:
+        if (memory is None) != (memory_ptr is None):
+            missing, given = (('memory_ptr', 'memory') if memory_ptr is None else
+                              ('memory', 'memory_ptr'))
+            raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
+        if memory is None:
+            return
+        if isinstance(ptr, Shard):
+            raise ValueError(f"'memory' must be None where 'ptr' is a {Shard.__name__}, whose "
+                             f"tokens attend to one another")
+        check_features(memory, self.channels, self.lin_key.weight, 'memory')
+        check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
+
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
@@ -239,8 +272,7 @@ class GraphAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
         graph: BipartiteGraph, terms: dict[str, Tensor | bool],
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        num_tokens = num_keys = query.size(0)
-        attend = self.attention
+        num_tokens, num_keys, attend = query.size(0), key.size(0), self.attention
         if isinstance(ptr, Shard):
             num_keys, attend = ptr.num_tokens, partial(ptr.attend, self.attention)
         sizes = graph.num_queries, graph.num_keys
@@ -287,15 +319,14 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
     return (bias.reshape(len(bias), -1) + other.reshape(len(other), -1)).squeeze(1)
 
 
-def _check_sequences(graph: BipartiteGraph, ptr: Tensor, heads: int, num_tokens: int) -> None:
+def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
     """That the blocks of a graph are the sequences, once or for each head."""
-    sizes = {graph.num_queries, graph.num_keys}
-    if is_traced(ptr) or not (sizes == {num_tokens} or sizes == {heads * num_tokens}):
+    if is_traced(ptr):
+        return
+    times = {num_tokens: 1, heads * num_tokens: heads}.get(int(own[-1]))
+    if times is None:
         return  # sizes are compared later
-    times = 1 if graph.num_queries == num_tokens else heads
-    expected = fold_ptr(ptr, times, num_tokens)
-    if not (graph.is_square and torch.equal(graph.blocks.query_ptr, expected)):
+    if not torch.equal(own, fold_ptr(ptr, times, num_tokens)):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
-                         f"{times} heads one after the other (got query_ptr "
-                         f"{graph.query_ptr.tolist()} and ptr {ptr.tolist()}); pass query_ptr=ptr "
-                         f"when it is built")
+                         f"{times} heads one after the other (got {name} {own.tolist()} and ptr "
+                         f"{ptr.tolist()}); pass query_ptr=ptr when it is built")

@@ -16,6 +16,7 @@ from graphattn.patterns.overlapping_blocks import OverlappingBlocks
 from graphattn.patterns.random_blocks import RandomBlocks
 from graphattn.patterns.random_keys import RandomKeys
 from graphattn.patterns.random_pairs import RandomPairs
+from graphattn.patterns.random_regular import RandomRegular
 from graphattn.patterns.sliding_window import SlidingWindow
 from graphattn.patterns.star import Star
 from graphattn.patterns.strided import Strided
@@ -45,6 +46,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
                        num_random (64), size (4,096)   | GlobalTokens(num_global,
                                                        random=True, first=window)
                                                        | RandomPairs(size * num_random), size)``
+    ``exphormer``      degree (4), num_virtual (1)     ``GlobalTokens(num_virtual)
+                                                       | RandomRegular(degree)``
     =================  ==============================  =============================================
 
     Variants of ``diffuser``:
@@ -72,6 +75,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
       4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
       the first window, token 0 among them, is ever global. The densities with 64/64/64 are about
       21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
+    - ``exphormer``: its expander and its virtual nodes, which here are the first tokens of each
+      sequence. The edges of the data go beside them: ``PatternSource('exphormer') | edge_index``.
 
     Args:
         name (str): One of the names above.
@@ -85,7 +90,7 @@ def get(name: str, **parameters: int | bool) -> Pattern:
         ValueError: The name is unknown, or a value is out of range.
 
     Source: Shi et al., "SparseBERT" (2021), Sec. 4.2; Feng et al., "Diffuser" (2023), Table S.10,
-    and its code; and the sources of the parts.
+    and its code; Shirzad et al., "Exphormer" (2023), Sec. 3; and the sources of the parts.
 
     Example:
         >>> from graphattn import patterns
@@ -181,6 +186,10 @@ def _diffuser_repo(window: int = 64, num_global: int = 64, num_random: int = 64,
                    | RandomPairs(size * num_random), size)
 
 
+def _exphormer(degree: int = 4, num_virtual: int = 1) -> Pattern:
+    return GlobalTokens(num_virtual) | RandomRegular(degree)
+
+
 PRESETS: dict[str, Callable[..., Pattern]] = {
     'star': Star,
     'logsparse': LogSparse,
@@ -190,6 +199,7 @@ PRESETS: dict[str, Callable[..., Pattern]] = {
     'bigbird': _bigbird,
     'diffuser': _diffuser,
     'diffuser_repo': _diffuser_repo,
+    'exphormer': _exphormer,
 }
 
 

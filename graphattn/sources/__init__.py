@@ -4,5 +4,7 @@ from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
 from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource, as_source
+from graphattn.sources.structure_source import StructureSource
 
-__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource', 'as_source']
+__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource',
+           'StructureSource', 'as_source']

@@ -34,14 +34,18 @@ class GraphSource(nn.Module, ABC):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         """The graph over all sequences, or a soft mask in its stead.
 
         Args:
-            query (Tensor): ``[num_tokens, heads, head_channels]``, before scaling.
-            key (Tensor): ``[num_tokens, heads, head_channels]``.
-            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            query (Tensor): ``[num_queries, heads, head_channels]``, before scaling.
+            key (Tensor): ``[num_keys, heads, head_channels]``.
+            ptr (Tensor): Where the queries of each sequence begin, int64 ``[num_sequences + 1]``.
+            key_ptr (Tensor, optional): Where the keys of each begin, if they are not the same
+                tokens. Only then is it passed: a source that has no such argument is for tokens
+                that attend to one another.
             generator (torch.Generator, optional): Torch's default generator if omitted.
 
         Returns:
@@ -101,7 +105,8 @@ class GraphSource(nn.Module, ABC):
         calls this, without which all layers begin with the same parameters.
         """
 
-    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
+                     key_ptr: Tensor | None = None) -> None:
         """Raises unless :meth:`forward` is given what it is for; arguments as there."""
         check_floating('query', query)
         check_floating('key', key)
@@ -111,10 +116,20 @@ class GraphSource(nn.Module, ABC):
         if key.device != query.device:
             raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
                              f"{key.device})")
-        if key.size(0) != query.size(0):
+        if key_ptr is None and key.size(0) != query.size(0):
             raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
-                             f"{query.size(0)} (got {key.size(0)})")
+                             f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
         check_ptr('ptr', ptr, query.size(0), query.device)
+        if key_ptr is not None:
+            check_ptr('key_ptr', key_ptr, key.size(0), key.device)
+            check_same_sequences(ptr, key_ptr)
+
+
+def check_same_sequences(ptr: Tensor, key_ptr: Tensor) -> None:
+    """That there are keys, or none, for each sequence of queries."""
+    if key_ptr.numel() != ptr.numel():
+        raise ValueError(f"'key_ptr' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
+                         f"{key_ptr.numel() - 1})")
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:

@@ -127,21 +127,22 @@ class BlockModelSource(GraphSource):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr)
+        self.check_tokens(query, key, ptr, key_ptr)
         check_generator(generator)
-        return self._sample(self._factors(query, key), ptr, generator)
+        return self._sample(self._factors(query, key), ptr, key_ptr, generator)
 
     @torch.compiler.disable(reason='which edges are drawn depends on the numbers of the tokens')
-    def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
+    def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        model = self._model(factors, ptr)
+        model = self._model(factors, ptr, key_ptr)
         keeps_prob = self.law == 'bernoulli' and self._has_gradient() and self.fixed is None
         graph = SAMPLERS[self.law](model, generator=generator,
                                    **{'keep_prob': True} if keeps_prob else {})
         graph = graph.causal() if self.is_causal else graph
-        fixed = None if self.fixed is None else self.fixed.graph(ptr, generator)
+        fixed = None if self.fixed is None else self.fixed.graph(ptr, generator, key_ptr=key_ptr)
         return self._with_fixed(graph, fixed, model)
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
@@ -197,8 +198,9 @@ class BlockModelSource(GraphSource):
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 
-    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor) -> None:
-        super().check_tokens(query, key, ptr)
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
+                     key_ptr: Tensor | None = None) -> None:
+        super().check_tokens(query, key, ptr, key_ptr)
         for name, x in (('query', query), ('key', key)):
             if x.shape[1:] != (self.heads, self.head_channels):
                 raise ValueError(f"'{name}' must have the source's {self.heads} heads of "
@@ -212,9 +214,14 @@ class BlockModelSource(GraphSource):
         return (self._membership(query).flatten(0, 1), mixing,
                 self._membership(key).flatten(0, 1))
 
-    def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor) -> FactorModel:
-        ptr = fold_ptr(ptr, self.heads, factors[0].size(0) // self.heads)
-        return FactorModel(*factors, query_ptr=ptr, key_ptr=ptr, exploration=self._exploration())
+    def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
+               key_ptr: Tensor | None = None) -> FactorModel:
+        query_factor, _, key_factor = factors
+        folded = fold_ptr(ptr, self.heads, query_factor.size(0) // self.heads)
+        folded_keys = folded if key_ptr is None else fold_ptr(
+            key_ptr, self.heads, key_factor.size(0) // self.heads)
+        return FactorModel(*factors, query_ptr=folded, key_ptr=folded_keys,
+                           exploration=self._exploration())
 
     def _has_gradient(self) -> bool:
         return self.training and torch.is_grad_enabled()

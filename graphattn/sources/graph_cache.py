@@ -7,9 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
 from threading import RLock
+from typing import TypeVar
+
+from torch import Tensor
 
 from graphattn._tensors import index_dtype, undisturbed
 from graphattn.graph import BipartiteGraph
+
+Kept = TypeVar('Kept', BipartiteGraph, tuple)
 
 
 class GraphCache:
@@ -30,11 +35,12 @@ class GraphCache:
         """An empty cache and a lock that nobody holds: how a forked process begins, in which the
         thread that held the lock does not exist."""
         self._lock = RLock()  # the graph of a batch asks for those of its sequences
-        self._kept: OrderedDict[Hashable, tuple[BipartiteGraph, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
         self._num_bytes = 0
 
-    def get(self, key: Hashable | None, build: Callable[[], BipartiteGraph]) -> BipartiteGraph:
-        """The graph that is kept under ``key``, or what ``build`` gives, which then is.
+    def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
+        """What is kept under ``key``, a graph or a tuple of one and of tensors, or what ``build``
+        gives, which then is.
 
         Args:
             key (hashable, optional): All that the graph depends on (:func:`is_value`). With
@@ -54,7 +60,7 @@ class GraphCache:
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def _keep(self, key: Hashable, graph: BipartiteGraph) -> None:
+    def _keep(self, key: Hashable, graph: Kept) -> None:
         num_bytes = bytes_in_use(graph) + bytes_of_key(key)
         if num_bytes > self.max_bytes:
             return
@@ -63,6 +69,13 @@ class GraphCache:
         while self._num_bytes > self.max_bytes:
             _, (_, num_bytes) = self._kept.popitem(last=False)
             self._num_bytes -= num_bytes
+
+    def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
+        """Lets go what nobody can ask for again."""
+        with self._lock:
+            for key in list(filter(is_dead, self._kept)):
+                _, num_bytes = self._kept.pop(key)
+                self._num_bytes -= num_bytes
 
     def clear(self) -> None:
         """Keeps nothing any longer."""
@@ -79,12 +92,16 @@ class GraphCache:
         return len(self._kept)
 
 
-def bytes_in_use(graph: BipartiteGraph) -> int:
-    """Bytes of a new graph once training has asked for its order by key: another pointer, and the
-    query and the position of each edge."""
-    position = 4 if graph.num_edges < 2**31 else 8
-    of_edge = index_dtype(graph.num_queries).itemsize + position
-    return graph.nbytes + 8 * (graph.num_keys + 1) + of_edge * graph.num_edges
+def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
+    """Bytes of what is kept; of a new graph once training has asked for its order by key: another
+    pointer, and the query and the position of each edge."""
+    if isinstance(kept, tuple):
+        return sum(map(bytes_in_use, kept))
+    if not isinstance(kept, BipartiteGraph):
+        return 0 if kept is None else kept.nbytes
+    position = 4 if kept.num_edges < 2**31 else 8
+    of_edge = index_dtype(kept.num_queries).itemsize + position
+    return kept.nbytes + 8 * (kept.num_keys + 1) + of_edge * kept.num_edges
 
 
 def bytes_of_key(thing: object) -> int:

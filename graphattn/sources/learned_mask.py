@@ -152,8 +152,12 @@ class LearnedMaskSource(GraphSource):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
+        if key_ptr is not None:
+            raise ValueError("'key_ptr' must be None for a learned mask, whose queries and keys "
+                             "are the same tokens")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':

@@ -21,8 +21,10 @@ from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
-from graphattn.sources.base import GraphSource, fold_ptr
+from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.graph_cache import GRAPHS, is_value
+from graphattn.sources.sorted_edges import Edges
+from graphattn.sources.structure_source import StructureSource
 
 # Characters of an expression that stands in compiled code, where it is an operator's argument. The
 # presets have up to 200; the mask of 512 x 512 pairs has 262,144.
@@ -88,10 +90,13 @@ class PatternSource(GraphSource):
         key: Tensor,
         ptr: Tensor,
         *,
+        key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr)
+        self.check_tokens(query, key, ptr, key_ptr)
         check_generator(generator)
+        if key_ptr is not None:
+            return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self._traced_graph(query.size(0), ptr)
         return self._built(ptr, generator)
@@ -138,18 +143,30 @@ class PatternSource(GraphSource):
         source.max_length = self.max_length
         return source.train(self.training)
 
+    @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
+    def _beside(self, ptr: Tensor, key_ptr: Tensor,
+                generator: torch.Generator | None) -> BipartiteGraph:
+        """Query i of a sequence stands where its key i does."""
+        spans = [(0, length) for length in ptr.diff().tolist()]
+        return self.span_graph(key_ptr.diff().tolist(), spans, ptr.device, generator=generator)
+
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
         heads = len(self.patterns)
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))
 
-    def graph(self, ptr: Tensor, generator: torch.Generator | None = None) -> BipartiteGraph:
+    def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
+              key_ptr: Tensor | None = None) -> BipartiteGraph:
         """The graph of these sequences, whatever their tokens; arguments as for a call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
         check_generator(generator)
+        if key_ptr is not None:
+            check_ptr('key_ptr', key_ptr, None, ptr.device)
+            check_same_sequences(ptr, key_ptr)
+            return self._beside(ptr, key_ptr, generator)
         return self._built(ptr, generator)
 
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
@@ -161,6 +178,10 @@ class PatternSource(GraphSource):
         return GRAPHS.get(None, lambda: _batch(
             [_build(pattern, piece, generator)
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
+
+    def __or__(self, edges: Edges) -> StructureSource:
+        """These edges beside those of the pattern."""
+        return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
         patterns = f'{self.patterns[0]}' if self.heads is None else f'{self.heads} patterns'

@@ -240,7 +240,7 @@ def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
     ('bigbrid', {}, ValueError, r"must be one of 'star', .* \(got 'bigbrid'\); did you mean "
                                 r"'bigbird'\?$"),
     ('Longformer', {}, ValueError, r"\(got 'Longformer'\); did you mean 'longformer'"),
-    ('zzz', {}, ValueError, r"'diffuser_repo' \(got 'zzz'\)$"),
+    ('zzz', {}, ValueError, r"'exphormer' \(got 'zzz'\)$"),
     (3, {}, TypeError, r"'name' must be a str \(got int\)"),
     ('star', {'radius': 1}, TypeError, r"'radius' is not a parameter of 'star', .*: none"),
     ('diffuser', {'radius': 1}, TypeError,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import operators
-from graphattn.kernels.backend import Backend, LogitTerms
+from graphattn.kernels.backend import Backend, EdgeFeatures, LogitTerms
 from graphattn.kernels.cpu import attention, diffusion, edge_dot, weights  # noqa: F401 (registers)
 from graphattn.kernels.operators.attention import dropout_seed
 
@@ -18,10 +18,18 @@ def is_available(device: torch.device) -> bool:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
-    out, _ = operators.edge_attention(
-        query, key, value, terms.bias, terms.gate, *graph.csr, *graph.blocks.ptrs,
-        dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p)
+    no_features = EdgeFeatures(query.new_empty(*query.shape[:2], 0),
+                               query.new_empty(graph.num_edges, 0))
+    out, _ = attend_with_features(query, key, value, graph, no_features, terms)
     return out
+
+
+def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                         features: EdgeFeatures, terms: LogitTerms) -> tuple[Tensor, Tensor]:
+    out, sums, _ = operators.edge_attention(
+        query, key, value, *features, terms.bias, terms.gate, *graph.csr, *graph.blocks.ptrs,
+        dropout_seed(terms.dropout_p), terms.scale, terms.dropout_p)
+    return out, sums
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
@@ -68,6 +76,7 @@ def _csc_for_gradients(graph: BipartiteGraph,
 
 __all__ = ['BACKEND']
 
-BACKEND = Backend('numba', is_available, attention=attend, attention_weights=weigh,
+BACKEND = Backend('numba', is_available, attention=attend, shares_keys=True,
+                  attention_with_features=attend_with_features, attention_weights=weigh,
                   weighted_sum=sum_by_weights, attention_diffusion=diffuse,
                   diffused_attention=attend_and_diffuse, edge_dot=dot_on_edges)

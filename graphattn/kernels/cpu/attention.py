@@ -18,11 +18,13 @@ from graphattn.kernels.cpu.chunks import (
     AHEAD,
     aligned,
     clear,
+    exceeds_cache,
     first_from,
     gather,
     keys_per_chunk,
     largest_chunk,
     odd_lines,
+    prefetch_keys,
     put,
 )
 from graphattn.kernels.cpu.edges import Edges
@@ -30,8 +32,11 @@ from graphattn.kernels.cpu.gathered import add_products, add_weighted, dots, sca
 from graphattn.kernels.cpu.jit import jit
 from graphattn.kernels.cpu.key_grads import KeyGrads
 from graphattn.kernels.cpu.rows import (
+    add_row,
     clear_row,
+    consecutive,
     dot_of_rows,
+    edge_rows,
     multiply_row,
     new_rows,
     node_rows,
@@ -54,42 +59,57 @@ from graphattn.kernels.operators.definition import accumulation_dtype
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cpu')
 def _(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     dtype, (num_queries, heads, _) = accumulation_dtype(query), query.shape
     out = new_rows(num_queries, heads, value.size(2), dtype=dtype)
+    features = new_rows(*feature_query.shape, dtype=dtype)
     statistics = new_rows(num_queries, heads, 2, dtype=dtype)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
-    nodes = [node_rows(x, dtype) for x in (query, key, value)]
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
-    shape = heads, query.size(2) + value.size(2)
-    run(_attend, edges, shape, *nodes, terms, node_rows(out, dtype),
-        node_rows(statistics, dtype), spans=cut_for_chunks(edges, shape))
-    return out.to(query.dtype), statistics
+    shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
+    nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
+    results = [node_rows(x, dtype) for x in (out, features, statistics)]
+    run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
+        *results, spans=cut_for_chunks(edges, shape))
+    return out.to(query.dtype), features.to(query.dtype), statistics
 
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cpu')
 def _(
-    grad_out: Tensor, out: Tensor, statistics: Tensor,
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    grad_out: Tensor, grad_features: Tensor, out: Tensor, features: Tensor, statistics: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
+) -> tuple[Tensor, ...]:
     dtype, heads = statistics.dtype, query.size(1)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
-    grad_query = new_rows(*query.shape, dtype=dtype)
-    edge_grads = [new_rows(edge_key.numel() if needed else 0, heads, dtype=dtype)
-                  for needed in (needs_bias, needs_gate)]
+    grad_query, grad_feature_query = (new_rows(*x.shape, dtype=dtype)
+                                      for x in (query, feature_query))
+    grad_bias, grad_gate, grad_dot, weight = (
+        new_rows(edge_key.numel() if needed else 0, heads, dtype=dtype)
+        for needed in (needs_bias, needs_gate, needs_attr, needs_attr))
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
-    shape = heads, query.size(2) + value.size(2)
+    shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
     key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
     nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)]
-    run(_attend_backward, edges, shape, *nodes, terms, node_rows(grad_query, dtype), *edge_grads,
+    attr = edge_rows(edge_attr, dtype)
+    feature_nodes = [node_rows(x, dtype) for x in (feature_query, grad_features, features)]
+    run(_attend_backward, edges, shape, *nodes, *feature_nodes, attr, key_grads.queries_per_key,
+        terms, node_rows(grad_query, dtype), node_rows(grad_feature_query, dtype), grad_bias,
+        grad_gate, grad_dot, weight,
         *key_grads.targets(), spans=key_grads.spans)
-    return (*(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums())),
-            *(_sum_to(grad, values) for grad, values in zip(edge_grads, (bias, gate))))
+    grad_attr = new_rows(len(edge_attr) if needs_attr else 0, edge_attr.size(1), dtype=dtype)
+    if needs_attr:
+        run(_attr_backward, edges, (1, 2 * heads * edge_attr.size(1)), grad_dot, weight,
+            *feature_nodes[:2], grad_attr)
+    return (*(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums(), grad_feature_query,
+                                                grad_attr)),
+            *(_sum_to(grad, values) for grad, values in ((grad_bias, bias), (grad_gate, gate))))
 
 
 def _sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
@@ -105,11 +125,16 @@ def _sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
 
 
 @jit
-def _attend(spans, progress, query, key, value, terms, out, statistics, edges):
-    """Output and softmax statistics of each query, over its keys chunk by chunk."""
+def _attend(spans, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
+            features, statistics, edges):
+    """Output, sums of features and softmax statistics of each query, over its keys chunk by
+    chunk."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     longest, num_rows = longest_row(indptr), most_rows(spans)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
+    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    attr_dot = np.empty(longest if num_features > 0 else 0, query.dtype)
+    own_edge = consecutive(len(attr_dot), edge_key)
     high, total = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
     most_keys = largest_chunk(spans, channels, edges)
@@ -124,44 +149,61 @@ def _attend(spans, progress, query, key, value, terms, out, statistics, edges):
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
-            gather(rows, 0, key, low, head, heads)
-            gather(rows, to_value, value, low, head, heads)
+            is_scattered = exceeds_cache(rows)
+            gather(rows, 0, key, low, head // queries_per_key, key_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
                     prefetch_row(x, row + AHEAD * heads)
+                if is_scattered and i + 1 < end:
+                    prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
                 if low == first_key:
                     clear_row(out, row)
+                    clear_row(features, row)
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = position[r] - first
                 if n > 0:
                     row_key = edge_key[first:]
                     dots(weight, query, row, rows, origin, row_key, n)
+                    if num_features > 0:
+                        dots(attr_dot, feature_query, row, attr, first * num_features, own_edge, n)
+                        for e in range(n):
+                            weight[e] += attr_dot[e]
                     modify(weight, terms, first, n, head)
                     higher, added = exponentials(weight, n, high[r])
                     if low > first_key and higher > high[r]:
                         fading = exp(high[r] - higher)
                         total[r] *= fading
                         multiply_row(out, row, fading)
+                        multiply_row(features, row, fading)
                     high[r] = higher
                     total[r] += added
                     drop_out(weight, terms, first, n, head)
                     add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
+                    if num_features > 0:
+                        add_weighted(features, row, weight, attr, first * num_features, own_edge,
+                                     n)
                 if up == last_key:
                     put_statistics(statistics, row, high[r], total[r])
                     if total[r] != 0:
                         multiply_row(out, row, statistics[row, 1])
+                        multiply_row(features, row, statistics[row, 1])
         span = claim(progress, 0)
 
 
 @jit
 def _attend_backward(
-        spans, progress, query, key, value, grad_out, out, statistics, terms, grad_query, grad_bias,
-        grad_gate, grad_key, grad_value, shared_grad_key, shared_grad_value, edges):
+        spans, progress, query, key, value, grad_out, out, statistics, feature_query, grad_features,
+        features, attr, queries_per_key, terms, grad_query, grad_feature_query, grad_bias,
+        grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
+        shared_grad_value, edges):
     """Gradients of each query and edge, and what each span adds to those of its keys."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
+    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    attr_dot, own_edge = np.empty(_TILE, query.dtype), consecutive(_TILE, edge_key)
     num_rows = most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
@@ -179,17 +221,22 @@ def _attend_backward(
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * stride
-            gather(rows, 0, key, low, head, heads)
-            gather(rows, to_value, value, low, head, heads)
+            is_scattered = exceeds_cache(rows)
+            gather(rows, 0, key, low, head // queries_per_key, key_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
             clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
                 for x in (query, grad_out, grad_query):
                     prefetch_row(x, row + AHEAD * heads)
+                if is_scattered and i + 1 < end:
+                    prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
                 if low == first_key:
                     prefetch_row(out, row + AHEAD * heads)
                     clear_row(grad_query, row)
-                    deltas[r] = dot_of_rows(grad_out, out, row)
+                    clear_row(grad_feature_query, row)
+                    deltas[r] = (dot_of_rows(grad_out, out, row)
+                                 + dot_of_rows(grad_features, features, row))
                 position[r] = first_from(up, last_key, edge_key, begin_edge, indptr[i + 1])
                 delta, high, share = deltas[r], statistics[row, 0], statistics[row, 1]
                 for first in range(begin_edge, position[r], _TILE):
@@ -197,6 +244,14 @@ def _attend_backward(
                     row_key = edge_key[first:]
                     dots(dot, query, row, rows, origin, row_key, n)
                     dots(grad_weight, grad_out, row, rows, origin + to_value, row_key, n)
+                    if num_features > 0:
+                        at = first * num_features
+                        dots(attr_dot, feature_query, row, attr, at, own_edge, n)
+                        for e in range(n):
+                            dot[e] += attr_dot[e]
+                        dots(attr_dot, grad_features, row, attr, at, own_edge, n)
+                        for e in range(n):
+                            grad_weight[e] += attr_dot[e]
                     for e in range(whole_vectors(n)):
                         weight[e] = dot[e]
                     modify(weight, terms, first, n, head)
@@ -220,12 +275,36 @@ def _attend_backward(
                     add_products(grad_query, query, row, grad_weight, rows, origin, to_grad,
                                   row_key, n)
                     scatter(rows, origin + to_grad + to_value, weight, grad_out, row, row_key, n)
+                    if num_features > 0:
+                        add_weighted(grad_feature_query, row, grad_weight, attr,
+                                     first * num_features, own_edge, n)
+                    if grad_attr_dot.shape[0] > 0:
+                        for e in range(n):
+                            grad_attr_dot[first + e, head] = grad_weight[e]
+                            attr_weight[first + e, head] = weight[e]
             if shared_row < 0:
-                put(grad_key, rows, to_grad, low, head, heads)
-                put(grad_value, rows, to_grad + to_value, low, head, heads)
+                key_head = head // queries_per_key
+                put(grad_key, rows, to_grad, low, key_head, key_heads)
+                put(grad_value, rows, to_grad + to_value, low, key_head, key_heads)
             else:
                 put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
                 put(shared_grad_value, rows, to_grad + to_value, shared_row + low - first_key, 0, 1)
+        span = claim(progress, 0)
+
+
+@jit
+def _attr_backward(spans, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
+                   edges):
+    """Gradients of the features of each edge, from those of its dot products and its weights."""
+    indptr, heads = edges.indptr, grad_dot.shape[1]
+    span = claim(progress, 0)
+    while span < len(spans):
+        for i in range(spans[span, 1], spans[span, 2]):
+            for e in range(indptr[i], indptr[i + 1]):
+                clear_row(grad_attr, e)
+                for head in range(heads):
+                    add_row(grad_attr, e, grad_dot[e, head], feature_query, i * heads + head)
+                    add_row(grad_attr, e, weight[e, head], grad_features, i * heads + head)
         span = claim(progress, 0)
 
 

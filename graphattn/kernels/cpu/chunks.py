@@ -92,6 +92,19 @@ _CHUNK = 1 << 18  # numbers, 1 MiB of float32
 _EDGES_PER_VISIT = 16
 
 
+@jit_inline
+def exceeds_cache(rows):
+    """Whether a chunk is as large as few edges make it worth."""
+    return rows.size > _CHUNK
+
+
+@jit_inline
+def prefetch_keys(rows, low, edge_key, first, last):
+    """Asks for the rows of a query's keys ahead of their use, where they lie out of the cache."""
+    for e in range(first, min(last, first + _EDGES_PER_VISIT)):
+        prefetch_row(rows, np.int64(edge_key[e]) - low)
+
+
 @jit
 def largest_chunk(spans, channels, edges):
     """The most keys in a chunk of any span."""

@@ -8,13 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.kernels.cpu.jit import jit_inline
+from graphattn.kernels.cpu.jit import jit, jit_inline
 from graphattn.kernels.cpu.simd import LANES, load, multiply, multiply_add, prefetch, splat, store
 
 
 def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
     """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
     return x.detach().to(dtype).contiguous().flatten(0, 1).numpy()
+
+
+def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """``[num_edges, size]``, a row for each edge."""
+    return x.detach().to(dtype).contiguous().numpy()
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -39,6 +44,15 @@ HUGE = 1 << 22  # bytes
 def whole_vectors(n):
     """``n`` rounded up to whole vectors: the last numbers, one by one, take longer than a row."""
     return (n + LANES - 1) // LANES * LANES
+
+
+@jit
+def consecutive(n, like):
+    """0, 1, ... in the dtype of ``like``, as columns that follow one another."""
+    numbers = np.empty(n, like.dtype)
+    for e in range(n):
+        numbers[e] = e
+    return numbers
 
 
 @jit_inline

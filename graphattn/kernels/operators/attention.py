@@ -14,54 +14,66 @@ from graphattn.kernels.operators.definition import (
     empty_unless,
 )
 
-INPUTS = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gate, {GRAPH},
-             Tensor? seed, float scale, float dropout_p'''
+VALUES = 'Tensor query, Tensor key, Tensor value, Tensor feature_query, Tensor edge_attr'
+INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float scale,
+             float dropout_p'''
 
 
-# Output [num_queries, heads, value_channels] and softmax statistics [num_queries, heads, 2]: the
-# highest logit, and 1 over the sum of exponentials less it. Their log-sum-exp, one number, would
-# have the rounding of the logit, which may be larger than all of the sum.
+# Keys and values may have fewer heads than queries, each for as many consecutive ones. Edges bring
+# features [num_edges, size], which a query meets with ``feature_query`` [num_queries, heads, size]
+# beside the dot product with the key, and takes along beside the value. Without any, size is 0.
+#
+# Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
+# softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
+# less it. Their log-sum-exp, one number, would have the rounding of the logit, which may be larger
+# than all of the sum.
 
 
-def _fake_attention(query: Tensor, key: Tensor, value: Tensor, *_) -> tuple[Tensor, Tensor]:
+def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor,
+                    *_) -> tuple[Tensor, Tensor, Tensor]:
     return (query.new_empty(*query.shape[:2], value.size(2)),
+            feature_query.new_empty(feature_query.shape),
             query.new_empty(*query.shape[:2], 2, dtype=accumulation_dtype(query)))
 
 
-edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor)', _fake_attention)
+edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
 
 
-# Gradients of query, key, value, bias and gate; the last two empty where not needed.
+# Gradients of the inputs that are differentiable; the last three empty where not needed.
 
 
-def _fake_attention_backward(grad_out, out, statistics, query, key, value, bias, gate, *rest):
-    *_, needs_bias, needs_gate = rest
-    return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value)),
+def _fake_attention_backward(grad_out, grad_features, out, features, statistics, query, key, value,
+                             feature_query, edge_attr, bias, gate, *rest):
+    *_, needs_attr, needs_bias, needs_gate = rest
+    return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value, feature_query)),
+            edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
             empty_unless(needs_bias, bias, statistics), empty_unless(needs_gate, gate, statistics))
 
 
 edge_attention_backward = define(
     'edge_attention_backward',
-    f'Tensor grad_out, Tensor out, Tensor statistics, {INPUTS}, bool needs_bias, bool needs_gate',
-    '(Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
+    f'Tensor grad_out, Tensor grad_features, Tensor out, Tensor features, Tensor statistics, '
+    f'{INPUTS}, bool needs_attr, bool needs_bias, bool needs_gate',
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
 differentiate_no_more(edge_attention_backward)
 
 
 def _save_attention(ctx, inputs, output) -> None:
     *tensors, ctx.scale, ctx.dropout_p = inputs
-    out, statistics = output
+    *_, statistics = output
     ctx.mark_non_differentiable(statistics)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(out, statistics, *tensors)
+    ctx.save_for_backward(*output, *tensors)
 
 
-def _differentiate_attention(ctx, grad_out, _) -> dict[str, Tensor]:
-    if grad_out is None:
+def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tensor]:
+    if grad_out is None and grad_features is None:
         return {}
-    *_, needs_bias, needs_gate = ctx.needs_input_grad[:5]
-    grads = edge_attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, ctx.dropout_p,
-                                    needs_bias, needs_gate)
-    return dict(zip(('query', 'key', 'value', 'bias', 'gate'), grads))
+    grads = [torch.zeros_like(result) if grad is None else grad
+             for grad, result in zip((grad_out, grad_features), ctx.saved_tensors)]
+    grads = edge_attention_backward(*grads, *ctx.saved_tensors, ctx.scale, ctx.dropout_p,
+                                    *ctx.needs_input_grad[4:7])
+    return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
 
 
 differentiate(edge_attention, _differentiate_attention, _save_attention)

@@ -1,0 +1,146 @@
+"""PyG's GPSConv around attention along graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GPSConv, MessagePassing
+from torch_geometric.utils.sparse import index2ptr
+
+from graphattn._checks import (
+    LONGEST_SIDE,
+    check_dropout,
+    check_features,
+    check_has_numbers,
+    check_integers,
+    check_kind,
+    check_sides,
+)
+from graphattn.sources import GraphSource
+from graphattn.sources.sorted_edges import Edges
+
+
+class GraphGPSConv(GPSConv):
+    r"""A GPS layer whose global part is any attention of this library.
+
+    .. math::
+        x' = h + \mathrm{MLP}(h), \qquad h = \mathrm{norm}_1(x + \mathrm{conv}(x))
+        + \mathrm{norm}_2(x + \mathrm{attention}(x))
+
+    followed by :math:`\mathrm{norm}_3`. :class:`torch_geometric.nn.GPSConv`, which it is a
+    subclass of, takes one of two attentions over padded batches; here the nodes of each graph
+    attend to one another along a source, without padding.
+
+    Args:
+        channels (int): Size of each node.
+        conv (MessagePassing, optional): The local part.
+        attention (nn.Module): The global part: :class:`graphattn.layers.GraphAttention`, or what
+            has ``channels``, ``heads`` and ``reset_parameters()`` and is called as it is.
+        dropout (float): Dropout after each part and inside of the MLP.
+        act, act_kwargs, norm, norm_kwargs: As in PyG.
+
+    Raises:
+        TypeError, ValueError: An argument is of the wrong type, or ``attention`` of another size.
+
+    Source: Rampášek et al., "Recipe for a General, Powerful, Scalable Graph Transformer" (2022),
+    Sec. 3.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
+        >>> from graphattn.sources import PatternSource
+        >>> layer = GraphGPSConv(8, GraphTransformerConv(8, 4, heads=2), GraphAttention(8, 2))
+        >>> x, batch = torch.randn(9, 8), torch.tensor([0] * 4 + [1] * 5)
+        >>> edge_index = torch.tensor([[1, 2, 5, 8], [2, 1, 8, 5]])
+        >>> exphormer = PatternSource('exphormer') | edge_index
+        >>> layer(x, edge_index, batch, source=exphormer).shape
+        torch.Size([9, 8])
+    """
+
+    def __init__(self, channels: int, conv: MessagePassing | None, attention: nn.Module, *,
+                 dropout: float = 0., act: str | Callable = 'relu',
+                 act_kwargs: dict[str, Any] | None = None,
+                 norm: str | Callable | None = 'batch_norm',
+                 norm_kwargs: dict[str, Any] | None = None):
+        check_sides(channels=channels)
+        check_dropout(dropout=dropout)
+        if conv is not None:
+            check_kind('conv', conv, nn.Module)
+        check_kind('attention', attention, nn.Module)
+        for name, kind in (('act', act), ('norm', norm)):
+            if not (isinstance(kind, str) or callable(kind) or name == 'norm' and kind is None):
+                raise TypeError(f"'{name}' must be a str or a callable (got "
+                                f"{type(kind).__name__})")
+        for name, options in (('act_kwargs', act_kwargs), ('norm_kwargs', norm_kwargs)):
+            if options is not None:
+                check_kind(name, options, dict)
+        if getattr(attention, 'channels', None) != channels:
+            raise ValueError(f"'attention' must have {channels} channels, as the layer (got "
+                             f"{getattr(attention, 'channels', None)})")
+        super().__init__(channels, conv, attention.heads, dropout, act, act_kwargs, norm,
+                         norm_kwargs)
+        self.attn = attention
+        self.attn_type = type(attention).__name__
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for part in (self.conv, self.attn, self.norm1, self.norm2, self.norm3):
+            if part is not None:
+                part.reset_parameters()
+        for part in self.mlp:
+            if hasattr(part, 'reset_parameters'):
+                part.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
+                source: GraphSource | None = None, **kwargs: Any) -> Tensor:
+        """One layer.
+
+        Args:
+            x (Tensor): ``[num_nodes, channels]``.
+            edge_index: What ``conv`` takes.
+            batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
+                in a PyG ``Batch``; one graph if omitted.
+            source (GraphSource, optional): Instead of that of ``attention``.
+            **kwargs: Further arguments of ``conv``.
+
+        Returns:
+            Tensor ``[num_nodes, channels]``.
+
+        Raises:
+            TypeError, ValueError: As the two parts, or ``batch`` does not ascend.
+        """
+        check_features(x, self.channels, self.mlp[0].weight)
+        batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
+        ptr = _ptr_of(batch, len(x))
+        attended = self.attn(x, ptr, source=source)
+        parts = [(attended, self.norm2)]
+        if self.conv is not None:
+            parts.insert(0, (self.conv(x, edge_index, **kwargs), self.norm1))
+        out = sum(self._normalize(x + F.dropout(part, self.dropout, self.training), norm, batch)
+                  for part, norm in parts)
+        return self._normalize(out + self.mlp(out), self.norm3, batch)
+
+    def _normalize(self, x: Tensor, norm: nn.Module | None, batch: Tensor) -> Tensor:
+        if norm is None:
+            return x
+        return norm(x, batch=batch) if self.norm_with_batch else norm(x)
+
+
+def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
+    check_integers('batch', batch)
+    check_has_numbers('batch', batch)
+    if batch.shape != (num_nodes,):
+        raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
+                         f"{tuple(batch.shape)})")
+    if bool((batch.diff() < 0).any()):
+        raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
+                         "sort the nodes by it")
+    num_graphs = int(batch[-1]) + 1 if num_nodes else 0
+    if num_nodes and int(batch[0]) < 0 or num_graphs > LONGEST_SIDE:
+        raise ValueError(f"'batch' must number graphs from 0 (got {int(batch[0])} to "
+                         f"{num_graphs - 1})")
+    return index2ptr(batch, num_graphs)

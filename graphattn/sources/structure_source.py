@@ -1,0 +1,92 @@
+"""The edges of a pattern beside those that the data have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_generator, check_kind
+from graphattn.graph import BipartiteGraph
+from graphattn.sources.base import GraphSource
+from graphattn.sources.graph_cache import GRAPHS
+from graphattn.sources.sorted_edges import Edges, identity_of, sort_edges
+
+
+class StructureSource(GraphSource):
+    """A pattern for every sequence, and the edges of a graph among its tokens: ``pattern | edges``
+    of a :class:`graphattn.sources.PatternSource`.
+
+    With the preset ``'exphormer'`` these are the three kinds of edges of Exphormer: those of the
+    graph, of an expander, and of virtual nodes, which are the first tokens of each sequence.
+
+    Args:
+        pattern (GraphSource): Edges that do not depend on the data.
+        edges (Tensor, SparseTensor or BipartiteGraph): Those of the batch that the next call is
+            for: int64 ``edge_index`` ``[2, num_edges]``, key over query, in any order, an
+            ``EdgeIndex``, a transposed adjacency ``adj_t``, or a graph.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: Called, ``pattern`` gives edges with probabilities, which those of the data
+            have not.
+
+    Source: Shirzad et al., "Exphormer" (2023), Sec. 3.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import GraphAttention
+        >>> from graphattn.sources import PatternSource
+        >>> x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])   # two graphs of a PyG batch
+        >>> edge_index = torch.tensor([[1, 2, 5, 8], [2, 1, 8, 5]])
+        >>> source = PatternSource('exphormer') | edge_index
+        >>> GraphAttention(8, 2)(x, ptr, source=source).shape
+        torch.Size([9, 8])
+    """
+
+    def __init__(self, pattern: GraphSource, edges: Edges):
+        super().__init__()
+        check_kind('pattern', pattern, GraphSource)
+        if not isinstance(edges, Edges):
+            raise TypeError(f"'edges' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
+                            f"{type(edges).__name__})")
+        self.pattern, self.edges = pattern, edges
+        self.per_head, self.heads = pattern.per_head, pattern.heads
+        self.max_length = pattern.max_length
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        key_ptr: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """The graph over all sequences; arguments as in :class:`GraphSource`.
+
+        Raises:
+            ValueError: Also if an edge joins two sequences.
+        """
+        if key_ptr is not None:
+            raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
+        self.check_tokens(query, key, ptr)
+        check_generator(generator)
+        drawn = self.pattern(query, key, ptr, generator=generator)
+        if not isinstance(drawn, BipartiteGraph) or drawn.edge_prob is not None:
+            raise ValueError(f"'pattern' must give edges without probabilities, as a PatternSource "
+                             f"does (got {drawn} of {type(self.pattern).__name__})")
+        return self._joined(drawn, ptr, query.size(0))
+
+    @torch.compiler.disable(reason='edges are sorted, and compared with one another')
+    def _joined(self, drawn: BipartiteGraph, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
+        edges, pattern = identity_of(self.edges), identity_of(drawn)
+        cache_key = None if edges is None or pattern is None else (*edges, *pattern)
+        return GRAPHS.get(cache_key, lambda: drawn | self._structure(ptr, num_tokens))
+
+    def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
+        graph = sort_edges(self.edges, num_tokens, num_tokens).graph
+        graph = BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)
+        return BipartiteGraph.batch([graph] * (self.heads if self.per_head else 1))
+
+    def extra_repr(self) -> str:
+        return f'edges={self.edges if isinstance(self.edges, BipartiteGraph) else "edge_index"}'

@@ -1,0 +1,108 @@
+"""Queries that are not the keys."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+from graphattn.layers import GraphAttention
+from graphattn.patterns import Full, GlobalTokens, RandomKeys, RandomRegular, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+
+PTR, MEMORY_PTR = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 5, 7, 12])
+SOURCES = {
+    'window': lambda: PatternSource(SlidingWindow(1) | GlobalTokens(1)),
+    'full': lambda: PatternSource(Full()),
+    'of each head': lambda: PatternSource([SlidingWindow(1), RandomKeys(2)]),
+    'drawn anew': lambda: PatternSource(RandomKeys(2), seed=None),
+    'block model': lambda: BlockModelSource(2, 4, 3),
+    'block model and window': lambda: BlockModelSource(2, 4, 3, fixed='SlidingWindow(1)'),
+}
+
+
+def tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(7, 8), torch.randn(12, 8)
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_queries_attend_to_the_memory_of_their_sequence(name):
+    attention, (x, memory) = GraphAttention(8, 2, SOURCES[name]()), tokens()
+    out, graph = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR, return_graph=True)
+    times = 2 if attention.source.per_head else 1
+    assert (graph.num_queries, graph.num_keys, graph.num_blocks) == (7 * times, 12 * times,
+                                                                     3 * times)
+    out.square().sum().backward()
+    changed = memory.clone()
+    changed[5:] += 1  # of the other sequences
+    again = attention(x, PTR, memory=changed, memory_ptr=MEMORY_PTR, graph=graph)
+    torch.testing.assert_close(again[:3], out[:3])
+    assert not torch.allclose(again[3:], out[3:])
+
+
+def test_along_a_full_pattern_is_cross_attention():
+    attention, (x, memory) = GraphAttention(8, 2, PatternSource(Full())), tokens()
+    out = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR)
+    graph = BipartiteGraph.batch([Full().build(*sizes) for sizes in ((3, 5), (0, 2), (4, 5))])
+    query, key, value = (linear(own).view(-1, 2, 4) for linear, own in (
+        (attention.lin_query, x), (attention.lin_key, memory), (attention.lin_value, memory)))
+    expected = edge_attention(query, key, value, graph, backend='reference')
+    torch.testing.assert_close(out, attention.lin_out(expected.flatten(1)))
+
+
+@pytest.mark.parametrize('recompute', [False, True])
+def test_a_memory_of_the_tokens_themselves_changes_nothing(recompute):
+    attention = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), recompute=recompute)
+    x = torch.randn(7, 8, requires_grad=True)
+    results = []
+    for memory in ({}, dict(memory=x, memory_ptr=PTR)):
+        out = attention(x, PTR, **memory)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), x)])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize('sizes', [(9, 4), (4, 9)])
+def test_query_i_stands_where_key_i_does(sizes):
+    num_queries, num_keys = sizes
+    query, key = torch.randn(num_queries, 2, 4), torch.randn(num_keys, 2, 4)
+    graph = PatternSource(SlidingWindow(1))(query, key, torch.tensor([0, num_queries]),
+                                            key_ptr=torch.tensor([0, num_keys]))
+    assert ((graph.query - graph.key).abs() <= 1).all()
+    assert graph == SlidingWindow(1).build(*sizes)
+
+
+def test_what_is_for_one_kind_of_token_is_refused_by_name():
+    x, memory = tokens()
+    given = dict(memory=memory, memory_ptr=MEMORY_PTR)
+    with pytest.raises(ValueError, match="'key_ptr' must be None for a learned mask"):
+        GraphAttention(8, 2, LearnedMaskSource(2, 12))(x, PTR, **given)
+    with pytest.raises(ValueError, match="'num_keys' must equal 'num_queries' for a regular"):
+        more = torch.tensor([0, 12])
+        GraphAttention(8, 2, PatternSource(RandomRegular(2)))(
+            memory, more, memory=x, memory_ptr=torch.tensor([0, 7]))
+    with pytest.raises(ValueError, match='as many keys as queries in every block'):
+        GraphAttention(8, 2, PatternSource(Full()), hops=2)(x, PTR, **given)
+
+
+@pytest.mark.parametrize('given, match', [
+    (dict(memory=torch.randn(12, 8)), "'memory_ptr' must be given with 'memory'"),
+    (dict(memory_ptr=MEMORY_PTR), "'memory' must be given with 'memory_ptr'"),
+    (dict(memory=torch.randn(12, 5), memory_ptr=MEMORY_PTR), "'memory' must be .num_tokens, 8."),
+    (dict(memory=torch.randn(11, 8), memory_ptr=MEMORY_PTR), "'memory_ptr' must rise from 0 to 11"),
+    (dict(memory=torch.randn(12, 8), memory_ptr=MEMORY_PTR[[0, 3]]),
+     "'key_ptr' must mark as many sequences as 'ptr', 3"),
+])
+def test_a_memory_that_does_not_fit_is_refused(given, match):
+    with pytest.raises(ValueError, match=match):
+        GraphAttention(8, 2, PatternSource(Full()))(torch.randn(7, 8), PTR, **given)
+
+
+def test_a_graph_of_other_sequences_is_refused():
+    attention, (x, memory) = GraphAttention(8, 2, PatternSource(Full())), tokens()
+    _, graph = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR, return_graph=True)
+    with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
+        copy.deepcopy(attention)(x, PTR, memory=memory, memory_ptr=torch.tensor([0, 4, 7, 12]),
+                                 graph=graph)

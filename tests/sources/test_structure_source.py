@@ -1,0 +1,110 @@
+"""A pattern beside the edges of the data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import GCNConv, GPSConv
+
+from graphattn import BipartiteGraph
+from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
+from graphattn.patterns import Full, RandomKeys, SlidingWindow, get
+from graphattn.sources import BlockModelSource, PatternSource, StructureSource
+
+PTR = torch.tensor([0, 4, 4, 9])
+BATCH = torch.tensor([0] * 4 + [2] * 5)
+EDGES = torch.tensor([[8, 2, 1, 5, 3], [5, 1, 2, 8, 3]])
+TOKENS = torch.randn(9, 2, 4)
+
+
+def structure() -> BipartiteGraph:
+    return BipartiteGraph.from_edge_index(EDGES, 9, query_ptr=PTR)
+
+
+@pytest.mark.parametrize('edges', [EDGES, structure(), structure().edge_index], ids=type)
+@pytest.mark.parametrize('pattern', ['SlidingWindow(0)', get('exphormer', degree=1)], ids=str)
+def test_has_the_edges_of_both(edges, pattern):
+    source = PatternSource(pattern)
+    graph = (source | edges)(TOKENS, TOKENS, PTR)
+    assert graph == source(TOKENS, TOKENS, PTR) | structure()
+
+
+def test_heads_with_patterns_of_their_own_share_the_structure():
+    source = PatternSource([SlidingWindow(1), RandomKeys(1)])
+    graph = (source | EDGES)(TOKENS, TOKENS, PTR)
+    assert graph == source(TOKENS, TOKENS, PTR) | BipartiteGraph.batch([structure()] * 2)
+
+
+def test_is_joined_once_for_all_layers():
+    source = PatternSource('SlidingWindow(1)') | EDGES
+    assert source(TOKENS, TOKENS, PTR) is source(TOKENS, TOKENS, PTR)
+    others = torch.tensor([[0], [3]])
+    graph = (PatternSource('SlidingWindow(1)') | others)(TOKENS, TOKENS, PTR)
+    assert graph.num_edges == source(TOKENS, TOKENS, PTR).num_edges - 1
+
+
+def test_exphormer_is_an_expander_and_virtual_nodes():
+    pattern = get('exphormer', degree=3, num_virtual=2)
+    assert repr(pattern) == 'GlobalTokens(tokens=2) | RandomRegular(degree=3)'
+    assert (pattern.build(30, seed=0).in_degree()[2:] >= 3).all()
+
+
+def test_an_edge_between_two_graphs_is_refused():
+    with pytest.raises(ValueError, match='query 5 and key 0 are of blocks 2 and 0'):
+        (PatternSource(Full()) | torch.tensor([[0], [5]]))(TOKENS, TOKENS, PTR)
+
+
+def test_what_has_no_edges_or_probabilities_is_refused():
+    with pytest.raises(TypeError, match="'edges' must be a Tensor, a SparseTensor or a Bipartite"):
+        PatternSource(Full()) | 'edges'
+    source = StructureSource(BlockModelSource(2, 4, 3), EDGES)
+    with pytest.raises(ValueError, match="'pattern' must give edges without probabilities"):
+        source(TOKENS, TOKENS, PTR)
+
+
+# GPS #################################################################################
+
+
+def test_gps_with_full_attention_is_that_of_pyg():
+    theirs = GPSConv(8, GCNConv(8, 8), heads=2)
+    attention = GraphAttention(8, 2, PatternSource(Full()))
+    ours = GraphGPSConv(8, GCNConv(8, 8), attention)
+    for part in ('conv', 'mlp', 'norm1', 'norm2', 'norm3'):
+        getattr(ours, part).load_state_dict(getattr(theirs, part).state_dict())
+    with torch.no_grad():
+        linears = attention.lin_query, attention.lin_key, attention.lin_value
+        for name in ('weight', 'bias'):
+            joined = getattr(theirs.attn, f'in_proj_{name}').chunk(3)
+            for linear, part in zip(linears, joined):
+                getattr(linear, name).copy_(part)
+        attention.lin_out.load_state_dict(theirs.attn.out_proj.state_dict())
+    x = torch.randn(9, 8)
+    torch.testing.assert_close(ours(x, EDGES, BATCH), theirs(x, EDGES, BATCH))
+
+
+def layer(conv: bool = True, **options) -> GraphGPSConv:
+    return GraphGPSConv(8, GraphTransformerConv(8, 4, 2, edge_dim=3) if conv else None,
+                        GraphAttention(8, 2, PatternSource('exphormer')), **options)
+
+
+@pytest.mark.parametrize('options', [{}, dict(conv=False), dict(norm=None),
+                                     dict(norm='layer_norm'), dict(dropout=0.5)], ids=str)
+def test_gps_trains_along_any_source(options):
+    x, gps = torch.randn(9, 8), layer(**options)
+    gps.reset_parameters()
+    kwargs: dict[str, Tensor] = {} if 'conv' in options else {'edge_attr': torch.randn(5, 3)}
+    out = gps(x, EDGES, BATCH, source=PatternSource('exphormer') | EDGES, **kwargs)
+    out.square().sum().backward()
+    assert out.shape == x.shape
+    unused = 'norm1' if gps.conv is None else ' '
+    assert all(parameter.grad is not None for name, parameter in gps.named_parameters()
+               if not name.startswith(unused))
+
+
+def test_gps_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="'attention' must have 8 channels"):
+        GraphGPSConv(8, None, GraphAttention(4, 2))
+    for batch, match in ((BATCH.flip(0), "'batch' must ascend"), (BATCH[:3], "'batch' must hold")):
+        with pytest.raises(ValueError, match=match):
+            layer(conv=False)(torch.randn(9, 8), EDGES, batch)

@@ -1,0 +1,109 @@
+"""Tokens that come one after the other give what the whole sequence gives."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphattn.decoding import KeyValueCache
+from graphattn.layers import GraphAttention
+from graphattn.models import Encoder
+from graphattn.patterns import (
+    Causal,
+    GlobalTokens,
+    LogSparse,
+    OverlappingBlocks,
+    Pattern,
+    RandomKeys,
+    SlidingWindow,
+    Strided,
+)
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+
+LENGTH, CHANNELS, HEADS = 24, 8, 2
+PATTERNS = [SlidingWindow(3), SlidingWindow(2) | GlobalTokens(1), RandomKeys(3),
+            GlobalTokens(2, random=True), LogSparse(), Strided(4), OverlappingBlocks(8)]
+SOURCES = {repr(pattern): PatternSource(pattern & Causal()) for pattern in PATTERNS}
+SOURCES['one for each head'] = PatternSource([pattern & Causal() for pattern in PATTERNS[:2]])
+STEPS = {'one by one': [[1, 1]] * LENGTH, 'after a prompt': [[10, 3], [1, 1], [13, 0], [0, 20]]}
+
+
+def decode(module, x: Tensor, steps: list[list[int]]) -> Tensor:
+    """What a module makes of two sequences ``[2, LENGTH, ...]``, some tokens of each at a time."""
+    cache, outs = KeyValueCache(LENGTH, 2), ([], [])
+    for counts in steps:
+        tokens = [x[b, seen:seen + count] for b, (seen, count) in enumerate(zip(cache.seen,
+                                                                                counts))]
+        ptr = torch.tensor([0, counts[0], sum(counts)])
+        out = module(torch.cat(tokens), cache.step(ptr))
+        for own, part in zip(outs, out.split(counts)):
+            own.append(part)
+    return torch.stack([torch.cat(own) for own in outs])
+
+
+@pytest.mark.parametrize('steps', STEPS)
+@pytest.mark.parametrize('name', SOURCES)
+@torch.no_grad()
+def test_attention_gives_what_it_gives_for_the_whole(name, steps):
+    attention = GraphAttention(CHANNELS, HEADS, copy.deepcopy(SOURCES[name]))
+    x = torch.randn(2, LENGTH, CHANNELS)
+    ptr = torch.tensor([0, LENGTH, 2 * LENGTH])
+    expected = attention(x.flatten(0, 1), ptr).view_as(x)
+    torch.testing.assert_close(decode(attention, x, STEPS[steps]), expected)
+
+
+@torch.no_grad()
+def test_all_layers_of_an_encoder_decode():
+    encoder = Encoder(PatternSource(SlidingWindow(3) & Causal()), num_tokens=11,
+                      max_length=LENGTH, channels=CHANNELS, heads=HEADS, num_layers=3).eval()
+    tokens = torch.randint(11, (2, LENGTH))
+    expected = encoder(tokens.flatten(), torch.tensor([0, LENGTH, 2 * LENGTH]))
+    torch.testing.assert_close(decode(encoder, tokens, STEPS['one by one']).flatten(0, 1), expected)
+
+
+@torch.no_grad()
+def test_a_settled_mask_that_is_not_causal_is_refused():
+    source = LearnedMaskSource(HEADS, LENGTH).eval()
+    attention, x = GraphAttention(CHANNELS, HEADS, source).eval(), torch.randn(1, CHANNELS)
+    with pytest.raises(ValueError, match='must be causal'):
+        attention(x, KeyValueCache(LENGTH).step(torch.tensor([0, 1])))
+
+
+@torch.no_grad()
+def test_only_keys_that_are_attended_to_are_looked_at():
+    attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(2) & Causal()))
+    seen = []
+    attention.attention.register_forward_pre_hook(lambda module, inputs: seen.append(
+        inputs[1].size(0)))
+    cache = KeyValueCache(1000)
+    for token in torch.randn(50, 1, CHANNELS):
+        attention(token, cache.step(torch.tensor([0, 1])))
+    assert max(seen) == 3
+
+
+def test_a_source_that_looks_at_tokens_is_refused():
+    attention = GraphAttention(CHANNELS, HEADS, BlockModelSource(HEADS, CHANNELS // HEADS, 3))
+    with torch.no_grad(), pytest.raises(NotImplementedError, match="'source' must have edges that"):
+        attention(torch.randn(1, CHANNELS), KeyValueCache(5).step(torch.tensor([0, 1])))
+
+
+def test_what_cannot_be_decoded_is_refused():
+    x, cache = torch.randn(1, CHANNELS), KeyValueCache(2)
+    one = torch.tensor([0, 1])
+
+    def attention(pattern: Pattern, **options) -> GraphAttention:
+        return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), **options)
+
+    with torch.no_grad(), pytest.raises(ValueError, match='& Causal'):
+        attention(SlidingWindow(1))(x, cache.step(one))
+    with pytest.raises(ValueError, match='no gradient flows'):
+        attention(SlidingWindow(1) & Causal())(x, cache.step(one))
+    with pytest.raises(ValueError, match='within the 2 tokens of the cache .got 3'):
+        cache.step(one)
+    with pytest.raises(ValueError, match="'ptr' must mark the 1 sequences"):
+        cache.step(torch.tensor([0, 1, 2]))
+    with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be 1 without"):
+        attention(SlidingWindow(1) & Causal(), hops=2)(x, KeyValueCache(2).step(one))
