@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
+from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 from graphattn.sources.sorted_edges import Edges
 
@@ -96,7 +97,8 @@ class GraphGPSConv(GPSConv):
                 part.reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
-                source: GraphSource | None = None, **kwargs: Any) -> Tensor:
+                source: GraphSource | Pattern | str | None = None,
+                **kwargs: Any) -> Tensor:
         """One layer.
 
         Args:
@@ -104,7 +106,7 @@ class GraphGPSConv(GPSConv):
             edge_index: What ``conv`` takes.
             batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
                 in a PyG ``Batch``; one graph if omitted.
-            source (GraphSource, optional): Instead of that of ``attention``.
+            source (GraphSource, Pattern or str, optional): Instead of that of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
         Returns:

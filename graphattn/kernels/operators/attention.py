@@ -69,9 +69,10 @@ def _save_attention(ctx, inputs, output) -> None:
 def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tensor]:
     if grad_out is None and grad_features is None:
         return {}
+    saved = ctx.saved_tensors  # under a checkpoint they can be asked for once
     grads = [torch.zeros_like(result) if grad is None else grad
-             for grad, result in zip((grad_out, grad_features), ctx.saved_tensors)]
-    grads = edge_attention_backward(*grads, *ctx.saved_tensors, ctx.scale, ctx.dropout_p,
+             for grad, result in zip((grad_out, grad_features), saved)]
+    grads = edge_attention_backward(*grads, *saved, ctx.scale, ctx.dropout_p,
                                     *ctx.needs_input_grad[4:7])
     return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
 

@@ -229,7 +229,7 @@ def test_a_classifier_of_it(rival):
     (dict(share_source=True), 'share_source'), (dict(attention=Linear(8, 4)), 'attention'),
     (dict(attention=Linear(16, 2)), 'attention'), (dict(attention=torch.nn.Linear(8, 8)),
                                                    'attention'),
-    (dict(attention='linear'), 'attention'), (dict(attention=None), 'source'),
+    (dict(attention='linear'), 'attention'),
     (dict(attention=Linformer(8, 2, 22)), 'max_length')])
 def test_what_an_encoder_cannot_mean(options, name):
     with pytest.raises((TypeError, ValueError), match=f"'{name}'"):
