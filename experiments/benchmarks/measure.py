@@ -127,13 +127,10 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def free_at_once() -> None:
-    """Blocks of 128 KiB and more go back to the system when they are freed, and what was freed
-    before goes back now. Else glibc soon keeps all below 32 MiB, and the peak depends on which
-    holes fit the next block."""
+    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
+    all below 32 MiB, and the peak depends on which holes fit the next block."""
     mmap_threshold = -3  # in its malloc.h
-    glibc = ctypes.CDLL(None)
-    glibc.mallopt(mmap_threshold, 1 << 17)
-    glibc.malloc_trim(0)
+    ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:

@@ -1,5 +1,5 @@
 """What trains in a test draws no figures, unless a fixture of the module does it for all to see;
-and what measures in processes of its own may do so in forks of this one."""
+and a server may start the processes in which something is measured."""
 
 from multiprocessing import get_context
 
@@ -15,7 +15,8 @@ def plain_figures(monkeypatch):
 
 
 @pytest.fixture
-def measured_in_forks(monkeypatch):
-    """A new process would import torch for seconds, and serve times that are nobody's here."""
+def started_by_a_server(monkeypatch):
+    """To spawn a process takes seconds, and serves times that are nobody's here. A fork of this one
+    would have its freed memory, and no peak above it."""
     monkeypatch.setattr('experiments.benchmarks.measure.get_context',
-                        lambda start: get_context('fork'))
+                        lambda start: get_context('forkserver'))

@@ -13,7 +13,7 @@ from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import BlockModelSource, PatternSource
 
-pytestmark = pytest.mark.usefixtures('measured_in_forks')
+pytestmark = pytest.mark.usefixtures('started_by_a_server')
 
 
 @pytest.mark.slow
