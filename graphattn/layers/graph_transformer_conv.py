@@ -23,7 +23,7 @@ from graphattn.sources.sorted_edges import Edges, SortedEdges, sort_edges, unpac
 
 
 class GraphTransformerConv(TransformerConv):
-    r"""The graph transformer operator: PyG's ``TransformerConv``, several times faster.
+    r"""The graph transformer operator: PyG's ``TransformerConv``, fused.
 
     .. math::
         x'_i = W_1 x_i + \sum_{j \in \mathcal{N}(i)} \alpha_{ij} (W_2 x_j + W_6 e_{ij}), \qquad
@@ -132,7 +132,7 @@ class GraphTransformerConv(TransformerConv):
         try:
             edges = sort_edges(edge_index, pair[1].size(0), pair[0].size(0))
         except RepeatedEdges as error:
-            warnings.warn(f"PyG's messages are formed, several times slower, for {error}",
+            warnings.warn(f"PyG's messages are formed, more slowly, for {error}",
                           stacklevel=2)
             return self._by_messages(x, edge_index, edge_attr, None)
         return self._with_root(self._attend(pair, edges, edge_attr), pair[1])
