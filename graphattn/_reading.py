@@ -11,17 +11,15 @@ import zlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from yaml import Node
 
 LONGEST_LINE = 2**24  # bytes
 LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
 LARGEST_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
 MOST_NODES = 100_000  # of YAML when its aliases are written out
+MOST_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the stack is full
 # Bytes that arrays may take: so many whatever the file, and so many for each of its own. Zip makes
 # 1,000 of one.
 ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
@@ -113,32 +111,35 @@ def read_yaml(path: Path) -> Any:
 
 
 def check_aliases(text: str) -> None:
-    """Checks that a YAML text is not much longer than it looks.
+    """Checks that a YAML text is not much longer than it looks, nor nested so deep that to build
+    it takes more stack than there is.
 
     Raises:
         ValueError: It has more than ``MOST_NODES`` entries when its aliases are written out, or it
-            is nested too deep.
+            is nested more than ``MOST_LEVELS`` deep.
         yaml.YAMLError: It is no YAML.
     """
     import yaml
 
-    try:
-        node = yaml.compose(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
-        size = 0 if node is None else _size(node, {})
-    except RecursionError as error:
-        raise ValueError('nested thousands of levels deep') from error
-    if size > MOST_NODES:
+    sizes: dict[str, float] = {}
+    opened: list[tuple[str | None, float]] = [(None, 0)]
+    for event in yaml.parse(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+        size = 0.
+        if isinstance(event, yaml.CollectionStartEvent):
+            sizes[event.anchor] = math.inf  # endless if it holds itself
+            opened.append((event.anchor, 1.))
+            if len(opened) > MOST_LEVELS:
+                raise ValueError(f'nested more than {MOST_LEVELS} levels deep')
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = opened.pop()
+            sizes[anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor, 1.)
+        elif isinstance(event, yaml.ScalarEvent):
+            size = sizes[event.anchor] = 1.
+        opened[-1] = (opened[-1][0], opened[-1][1] + size)
+    if opened[0][1] > MOST_NODES:
         raise ValueError(f'more than {MOST_NODES:,} entries when its aliases are written out')
-
-
-def _size(node: Node, known: dict[Node, float]) -> float:
-    """The nodes under ``node``, each as often as it is mentioned; endless if it holds itself."""
-    if node not in known:
-        known[node] = math.inf
-        parts = node.value if isinstance(node.value, list) else []
-        known[node] = 1 + sum(_size(child, known) for part in parts
-                              for child in (part if isinstance(part, tuple) else [part]))
-    return known[node]
 
 
 def check_arrays(path: Path) -> None:

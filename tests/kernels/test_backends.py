@@ -184,6 +184,16 @@ def test_weights_are_a_softmax_over_the_keys_of_each_query(backend):
     assert_same({'total': total}, {'total': expected})
 
 
+def test_the_weight_of_a_single_edge_has_no_gradient(backend):
+    """Torch takes a strided tensor for a contiguous one where a size is 1."""
+    graph = BipartiteGraph.from_edge_index(torch.tensor([[0], [0]]), 1)
+    query, key, value = torch.randn(3, 1, HEADS, 4, requires_grad=True)
+    _, weight = edge_attention(query, key, value, graph, backend=backend,
+                               return_attention_weights=True)
+    cotangent = torch.randn(2, 2 * HEADS)[1:, 1::2]
+    assert (torch.autograd.grad(weight, query, cotangent)[0] == 0).all()
+
+
 # Precision ###########################################################################
 
 

@@ -63,7 +63,9 @@ def _(
     for heads in groups:
         terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
-        change = weight[heads] * grad[heads]
+        # torch 2.13 reads beyond a single edge whose strides are those of a transposed tensor.
+        change = torch.mul(weight[heads], grad[heads],
+                           out=weight.new_empty(weight[heads].shape))
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
         statistics = delta.unsqueeze(2)  # only dropout reads them, and there is none here
         grads.put(heads, orders, logits, spaces[2:],

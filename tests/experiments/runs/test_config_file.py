@@ -25,3 +25,9 @@ MERGED = ''.join(f'k{i}: &k{i} {{<<: [*k{i - 1}, *k{i - 1}]}}\n' for i in range(
 def test_aliases_do_not_multiply(text):
     with pytest.raises(ValueError, match='more than 100,000 entries'):
         read_yaml(text)
+
+
+@pytest.mark.parametrize('opening', ['[', '{a: ', '- ', '? '])
+def test_levels_do_not_fill_the_stack(opening):
+    with pytest.raises(ValueError, match='more than 100 levels'):
+        read_yaml(100_000 * opening)
