@@ -61,13 +61,17 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 
 @jit()
-def look_up(table, cluster, bits, num_keys, first_key, n, seen, seen_groups):
-    """Marks the key of each draw: that of its cluster's table which its bits choose."""
+def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
+    """Marks the key of each draw: that of its cluster's table which its bits choose; ``entry`` is
+    a workspace."""
     low, high = uint64(0xFFFFFFFF), uint64(32)
+    # Table and marks are loaded in loops of their own, each of which has many loads on their way.
     for d in range(len(bits)):
         slot = (bits[d] >> high) * uint64(n) >> high
-        entry = table[cluster[d] * uint64(num_keys) + uint64(first_key) + slot]
-        j = slot if bits[d] & low < entry >> high else entry & low
+        entry[d] = table[cluster[d] * uint64(num_keys) + uint64(first_key) + slot]
+    for d in range(len(bits)):
+        slot = (bits[d] >> high) * uint64(n) >> high
+        j = slot if bits[d] & low < entry[d] >> high else entry[d] & low
         seen[j >> uint64(6)] |= uint64(1) << (j & uint64(63))
         seen_groups[j >> uint64(12)] = 1
 

@@ -25,7 +25,7 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
     seen, seen_groups = np.zeros(num_words, np.uint64), np.zeros(num_words // 64 + 1, np.uint8)
     batch = 256
     target, cluster = np.empty(batch, np.float64), np.empty(batch, np.uint64)
-    bits = np.empty(batch, np.uint64)
+    bits, entry = np.empty(batch, np.uint64), np.empty(batch, np.uint64)
     table = tables.reshape(tables.size)
     for i in range(first, last):
         size[i] = 0
@@ -45,7 +45,8 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
                 target[d] = uniform(random_bits(stream, 2 * (done + d))) * total
                 bits[d] = random_bits(stream, 2 * (done + d) + 1)
             _search(cdf, half, target[:m], cluster[:m])
-            look_up(table, cluster[:m], bits[:m], num_keys, first_key, n, seen, seen_groups)
+            look_up(table, cluster[:m], bits[:m], entry, num_keys, first_key, n, seen,
+                    seen_groups)
         size[i] = _collect(seen, seen_groups, n, keys[begin[i]:])
 
 

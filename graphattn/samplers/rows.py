@@ -16,6 +16,9 @@ from graphattn.samplers.factor_model import FactorModel
 # Work is counted in draws, which took 20 to 50 ns.
 TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
 _GRAIN = 2**13  # that are worth a thread: where another process has its core, it is waited for
+# One thread's at a time, lest each should read the tables and the keys of another head: with two
+# heads' of 16,384 tokens in the cache that the threads share, a draw takes up to twice as long.
+_SHARE = 2**17
 
 
 class Rows(NamedTuple):
@@ -54,7 +57,8 @@ def from_zero(size: np.ndarray) -> np.ndarray:
 def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
     """``kernel(first, last, *arguments)`` on ranges of equal shares of cumulative ``work``, which
     is counted in draws."""
-    num_parts = min(torch.get_num_threads(), 1 + int(work[-1]) // _GRAIN)
+    total = int(work[-1])
+    num_parts = min(max(torch.get_num_threads(), total // _SHARE), 1 + total // _GRAIN)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
     bounds = np.unique([0, *cuts, len(work) - 1])
     if len(bounds) > 1:

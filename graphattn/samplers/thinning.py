@@ -16,9 +16,9 @@ from graphattn.samplers.rates import Rates
 from graphattn.samplers.rows import TABLE_ENTRY, Rows, from_zero, in_threads
 
 # Draws per pair above which the product over all pairs takes less time than thinning. On one
-# core, with 16, 32 and 128 clusters, they took 33, 37 and 114 ms and 9, 9 and 23 ms at 1 % of
-# 4,096 x 4,096 pairs, 56, 55 and 110 ms and 38, 42 and 117 ms at 10 %, 59, 70 and 182 ms and 130,
-# 102 and 169 ms at 20 %.
+# core, with 16, 32 and 128 clusters, they took 19, 25 and 64 ms and 7, 8 and 11 ms at 1 % of
+# 4,096 x 4,096 pairs, 30, 46 and 69 ms and 31, 34 and 43 ms at 10 %, 26, 37 and 64 ms and 76,
+# 108 and 99 ms at 20 %.
 _FASTER_BELOW = 0.1
 _HIGHEST_BOUND = 0.9  # which is drawn 2.6 times as often; the bound 1 would be without end
 
@@ -31,6 +31,7 @@ class Thinning:
     :math:`c_i \ge -\log(1 - p) / p`. As that grows with p, its value at a bound on the whole
     row's probabilities serves the whole row. A pair that was seen is then kept with probability
     :math:`p / (1 - e^{-c_i p}) \le 1`, by a coin of its own: as an edge it has probability p.
+    That is at least :math:`1 / c_i`, nearly 1 for small bounds, so that few coins ask for p.
     """
 
     def __init__(self, model: FactorModel):
@@ -103,27 +104,23 @@ def _boost(bound: np.ndarray) -> np.ndarray:
 def _thin_rows(first, last, seed, keys, begin, size, first_key, boost, query, key_factor):
     """Keeps a key of rate p, drawn at rate ``boost[i] * p``, with probability
     ``p / (1 - exp(-boost[i] * p))``."""
-    batch = 256
-    prob = np.empty(batch, query.dtype)
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]
-        for start in range(begin[i], begin[i] + size[i], batch):
-            drawn = keys[start:min(start + batch, begin[i] + size[i])]
-            _dots(query[i], key_factor[first_key[i]:], drawn, prob)
-            for e in range(len(drawn)):
-                p = prob[e]
-                coin = uniform(random_bits(stream, start - begin[i] + e))
-                if coin * -math.expm1(-boost[i] * p) < p:
-                    keys[end] = drawn[e]
-                    end += 1
+        for e in range(size[i]):
+            key, coin = keys[begin[i] + e], uniform(random_bits(stream, e))
+            if coin * boost[i] >= 1:
+                p = _dot(query, i, key_factor, first_key[i] + key)
+                if coin * -math.expm1(-boost[i] * p) >= p:
+                    continue
+            keys[end] = key
+            end += 1
         size[i] = end - begin[i]
 
 
 @jit(fastmath=REORDERED_SUMS)
-def _dots(x, y, rows, dot):
-    """The product of ``x`` with each of the rows of ``y``."""
-    for e in range(len(rows)):
-        total = x.dtype.type(0)
-        for v in range(len(x)):
-            total += x[v] * y[rows[e], v]
-        dot[e] = total
+def _dot(x, i, y, j):
+    """The product of two rows."""
+    total = x.dtype.type(0)
+    for v in range(x.shape[1]):
+        total += x[i, v] * y[j, v]
+    return total

@@ -32,7 +32,7 @@ def _(
     key_ptr: Tensor,
 ) -> Tensor:
     dtype, heads = accumulation_dtype(query), query.size(1)
-    dot = query.new_empty(edge_key.numel(), heads, dtype=dtype)
+    dot = new_rows(edge_key.numel(), heads, dtype=dtype)
     edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
     run(_dot, edges, shape, node_rows(query, dtype), node_rows(key, dtype), heads, dot,
         spans=cut_for_chunks(edges, shape))
