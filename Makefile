@@ -3,7 +3,7 @@ VENV ?= .venv
 pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 metadata = setup.cfg pyproject.toml constraints.txt
 
-.PHONY: train check test fuzz
+.PHONY: train check test fuzz docs
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
@@ -24,6 +24,10 @@ MINUTES ?= 10
 fuzz: $(VENV)/everything
 	$(VENV)/bin/python -m tests.fuzz --minutes $(MINUTES)
 
+docs: $(VENV)/docs
+	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build
+	@echo docs/_build/index.html
+
 $(VENV)/experiments: $(metadata)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(pip) --upgrade setuptools wheel
@@ -35,4 +39,8 @@ $(VENV)/experiments: $(metadata)
 $(VENV)/everything: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
 	$(pip) --no-build-isolation --editable '.[ext]'
+	touch $@
+
+$(VENV)/docs: $(VENV)/everything
+	$(pip) --editable '.[docs]'
 	touch $@
