@@ -1,0 +1,83 @@
+"""The command ``graphattn``: short names for modules and configs, from any folder."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import command
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What would have been run: the module, and the process's arguments."""
+    calls = []
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr('runpy.run_module',
+                        lambda module, run_name: calls.append((module, sys.argv)))
+    return calls
+
+
+@pytest.mark.parametrize('arguments, module, rest', [
+    ('train --trainer.max_epochs 1', 'experiments.train', 'fit --trainer.max_epochs 1'),
+    ('test --ckpt_path x', 'experiments.train', 'test --ckpt_path x'),
+    ('study two_hop --scale smoke', 'experiments.studies.two_hop', '--scale smoke'),
+    ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
+    ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
+    ('compile --float64', 'graphattn.compile', '--float64')])
+def test_a_command_is_a_module(arguments, module, rest, started):
+    command.main(arguments.split())
+    (name, argv), = started
+    assert name == module and argv[1:] == rest.split()
+
+
+@pytest.mark.parametrize('given', [['--config', 'digits/sbm'], ['--config=digits/sbm']])
+def test_configs_that_ship_have_names(given, started, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command.main(['train', *given])
+    path = Path(started[0][1][-1].removeprefix('--config='))
+    assert path.is_absolute() and path.parts[-3:] == ('configs', 'digits', 'sbm.yaml')
+
+
+def test_a_file_of_the_users_comes_first(started, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('mine.yaml').write_text('{}')
+    command.main(['train', '--config', 'mine.yaml', '--config', '{"data": 1}'])
+    assert started[0][1][2:] == ['--config', 'mine.yaml', '--config', '{"data": 1}']
+
+
+@pytest.mark.parametrize('arguments, near', [
+    (['spectrm'], "no command 'spectrm'; did you mean spectrum?"),
+    (['study', 'two_hops'], "no study 'two_hops'; did you mean two_hop"),
+    (['benchmark', 'layers'], "no benchmark 'layers'; did you mean layer"),
+    (['train', '--config', 'digits/smb'], "no config 'digits/smb'; did you mean digits/sbm")])
+def test_what_is_unknown_is_one_line_with_what_is_near(arguments, near, started, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(arguments)
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and not started
+    assert near in error and error.count('\n') == 1
+
+
+def test_help_names_every_command_that_there_is(capsys):
+    command.main(['--help'])
+    text = capsys.readouterr().out
+    for name in ('train', 'study', 'spectrum', 'universality', 'two_hop', 'layer', 'digits/sbm'):
+        assert name in text
+    command.main(['study'])
+    assert 'who finds repeated tokens' in capsys.readouterr().out.lower()
+
+
+def test_information_is_what_a_report_needs(capsys):
+    command.main(['info'])
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
+                 if not line.startswith(('backends', 'compiled')))
+    assert {'graphattn', 'torch', 'threads', 'GPU'} <= lines.keys()
+
+
+def test_what_is_not_installed_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr('runpy.run_module', lambda *_, **__: __import__('no_such_package'))
+    with pytest.raises(SystemExit) as end:
+        command.main(['spectrum'])
+    assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
