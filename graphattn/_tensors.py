@@ -68,3 +68,8 @@ def narrow(index: Tensor, bound: int) -> Tensor:
 def index_dtype(bound: int) -> torch.dtype:
     """uint16, int32 or int64: the smallest for numbers below ``bound``."""
     return torch.uint16 if bound <= 2**16 else torch.int32 if bound <= 2**31 else torch.int64
+
+
+def row_pointer(row: Tensor, num_rows: int) -> Tensor:
+    """Where each row begins among the ascending numbers of rows, int64 ``[num_rows + 1]``."""
+    return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

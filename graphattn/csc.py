@@ -6,9 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch_geometric.utils.sparse import index2ptr
 
-from graphattn._tensors import index_dtype, narrow
+from graphattn._tensors import index_dtype, narrow, row_pointer
 
 
 # One opaque step for torch.compile, which cannot look into scipy.
@@ -38,7 +37,7 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
         return key_indptr.long(), narrow(query, num_queries), position
     key, position = torch.sort(key.long(), stable=True)
     query = torch.repeat_interleave(indptr.diff(), output_size=num_edges).index_select(0, position)
-    return index2ptr(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
+    return row_pointer(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
 
 
 @csc_of_rows.register_fake

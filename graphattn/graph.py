@@ -10,8 +10,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.utils import _pytree
-from torch_geometric import EdgeIndex
-from torch_geometric.utils.sparse import index2ptr
 
 from graphattn import conversions
 from graphattn._checks import (
@@ -29,7 +27,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, lasting, narrow
+from graphattn._tensors import is_traced, lasting, narrow, row_pointer
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
 from graphattn.pairs import (
@@ -43,6 +41,7 @@ from graphattn.pairs import (
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+    from torch_geometric import EdgeIndex
     from torch_sparse import SparseTensor
 
 
@@ -127,7 +126,7 @@ class BipartiteGraph:
                                  "merges")
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
                            validate=validate)
-        self._fill(index2ptr(query.contiguous(), int(num_queries)), key, int(num_keys), blocks,
+        self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), blocks,
                    edge_prob)
         if validate:
             self._validate_values()
@@ -431,6 +430,8 @@ class BipartiteGraph:
     @property
     def edge_index(self) -> EdgeIndex:
         """PyG ``EdgeIndex`` ``[2, num_edges]`` of size (num_keys, num_queries), sorted by query."""
+        from torch_geometric import EdgeIndex
+
         return EdgeIndex(torch.stack([self.key, self.query]), sort_order='col',
                          sparse_size=(self.num_keys, self.num_queries))
 
@@ -869,6 +870,10 @@ _STATE = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_
 
 
 def _plain(edge_index: Tensor) -> Tensor:
+    if type(edge_index) is Tensor:  # without loading PyG, which takes seconds
+        return edge_index
+    from torch_geometric import EdgeIndex
+
     return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
 
 
