@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
-from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
+from experiments.runs.load_run import load_run
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
 from graphattn._reading import read_json, read_yaml
@@ -104,20 +104,12 @@ def summary(run: Path) -> dict:
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     """What a run tested, its data, and a trainer that tests as its own did."""
-    config = read_yaml(run / 'config.yaml')
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument('--model', type=Training)
-    parser.add_argument('--data', type=L.LightningDataModule)
-    made = parser.instantiate(parser.parse_object({name: config[name]
-                                                   for name in ('model', 'data')}))
-    tested = LAST if config['select_on'] is None else BEST
-    checkpoint = read_checkpoint(run / 'checkpoints' / tested)
-    made.model.load_state_dict(checkpoint['state_dict'])
+    objective, data, config = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=config['trainer']['limit_test_batches'],
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False)
-    return made.model, made.data, trainer
+    return objective, data, trainer
 
 
 def data_of(run: Path) -> L.LightningDataModule:

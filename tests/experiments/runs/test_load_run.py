@@ -1,0 +1,43 @@
+"""A trained run comes back as it was tested."""
+
+import json
+
+import pytest
+import torch
+
+from experiments import train
+from experiments.runs.load_run import load_run
+from experiments.studies.study import CONFIGS
+
+DIGITS = CONFIGS.parents[1] / 'configs/digits/full.yaml'
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('run')
+    train.main(['fit', '--config', str(DIGITS), '--trainer.default_root_dir', str(folder),
+                '--trainer.max_epochs', '1', '--trainer.limit_train_batches', '2',
+                '--trainer.enable_progress_bar', 'false'])
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_is_as_right_as_it_was(run):
+    objective, data, config = load_run(run)
+    data.prepare_data()
+    data.setup('test')
+    right = [objective.model(tokens, ptr).argmax(dim=1) == label
+             for tokens, ptr, label in data.test_dataloader()]
+    accuracy = json.loads((run / 'summary.json').read_text())['accuracy']
+    assert float(torch.cat(right).float().mean()) == pytest.approx(accuracy)
+    assert not objective.training and config['trainer']['max_epochs'] == 1
+
+
+@pytest.mark.slow
+def test_weights_of_another_model_are_refused(run):
+    config = run / 'config.yaml'
+    text = config.read_text()
+    config.write_text(text.replace('num_layers: 2', 'num_layers: 1'))
+    with pytest.raises(ValueError, match='weights of another model'):
+        load_run(run)
+    config.write_text(text)
