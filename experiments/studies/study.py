@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
+from experiments.runs.checkpoints import LAST
 from experiments.runs.load_run import load_run
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
