@@ -796,6 +796,11 @@ class BipartiteGraph:
         return (f'{type(self).__name__}(num_queries={self.num_queries}, num_keys={self.num_keys}, '
                 f'num_edges={self.num_edges}{blocks}, density={self.density():.1%})')
 
+    def _repr_html_(self) -> str:
+        from graphattn import draw
+
+        return draw.html(self, repr(self))
+
     # Internals #######################################################################
 
     def __getstate__(self) -> dict[str, Any]:

@@ -190,6 +190,12 @@ class Pattern(ABC):
         given = [f'{field.name}={value!r}' for field, value in arguments if value != field.default]
         return f'{type(self).__name__}({", ".join(given)})'
 
+    def _repr_html_(self) -> str:
+        """The graph of 32 tokens, or of as many as it needs."""
+        from graphattn import draw
+
+        return draw.html(self.build(max(32, self.fewest_tokens), seed=0), repr(self))
+
     def _require_int(self, name: str, at_least: int) -> None:
         """Checks an integer field and makes a plain int of numpy's."""
         value = getattr(self, name)
