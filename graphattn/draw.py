@@ -74,9 +74,9 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
                          f"(got {graph.num_edges:,}); mask() draws any number")
     axes = _new_axes(7, 2.6) if axes is None else axes
     keys, queries = (_spread(side) for side in (graph.num_keys, graph.num_queries))
-    lines = np.stack([np.stack([keys[graph.key.cpu().numpy()], np.ones(graph.num_edges)], axis=1),
-                      np.stack([queries[graph.query.cpu().numpy()], np.zeros(graph.num_edges)], axis=1)],
-                     axis=1)
+    ends = keys[graph.key.cpu().numpy()], queries[graph.query.cpu().numpy()]
+    lines = np.stack([np.stack([x, np.full_like(x, height)], axis=1)
+                      for x, height in zip(ends, (1, 0))], axis=1)
     opacity = float(np.clip(60 / max(graph.num_edges, 1), 0.06, 0.7))
     axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=0.8, alpha=opacity))
     size = float(np.clip(600 / max(graph.num_keys, graph.num_queries, 1), 2, 40))
