@@ -59,7 +59,7 @@ MAY_IMPORT = {
     'experiments.objectives': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING,
-    'experiments.command': {'kernels', 'graphattn'},
+    'experiments.cli': {'kernels', 'graphattn'},
     'experiments.rivals': ALL,
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.rivals',
                                              'experiments.benchmarks'},

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import command
+from experiments import cli
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def started(monkeypatch):
     ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
     ('compile --float64', 'graphattn.compile', '--float64')])
 def test_a_command_is_a_module(arguments, module, rest, started):
-    command.main(arguments.split())
+    cli.main(arguments.split())
     (name, argv), = started
     assert name == module and argv[1:] == rest.split()
 
@@ -34,7 +34,7 @@ def test_a_command_is_a_module(arguments, module, rest, started):
 @pytest.mark.parametrize('given', [['--config', 'digits/sbm'], ['--config=digits/sbm']])
 def test_configs_that_ship_have_names(given, started, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command.main(['train', *given])
+    cli.main(['train', *given])
     path = Path(started[0][1][-1].removeprefix('--config='))
     assert path.is_absolute() and path.parts[-3:] == ('configs', 'digits', 'sbm.yaml')
 
@@ -42,7 +42,7 @@ def test_configs_that_ship_have_names(given, started, tmp_path, monkeypatch):
 def test_a_file_of_the_users_comes_first(started, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('mine.yaml').write_text('{}')
-    command.main(['train', '--config', 'mine.yaml', '--config', '{"data": 1}'])
+    cli.main(['train', '--config', 'mine.yaml', '--config', '{"data": 1}'])
     assert started[0][1][2:] == ['--config', 'mine.yaml', '--config', '{"data": 1}']
 
 
@@ -53,23 +53,23 @@ def test_a_file_of_the_users_comes_first(started, tmp_path, monkeypatch):
     (['train', '--config', 'digits/smb'], "no config 'digits/smb'; did you mean digits/sbm")])
 def test_what_is_unknown_is_one_line_with_what_is_near(arguments, near, started, capsys):
     with pytest.raises(SystemExit) as end:
-        command.main(arguments)
+        cli.main(arguments)
     error = capsys.readouterr().err
     assert end.value.code == 2 and not started
     assert near in error and error.count('\n') == 1
 
 
 def test_help_names_every_command_that_there_is(capsys):
-    command.main(['--help'])
+    cli.main(['--help'])
     text = capsys.readouterr().out
     for name in ('train', 'study', 'spectrum', 'universality', 'two_hop', 'layer', 'digits/sbm'):
         assert name in text
-    command.main(['study'])
+    cli.main(['study'])
     assert 'who finds repeated tokens' in capsys.readouterr().out.lower()
 
 
 def test_information_is_what_a_report_needs(capsys):
-    command.main(['info'])
+    cli.main(['info'])
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
                  if not line.startswith(('backends', 'compiled')))
     assert {'graphattn', 'torch', 'threads', 'GPU'} <= lines.keys()
@@ -79,5 +79,5 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
     monkeypatch.setattr('runpy.run_module', lambda *_, **__: __import__('no_such_package'))
     with pytest.raises(SystemExit) as end:
-        command.main(['spectrum'])
+        cli.main(['spectrum'])
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
