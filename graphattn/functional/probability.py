@@ -8,7 +8,7 @@ from torch import Tensor
 from graphattn._checks import check_floating
 from graphattn.functional.choose import choose_sparse
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.operators.attention import edge_dot_backward
+from graphattn.kernels import Backend
 from graphattn.samplers import FactorModel
 
 
@@ -59,23 +59,23 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     with torch.autocast(graph.device.type, enabled=False):
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)
-        if known is None or kernel.name != 'numba':
+        if known is None or kernel.edge_dot_grads is None:
             return kernel.edge_dot(query, key, graph).squeeze(1)
-        return _KnownDot.apply(query, key, known, graph)
+        return _KnownDot.apply(query, key, known, graph, kernel)
 
 
 class _KnownDot(torch.autograd.Function):
     """Dot products on edges that need not be computed, with the gradient of their factors."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph) -> Tensor:
+    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph,
+                kernel: Backend) -> Tensor:
         ctx.save_for_backward(query, key)
-        ctx.graph = graph
+        ctx.graph, ctx.kernel = graph, kernel
         return known.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        graph, (query, key) = ctx.graph, ctx.saved_tensors
-        grads = edge_dot_backward(grad.unsqueeze(1), query, key, *graph.csr, *graph.blocks.ptrs)
-        return *grads, None, None
+        grads = ctx.kernel.edge_dot_grads(grad.unsqueeze(1), *ctx.saved_tensors, ctx.graph)
+        return *grads, None, None, None

@@ -48,6 +48,8 @@ class Backend:
         diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)``: weights,
             which are not kept, and hops in one.
         edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
+        edge_dot_grads (Callable): ``(grad, query, key, graph)`` to the gradients of query and key,
+            for dot products that are known without ``edge_dot``.
         shares_keys (bool): Whether ``attention`` and ``attention_with_features`` take keys and
             values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
@@ -66,6 +68,7 @@ class Backend:
     attention_diffusion: Callable | None = None
     diffused_attention: Callable | None = None
     edge_dot: Callable | None = None
+    edge_dot_grads: Callable | None = None
     shares_keys: bool = False
     takes_gate: bool = True
     spreads_nan: bool = False
