@@ -8,7 +8,19 @@ import torch
 
 from graphattn.kernels.backend import Backend
 from graphattn.kernels.operators import on_graphs
-from graphattn.kernels.triton import attention  # noqa: F401 (registers)
+
+try:
+    import triton  # noqa: F401
+except ImportError as error:
+    raise ImportError("backend 'triton' needs triton: pip install 'graphattn[gpu]'") from error
+
+from graphattn.kernels.triton import (  # noqa: E402, F401 (registers)
+    attention,
+    diffusion,
+    edge_dot,
+    weighted_sum,
+    weights,
+)
 
 
 def is_available(device: torch.device) -> bool:
@@ -18,4 +30,9 @@ def is_available(device: torch.device) -> bool:
 __all__ = ['BACKEND']
 
 BACKEND = Backend('triton', is_available, shares_keys=True,
-                  attention=partial(on_graphs.attend, by_key=True))
+                  attention=partial(on_graphs.attend, by_key=True),
+                  attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
+                  attention_diffusion=on_graphs.diffuse,
+                  diffused_attention=on_graphs.attend_and_diffuse,
+                  edge_dot=partial(on_graphs.dot_on_edges, by_key=True),
+                  edge_dot_grads=partial(on_graphs.grads_of_dot, by_key=True))

@@ -14,9 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
-from graphattn.kernels.triton.launch import TYPES, Tile, launch
+from graphattn.kernels.triton.launch import TYPES, Tile, fp64, launch, u64
 from graphattn.kernels.triton.rows import (
-    EDGES_OF_A_PART,
     Rows,
     add_parts,
     edges_of_tasks,
@@ -45,13 +44,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
-    parts = rows.parts_of(out, heads, value.size(2) + 2)
+    parts = rows.parts(heads, value.size(2) + 2, dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype])
     launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(),
            *(x.contiguous() for x in (query, key, value)), *terms, out, statistics, parts,
-           parts.size(1), **shape, **tile._asdict(), PART=EDGES_OF_A_PART)
+           parts.size(1), **shape, **tile._asdict(), PART=rows.edges_of_a_part)
     launch(join_parts, (rows.most_long, heads), parts, out, statistics, rows.order, rows.last_task,
            parts.size(1), HEADS=heads, CHANNELS=value.size(2), WIDTH=tile.VALUE_WIDTH,
            DTYPE=TYPES[dtype])
@@ -77,12 +76,11 @@ def _(
     softmax = query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
-    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
-                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=EDGES_OF_A_PART)
-
     rows = Rows.of(indptr, edge_key)
+    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
+                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
     tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
-    parts = rows.parts_of(statistics, heads, channels)
+    parts = rows.parts(heads, channels, dtype)
     launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
            out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
            num_edges, **shape, **tile._asdict())
@@ -91,8 +89,7 @@ def _(
 
     rows, key_heads = Rows.of(key_indptr, edge_query), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-    parts, value_parts = (rows.parts_of(statistics, key_heads, n)
-                          for n in (channels, value_channels))
+    parts, value_parts = (rows.parts(key_heads, n, dtype) for n in (channels, value_channels))
     launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
            *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
            **tile._asdict())
@@ -115,7 +112,7 @@ def _(
 def attend_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: 'fp64', threshold: 'u64', keep_scale: 'fp64', out, statistics,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
         parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
@@ -200,7 +197,7 @@ def join_parts(parts, out, statistics, order, last_task, num_parts, HEADS: tl.co
 def grads_of_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
-        gate_edge_stride, gate_head_stride, scale: 'fp64', threshold: 'u64', keep_scale: 'fp64',
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
@@ -253,7 +250,7 @@ def grads_of_queries(
 def grads_of_keys(
         indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, position,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
-        gate_edge_stride, gate_head_stride, scale: 'fp64', threshold: 'u64', keep_scale: 'fp64',
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         softmax, grad_key, grad_value, parts, value_parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,

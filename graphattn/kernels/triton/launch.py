@@ -14,6 +14,9 @@ _FEWEST_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
 _MOST_ROWS = 16
 
+# Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
+fp64, u64 = tl.float64, tl.uint64
+
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     order: Tensor  # rows, those with the most edges first
     last_task: Tensor  # of each row in this order: the number of tasks up to its last
     place_of_task: Tensor  # the row in this order that each task is of
-    most_parts: int  # bounds the number of parts of long rows, which are the first tasks
+    edges_of_a_part: int  # rows with more are cut
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor) -> Rows:
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
         last_task = parts.cumsum(0)
         tasks = torch.arange(num_rows + num_long, device=indptr.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
-        return cls(indptr, column, order, last_task, place, 2 * num_long)
+        return cls(indptr, column, order, last_task, place, EDGES_OF_A_PART)
 
     @property
     def num_rows(self) -> int:
@@ -47,8 +47,9 @@ class Rows(NamedTuple):
 
     @property
     def most_long(self) -> int:
-        """Bounds the number of rows that are in parts."""
-        return self.most_parts // 2
+        """Bounds the number of rows that are in parts, of which there are at most twice as many;
+        both come first."""
+        return self.num_edges // self.edges_of_a_part
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
         """Programs for ``rows`` tasks of one head each; those of one head follow one another, so
@@ -59,9 +60,9 @@ class Rows(NamedTuple):
         """The arguments that every kernel over rows begins with."""
         return (*self[:5], self.num_rows, self.place_of_task.numel())
 
-    def parts_of(self, like: Tensor, heads: int, *shape: int) -> Tensor:
-        """Memory for what each part of a long row adds: ``[heads, parts, ...]``."""
-        return like.new_empty(heads, max(self.most_parts, 1), *shape)
+    def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
+        """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
+        return self.order.new_empty(heads, max(2 * self.most_long, 1), channels, dtype=dtype)
 
 
 @triton.jit
