@@ -55,7 +55,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
             raise ValueError(f"'known' must hold one value for each of the {graph.num_edges} edges "
                              f"on {graph.device} (got shape {tuple(known.shape)} on "
                              f"{known.device})")
-    kernel = choose_sparse(graph.device)
+    kernel = choose_sparse(graph.device, model.num_clusters)
     with torch.autocast(graph.device.type, enabled=False):
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)

@@ -53,6 +53,7 @@ class Backend:
         shares_keys (bool): Whether ``attention`` and ``attention_with_features`` take keys and
             values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
+        most_channels (int, optional): Of a head; any number if omitted.
         spreads_nan (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
             what no edge joins to it.
         has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
@@ -71,8 +72,13 @@ class Backend:
     edge_dot_grads: Callable | None = None
     shares_keys: bool = False
     takes_gate: bool = True
+    most_channels: int | None = None
     spreads_nan: bool = False
     has_all_derivatives: bool = False
+
+    def takes(self, channels: int) -> bool:
+        """Whether heads may be so wide."""
+        return self.most_channels is None or channels <= self.most_channels
 
     @property
     def forms_weights(self) -> bool:

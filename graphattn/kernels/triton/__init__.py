@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -21,15 +21,25 @@ from graphattn.kernels.triton import (  # noqa: E402, F401 (registers)
     weighted_sum,
     weights,
 )
+from graphattn.kernels.triton.launch import MOST_CHANNELS  # noqa: E402
+
+OLDEST = 8, 0  # compute capability: bfloat16, and that kernels are compiled for in tests
 
 
 def is_available(device: torch.device) -> bool:
-    return device.type == 'cuda'
+    return device.type == 'cuda' and _is_recent(device)
+
+
+@cache
+def _is_recent(device: torch.device) -> bool:
+    if not torch.cuda.is_available():  # its tensors have no numbers, and nothing runs
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= OLDEST
 
 
 __all__ = ['BACKEND']
 
-BACKEND = Backend('triton', is_available, shares_keys=True,
+BACKEND = Backend('triton', is_available, shares_keys=True, most_channels=MOST_CHANNELS,
                   attention=partial(on_graphs.attend, by_key=True),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
                   attention_diffusion=on_graphs.diffuse,

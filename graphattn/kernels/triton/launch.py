@@ -12,7 +12,7 @@ from torch import Tensor
 MOST_CHANNELS = 256
 _FEWEST_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
-_MOST_ROWS = 16
+_MOST_ROWS, _MOST_EDGES = 16, 64  # more take more registers than there are
 
 # Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
 fp64, u64 = tl.float64, tl.uint64
@@ -34,7 +34,7 @@ class Tile(NamedTuple):
         """Edges for as many as a row has on average, and rows for what is left of the tile."""
         width, value_width = (max(triton.next_power_of_2(n), _FEWEST_CHANNELS)
                               for n in (channels, value_channels))
-        pairs = max(1, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
+        pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
         return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
 
