@@ -27,6 +27,15 @@ def test_quick_run_leaves_table_and_figure(name, tmp_path):
     assert (tmp_path / f'{name}.png').stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_what_is_measured_on_a_gpu_runs(tmp_path):
+    gpu = pytest.importorskip('experiments.benchmarks.gpu', exc_type=ImportError)
+    run_benchmark(gpu.main, ['--quick', '--device', 'cpu', '--dtype', 'float32', '--out',
+                             str(tmp_path)])
+    assert (pd.read_csv(tmp_path / 'gpu_attention.csv')['ps per edge'] > 0).all()
+    assert len(pd.read_csv(tmp_path / 'gpu_layers.csv')) == 1
+
+
 def test_cases_take_turns():
     order = []
     times = interleave({'a': lambda: order.append('a'), 'b': lambda: order.append('b')}, rounds=3)
