@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._ops import OpOverload
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -72,8 +72,8 @@ class MachineCode:
         return sum(self.loop.values()) / self.edges
 
 
-def launches(work: Callable[[], object]) -> list[Launch]:
-    """The kernels that ``work`` starts; none of them runs."""
+def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
+    """The kernels that an operator starts on CUDA; none of them runs."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -81,7 +81,7 @@ def launches(work: Callable[[], object]) -> list[Launch]:
         recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
 
     with patch.object(JITFunction, 'run', record), torch.no_grad():
-        work()
+        operator._op_dk(DispatchKey.CUDA, *arguments)
     return recorded
 
 
@@ -117,8 +117,8 @@ def _longest_loop(assembly: str) -> dict[str, int]:
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
-              heads: int = 16) -> dict[str, Callable[[], object]]:
-    """Every operator that has kernels of Triton, on arguments like these."""
+              heads: int = 16) -> dict[OpOverload, tuple]:
+    """Every operator that has kernels of Triton, and arguments like these."""
     kernels.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
@@ -132,7 +132,7 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
     features = no_features[0].to(weight.dtype)
-    arguments = {
+    return {
         attention.edge_attention: attended,
         attention.edge_attention_backward: (out, features, out, features, statistics, *attended,
                                             False, *needs),
@@ -144,9 +144,11 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
             query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}
-    return {operator._schema.name.removeprefix('graphattn::'):
-            lambda operator=operator, given=given: operator._op_dk(DispatchKey.CUDA, *given)
-            for operator, given in arguments.items()}
+
+
+def name_of(operator: OpOverload) -> str:
+    """Without the library's."""
+    return operator._schema.name.removeprefix('graphattn::')
 
 
 def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: int,
@@ -158,15 +160,15 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
     return query, bias, gate, seed, weight, torch.zeros(2, graph.num_queries, heads)
 
 
-def distinct(work: dict[str, Callable[[], object]]) -> dict[tuple[str, str], Launch]:
+def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
     """By operator and kernel: what each operator starts, the same kernel of another width or type
     counted apart."""
     found = {}
-    for operator, run in work.items():
-        for launch in launches(run):
+    for operator, arguments in work.items():
+        for launch in launches(operator, arguments):
             name = launch.kernel.__name__
-            number = sum(key[0] == operator and key[1].split(' ')[0] == name for key in found)
-            key = (operator, name if number == 0 else f'{name} {number + 1}')
+            number = sum(key[0] == name_of(operator) and key[1].split(' ')[0] == name for key in found)
+            key = (name_of(operator), name if number == 0 else f'{name} {number + 1}')
             is_new = all(launch.source().hash() != other.source().hash() for other in
                          found.values())
             if is_new:

@@ -44,11 +44,9 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     if model.device != graph.device:
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
                          f"{model.device})")
-    for name in ('query_ptr', 'key_ptr'):
-        ours, theirs = getattr(model, name), getattr(graph, name)
-        if not torch.equal(ours, theirs):
-            raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
-                             f"{ours.tolist()} and {theirs.tolist()})")
+    if model.blocks != graph.blocks:
+        raise ValueError(f"'model' and 'graph' must have the same blocks (got {model.blocks} and "
+                         f"{graph.blocks})")
     if known is not None:
         check_floating('known', known)
         if known.shape != (graph.num_edges,) or known.device != graph.device:

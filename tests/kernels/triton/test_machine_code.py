@@ -14,9 +14,10 @@ import json, sys, torch
 for name in list(sys.modules):
     if name.split('.')[0] == 'triton' and not name.startswith('triton._C'):
         del sys.modules[name]
-from experiments.benchmarks.machine_code import compiled, distinct, operators
+from experiments.benchmarks.machine_code import compiled, distinct, name_of, operators
 work = operators(torch.{dtype}, {channels}, {terms!r})
-work = {{name: run for name, run in work.items() if name.startswith({operators!r})}}
+work = {{operator: arguments for operator, arguments in work.items()
+         if name_of(operator).startswith({operators!r})}}
 for (operator, kernel), launch in distinct(work).items():
     code = compiled(launch, {capability})
     wide = sum(count for name, count in code.loop.items() if name.startswith('LDG')
