@@ -167,7 +167,8 @@ def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
     for operator, arguments in work.items():
         for launch in launches(operator, arguments):
             name = launch.kernel.__name__
-            number = sum(key[0] == name_of(operator) and key[1].split(' ')[0] == name for key in found)
+            number = sum((of, kernel.split(' ')[0]) == (name_of(operator), name)
+                         for of, kernel in found)
             key = (name_of(operator), name if number == 0 else f'{name} {number + 1}')
             is_new = all(launch.source().hash() != other.source().hash() for other in
                          found.values())
