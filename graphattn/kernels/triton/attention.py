@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
-from graphattn.kernels.triton.launch import TYPES, Tile, fp64, launch, u64
+from graphattn.kernels.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.kernels.triton.rows import (
     Rows,
     add_parts,
@@ -33,9 +33,12 @@ def _(
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if feature_query.size(2) > 0:
+        raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
+                                  "edge_feature_attention takes them in two steps")
     rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
     out, statistics = attend(query, key, value, rows, terms)
-    return out, feature_query.to(out.dtype), statistics  # there are no features: of width 0
+    return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
@@ -108,7 +111,7 @@ def _(
 # Kernels #############################################################################
 
 
-@triton.jit
+@kernel
 def attend_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
@@ -164,7 +167,7 @@ def put_statistics(statistics, at, mask, high, share):
     tl.store(statistics + 2 * at + 1, share, mask=mask)
 
 
-@triton.jit
+@kernel
 def join_parts(parts, out, statistics, order, last_task, num_parts, HEADS: tl.constexpr,
                CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
     """Output and softmax statistics of each long row, from those of its parts."""
@@ -193,7 +196,7 @@ def join_parts(parts, out, statistics, order, last_task, num_parts, HEADS: tl.co
         tl.store(statistics + 2 * at + 1, share)
 
 
-@triton.jit
+@kernel
 def grads_of_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
@@ -246,7 +249,7 @@ def grads_of_queries(
     put(parts, head * num_parts + task, 0, 1, CHANNELS, WIDTH, is_part, sums)
 
 
-@triton.jit
+@kernel
 def grads_of_keys(
         indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, position,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype
-from graphattn.kernels.triton.launch import TYPES, Tile, launch
+from graphattn.kernels.triton.launch import TYPES, Tile, kernel, launch
 from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.kernels.triton.weighted_sum import sum_rows
 
@@ -43,7 +42,7 @@ def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool =
            PART=rows.edges_of_a_part)
 
 
-@triton.jit
+@kernel
 def dot_of_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks, query, key, dot,
         num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,

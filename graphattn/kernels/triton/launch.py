@@ -17,6 +17,12 @@ _MOST_ROWS, _MOST_EDGES = 16, 64  # more take more registers than there are
 # Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
 fp64, u64 = tl.float64, tl.uint64
 
+# A kernel that programs are started of. These numbers differ from graph to graph, and Triton would
+# compile it once more for those that 16 divides, and for 1.
+kernel = triton.jit(do_not_specialize=[
+    'num_rows', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride', 'bias_head_stride',
+    'gate_edge_stride', 'gate_head_stride'])
+
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 
@@ -39,13 +45,13 @@ class Tile(NamedTuple):
         return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
 
 
-def launch(kernel: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
+def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
            **constants) -> None:
     """Starts a kernel on the device of its first argument. A program is one warp: its sums need no
     barriers, and a processor of the GPU hides the waiting of one behind the work of others."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
-            kernel[grid](*arguments, **constants, num_warps=1)
+            function[grid](*arguments, **constants, num_warps=1)
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:

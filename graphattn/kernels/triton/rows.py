@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphattn.kernels.triton.launch import kernel
+
 EDGES_OF_A_PART = 1024
 
 
@@ -107,7 +109,7 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
 
 
-@triton.jit
+@kernel
 def add_parts(parts, out, order, last_task, num_parts, HEADS: tl.constexpr,
               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
     """Sums what the parts of each long row have added, always in the same order."""

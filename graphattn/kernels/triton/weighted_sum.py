@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype
-from graphattn.kernels.triton.launch import TYPES, Tile, launch
+from graphattn.kernels.triton.launch import TYPES, Tile, kernel, launch
 from graphattn.kernels.triton.rows import (
     Rows,
     add_parts,
@@ -49,7 +48,7 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype) -> Tenso
     return out
 
 
-@triton.jit
+@kernel
 def sum_of_rows(
         indptr, column, order, last_task, place_of_task, num_rows, num_tasks, weight, x, out,
         parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,

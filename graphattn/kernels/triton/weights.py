@@ -12,7 +12,7 @@ from torch import Tensor
 from graphattn.kernels.operators.definition import accumulation_dtype, empty_unless, sum_to
 from graphattn.kernels.triton.attention import attend
 from graphattn.kernels.triton.edge_dot import dot_rows
-from graphattn.kernels.triton.launch import TYPES, Tile, fp64, launch, u64
+from graphattn.kernels.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.kernels.triton.softmax import Terms, kept, logits
 from graphattn.kernels.triton.weighted_sum import sum_rows
@@ -101,7 +101,7 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
 # Kernels #############################################################################
 
 
-@triton.jit
+@kernel
 def weigh_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
@@ -130,7 +130,7 @@ def weigh_rows(
         tl.store(of_head + edge, weight_j, mask=inside)
 
 
-@triton.jit
+@kernel
 def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
