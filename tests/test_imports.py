@@ -202,6 +202,8 @@ class C:
 
 @pytest.mark.parametrize('package', PACKAGES)
 def test_public_page_lists_names_that_exist(package):
+    if package == 'graphattn.kernels.triton':
+        pytest.importorskip('triton', reason="backend 'triton' needs triton")
     module = importlib.import_module(package)
     assert module.__doc__ and len(set(module.__all__)) == len(module.__all__)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
