@@ -9,10 +9,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, kernels
 from graphattn.functional import choose, edge_attention, edge_probability
-from graphattn.layers import GraphAttention
+from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
+from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
@@ -104,14 +105,49 @@ def test_trials_wait_a_few_times_for_each_shape_of_blocks(gpu):
     assert graph.device.type == 'cuda' and gpu.total() <= 6, gpu
 
 
-@pytest.mark.parametrize('source, most', [(PatternSource(SlidingWindow(2)), 3),
-                                          (BlockModelSource(2, 4, 4), 8)], ids=['pattern', 'sbm'])
-def test_layers_wait_a_few_times(gpu, source, most):
-    layer = on_gpu(GraphAttention(8, 2, source))
-    x, ptr = to_gpu(torch.randn(24, 8)), to_gpu(torch.tensor([0, 12, 24]))
+def window() -> PatternSource:
+    return PatternSource(SlidingWindow(1))
+
+
+@pytest.mark.parametrize('make, most', [
+    (lambda: GraphAttention(8, 2, window()), 3),
+    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 10),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
+    (lambda: EncoderLayer(8, 2, window()), 3)],
+    ids=['pattern', 'hops', 'block model', 'learned mask', 'soft mask', 'encoder layer'])
+def test_layers_wait_a_few_times(gpu, make, most):
+    layer = on_gpu(make())
+    x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
     gpu.clear()
     assert layer(x, ptr).device.type == 'cuda'
     assert gpu.total() <= most, gpu
+
+
+@pytest.mark.parametrize('make, options', [
+    (lambda encoder: encoder, {}),
+    (lambda encoder: encoder, dict(positions='rotary')),
+    (lambda encoder: SequenceClassifier(encoder, 3), {}),
+    (lambda encoder: SequenceClassifier(encoder, 3, pooling='pooler'), {}),
+    (lambda encoder: TokenClassifier(encoder, 3), {}),
+    (CausalLanguageModel, dict(causal=True))],
+    ids=['encoder', 'rotary', 'mean', 'pooler', 'tokens', 'causal'])
+def test_models_wait_a_few_times(gpu, make, options):
+    encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
+                      **options)
+    module, tokens = on_gpu(make(encoder)), to_gpu(torch.randint(20, (10,)))
+    ptr = to_gpu(torch.tensor([0, 6, 10]))
+    gpu.clear()
+    out = module(tokens, ptr)
+    assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
+
+
+def test_padded_attention_waits_for_nothing(gpu):
+    layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
+    x = to_gpu(torch.randn(2, 5, 8))
+    gpu.clear()
+    assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
 
 
 def on_gpu(layer: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphattn.kernels.triton.launch import kernel
 
-EDGES_OF_A_PART = 1024
+EDGES_OF_A_PART = 2048
 
 
 class Rows(NamedTuple):
