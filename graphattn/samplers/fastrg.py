@@ -49,7 +49,8 @@ def sample_fastrg(
     Args:
         model (FactorModel): The rates; values above 1 are welcome.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph. torch's default generator if omitted.
+            the same graph, on a device of the same kind; on others the law is the same. torch's
+            default generator if omitted.
         method (str): ``'compiled'``: row by row from alias tables, on a CPU, by numba.
             ``'torch'``: by inverse CDF, on any device. ``'auto'``: compiled wherever it can be.
 
