@@ -230,7 +230,8 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     if is_traced(ptr):
         return
     size = int(ptr[-1]) if size is None else size
-    if int(ptr[0]) != 0 or int(ptr[-1]) != size or not bool((ptr.diff() >= 0).all()):
+    rises = (ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all()
+    if not bool(rises):  # a GPU is waited for once
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
         hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
                 "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')

@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_ptr
+from graphattn._checks import check_pointer, check_ptr
 from graphattn._tensors import is_traced, lasting
 
 
@@ -34,7 +34,8 @@ class Blocks:
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
-           device: torch.device, *, heads: int = 1, validate: bool = True) -> Blocks:
+           device: torch.device, *, heads: int = 1, validate: bool = True,
+           look: bool = True) -> Blocks:
         """The blocks that are given, or what they are if omitted.
 
         Args:
@@ -45,6 +46,7 @@ class Blocks:
             device (torch.device): Where both must be.
             heads (int): Heads that are folded into the nodes.
             validate (bool): Whether to check what is given, and copy it.
+            look (bool): Whether the numbers are checked too, for which a GPU is waited for.
 
         Raises:
             TypeError: A pointer is not an int64 Tensor.
@@ -54,9 +56,9 @@ class Blocks:
         num_queries, num_keys = sizes
         if validate:
             is_shared = key_ptr is query_ptr
-            query_ptr = _checked('query_ptr', query_ptr, num_queries, device)
+            query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
             key_ptr = query_ptr if is_shared and num_keys == num_queries else _checked(
-                'key_ptr', key_ptr, num_keys, device)
+                'key_ptr', key_ptr, num_keys, device, look)
         if query_ptr is None:
             query_ptr = _one_block_per_head(heads, num_queries, device)
         if key_ptr is None:
@@ -73,8 +75,8 @@ class Blocks:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Blocks):
             return NotImplemented
-        return self is other or (torch.equal(self.query_ptr, other.query_ptr)
-                                 and torch.equal(self.key_ptr, other.key_ptr))
+        return all(ours is theirs or torch.equal(ours, theirs)
+                   for ours, theirs in zip(self.ptrs, other.ptrs))
 
     __hash__ = None
 
@@ -111,33 +113,40 @@ class Blocks:
         """Number of (query, key) pairs in each block, int64 ``[num_blocks]``."""
         return self.query_ptr.diff() * self.key_ptr.diff()
 
-    def of_queries(self) -> Tensor:
-        """The block of each query, int64 ``[num_queries]``."""
-        return block_of(self.query_ptr)
+    def of_queries(self, num_queries: int | None = None) -> Tensor:
+        """The block of each query, int64 ``[num_queries]``; a GPU is waited for where their number
+        is not given."""
+        return block_of(self.query_ptr, num_queries)
 
-    def of_keys(self) -> Tensor:
-        """The block of each key, int64 ``[num_keys]``."""
-        return block_of(self.key_ptr)
+    def of_keys(self, num_keys: int | None = None) -> Tensor:
+        """The block of each key, int64 ``[num_keys]``, in the same way."""
+        return block_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Blocks:
         """Queries and keys having changed places."""
         return Blocks(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Blocks:
-        """The blocks on ``device``."""
+        """The blocks on ``device``, of which is known what is known of these."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
-        return Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
+        moved = Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
+        moved._num_pairs, moved._is_square = self.known()
+        return moved
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
 
 
-def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device) -> Tensor | None:
+def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
+             look: bool) -> Tensor | None:
     """A copy, for numpy writes into tensors without a trace, and compiled loops trust these."""
     if ptr is None:
         return None
-    check_ptr(name, ptr, size, device)
+    if look:
+        check_ptr(name, ptr, size, device)
+    else:
+        check_pointer(name, ptr, device)
     return ptr.clone()
 
 
@@ -145,9 +154,9 @@ def _one_block_per_head(heads: int, num_nodes: int, device: torch.device) -> Ten
     return torch.arange(heads + 1, device=device) * (num_nodes // heads)
 
 
-def block_of(ptr: Tensor) -> Tensor:
+def block_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
     """The block of each node, int64 ``[num_nodes]``."""
-    return torch.repeat_interleave(ptr.diff())
+    return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
 def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:

@@ -342,7 +342,7 @@ class _Shard(Shard):
         weight = functional.attention_weights(
             query, key, halo.graph, scale=attention.scale, backend=attention.backend,
             dropout_p=attention.dropout if attention.training else 0., **terms)
-        kernel = choose_weighing(attention.backend, value.device)
+        kernel = choose_weighing(attention.backend, value.device, value.size(-1))
 
         def one_hop(weight: Tensor, z: Tensor) -> Tensor:
             return kernel.weighted_sum(weight, self._exchange(z, halo), halo.graph)

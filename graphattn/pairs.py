@@ -18,14 +18,15 @@ def is_ascending(pair: Tensor) -> bool:
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """The numbers in ascending order, each once."""
+    """The numbers in ascending order, each once; a GPU is waited for once, for how many they
+    are."""
+    if pair.device.type != 'cpu':
+        pair = torch.sort(pair)[0]
+        return pair[first_of_each(pair)]
     if is_ascending(pair):
         return pair
-    if pair.device.type == 'cpu':
-        # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
-        pair = torch.from_numpy(np.sort(pair.numpy()))
-    else:
-        pair = torch.sort(pair)[0]
+    # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
+    pair = torch.from_numpy(np.sort(pair.numpy()))
     is_first = first_of_each(pair)
     return pair if bool(is_first.all()) else pair[is_first]
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 # pytest-xdist runs one process per core: their threads must not fight. Set before torch is loaded,
 # and inherited by the processes that tests start.
@@ -10,6 +11,10 @@ os.environ.setdefault('MKL_NUM_THREADS', '1')
 # Tests that ask for several threads wait for them without taking a core from the other process:
 # OpenMP's own way, to spin, takes six times as long as what such small tests compute.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
+
+# Kernels of a GPU are computed in numpy where there is none. Set before they are loaded.
+if not Path('/dev/nvidiactl').exists():
+    os.environ.setdefault('TRITON_INTERPRET', '1')
 
 # Collecting leaves millions of objects that live to the end. Not to look for garbage among them
 # halves the time of collection, and spares every test a look at what others are made of.

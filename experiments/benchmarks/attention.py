@@ -3,13 +3,16 @@
     python -m experiments.benchmarks.attention
     python -m experiments.benchmarks.attention --quick
     python -m experiments.benchmarks.attention --only '["full SDPA", "masked SDPA", numba]'
+    python -m experiments.benchmarks.attention --device cuda --dtype bfloat16 --heads 16
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from torch_geometric.utils import scatter, softmax
 
 from experiments.benchmarks.measure import (
     Density,
+    check_device,
     interleave,
     log_log,
     progress,
@@ -32,8 +36,7 @@ from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys
 
 PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
-BACKENDS = ('csr', 'numba', 'auto')
-CASES = (*PEERS, *BACKENDS)
+BACKENDS = {'cpu': ('csr', 'numba', 'auto'), 'cuda': ('triton', 'auto')}
 
 
 def main(
@@ -42,7 +45,9 @@ def main(
     channels: list[PositiveInt] = (32, 64),
     heads: PositiveInt = 4,
     rounds: PositiveInt = 5,
-    only: list[str] = CASES,
+    only: list[str] | None = None,
+    device: str = 'cpu',
+    dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -57,29 +62,32 @@ def main(
         channels: Widths of a head.
         heads: Number of heads, which share the graph.
         rounds: Measurements of each case, of which the median counts.
-        only: Which backends and peers.
+        only: Which backends and peers; all if omitted.
+        device: Where, 'cuda' say.
+        dtype: Of queries, keys and values.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
+    check_device(device)
     if quick:
         nodes, densities, channels, rounds = (512,), (0.02, 0.2), (32,), 3
     rows = []
     settings = product(nodes, channels, densities)
     for n, width, density in progress(settings, 'attention'):
-        rows += measure(n, width, density, heads, rounds, [*only])
+        graph = RandomKeys(max(1, round(density * n))).build(n, seed=0).to(device)
+        rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
     report(rows, 'attention', out)
     draw(rows, max(nodes), min(channels), out)
 
 
-def measure(n: int, width: int, density: float, heads: int, rounds: int,
-            only: list[str]) -> list[dict]:
+def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
+            dtype: torch.dtype = torch.float32) -> list[dict]:
     """One row for each backend and peer."""
-    graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
-    forwards, inputs = cases(graph, heads, width)
-    unknown = sorted(set(only) - set(forwards))
+    forwards, inputs = cases(graph, heads, width, dtype)
+    unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
-        raise ValueError(f"'only' must name some of {CASES} (got {unknown})")
-    forwards = {name: forwards[name] for name in dict.fromkeys([*only, 'auto'])}
+        raise ValueError(f"'only' must name some of {[*forwards]} (got {unknown})")
+    forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
 
     def train_step(forward: Callable[[], Tensor]) -> None:
         torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
@@ -89,10 +97,11 @@ def measure(n: int, width: int, density: float, heads: int, rounds: int,
             forward()
 
     times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
-                                       for name, f in forwards.items()}, rounds)
+                                       for name, f in forwards.items()}, rounds,
+                                      device=graph.device.type)
              for run in (inference, train_step)}
     baseline = times['train_step']['auto']
-    return [{'n': n, 'channels': width, 'density': density, 'case': name,
+    return [{'n': graph.num_queries, 'channels': width, 'density': graph.density(), 'case': name,
              'forward ms': 1e3 * times['inference'][name],
              'forward+backward ms': 1e3 * times['train_step'][name],
              'times auto': times['train_step'][name] / baseline,
@@ -100,15 +109,16 @@ def measure(n: int, width: int, density: float, heads: int, rounds: int,
             for name, forward in forwards.items()]
 
 
-def cases(graph: BipartiteGraph, heads: int,
-          width: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
+def cases(graph: BipartiteGraph, heads: int, width: int,
+          dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
     """What is compared: functions without arguments, and the inputs they differentiate."""
-    n = graph.num_queries
-    query, key, value = inputs = [torch.randn(n, heads, width, requires_grad=True)
-                                  for _ in range(3)]
-    mask = graph.to_mask()
+    n, device = graph.num_queries, graph.device
+    query, key, value = inputs = [
+        torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
+        for _ in range(3)]
     edge_index = graph.edge_index.as_tensor().clone()
-    conv = TransformerConv(heads * width, width, heads, root_weight=False)
+    conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
+    mask = cache(graph.to_mask)  # n^2 bytes, for whom it is asked of
 
     def sdpa(attn_mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
@@ -122,12 +132,14 @@ def cases(graph: BipartiteGraph, heads: int,
 
     forwards = {
         'full SDPA': lambda: sdpa(None),
-        'masked SDPA': lambda: sdpa(mask),
+        'masked SDPA': lambda: sdpa(mask()),
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in BACKENDS},
+           for name in BACKENDS[device.type]},
     }
+    if device.type == 'cuda':
+        forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
     return forwards, inputs
 
 

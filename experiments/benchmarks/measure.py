@@ -52,16 +52,18 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
     run_or_exit(run)
 
 
-def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
-               seconds: float = 20.) -> dict[str, float]:
+def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7, seconds: float = 20.,
+               device: str = 'cpu') -> dict[str, float]:
     """The median seconds of each case, measured in turns: a slow spell of the machine hits all.
 
     Each round has an order of its own, for a case may leave the caches to the next one as it likes.
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken a seventh of a second for each of the ``rounds``.
+    times as often while they have not taken a seventh of a second for each of the ``rounds``. On a
+    GPU the time is that between two events of its own.
     """
+    timed = seconds_of if torch.device(device).type == 'cpu' else seconds_on_gpu
     times = {name: [] for name in cases}
     for case in cases.values():
         case()
@@ -71,11 +73,33 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
         if done >= 2 and spent > (seconds if done < rounds else rounds / 7):
             break
         for name in random.Random(done).sample(list(cases), len(cases)):
-            case = cases[name]
-            start = time.perf_counter()
-            case()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(timed(cases[name]))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def seconds_of(case: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    case()
+    return time.perf_counter() - start
+
+
+def seconds_on_gpu(case: Callable[[], object]) -> float:
+    """Between two events: the time of the device, but for where it waits for this process."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    case()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def check_device(device: str) -> None:
+    """Raises a ``ValueError`` where torch has no such device."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"'device' must be one that torch has here (got {device!r}): "
+                         f"{str(error).splitlines()[0]}") from error
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:

@@ -69,10 +69,11 @@ def edge_attention(
         backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
             ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
             of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
-            gate and, on a CPU, without a bias that learns); else ``'numba'`` on a CPU, ``'csr'``
-            where torch has CSR products, and ``'gather'``. ``'gather'`` also inside
-            :mod:`torch.func` and forward-mode derivatives, which no faster backend has; it is the
-            one for second derivatives.
+            gate and, on a CPU, without a bias that learns); else ``'numba'`` on a CPU, ``'triton'``
+            on an NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels,
+            ``'csr'`` on a CPU without numba where torch has CSR products, and ``'gather'``. That
+            also inside :mod:`torch.func` and forward-mode derivatives, which no faster backend
+            has; it is the one for second derivatives.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -131,7 +132,8 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
                   backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
     check_square(graph)
     key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-    spread, kernel = spread_teleport(teleport, hops, value), choose_weighing(backend, graph.device)
+    spread, channels = spread_teleport(teleport, hops, value), max(query.size(-1), value.size(-1))
+    kernel = choose_weighing(backend, graph.device, channels)
     is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
     with torch.autocast(graph.device.type, enabled=False):
         if is_plain and kernel.diffused_attention is not None:

@@ -34,8 +34,19 @@ def _fastest_on_cpus() -> str:
     return 'csr' if kernels.load('csr').is_available(torch.device('cpu')) else 'gather'
 
 
+def _fastest_on_gpus() -> str:
+    if torch.version.cuda is None:
+        return 'gather'
+    try:
+        return kernels.load('triton').name
+    except ImportError as error:
+        warnings.warn(f"backend 'triton' cannot be had, and 'auto' takes a slower one on GPUs: "
+                      f"{error}", stacklevel=2)
+    return 'gather'
+
+
 # By type of device; loaded now, for code that torch compiles cannot import.
-FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': 'csr'}
+FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -48,38 +59,44 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         needs_weights (bool): Whether the weights are wanted too.
 
     Raises:
-        ValueError: The backend asked for does not run on the graph's device, forms no weights or
-            takes no gate.
+        ValueError: The backend asked for does not run on the graph's device, forms no weights,
+            takes no gate or no heads of such width.
         NotImplementedError: It lacks the derivative that is taken.
     """
+    channels = max(query.size(-1), value.size(-1))
     if name != 'auto':
-        return _asked_for(name, graph.device, needs_weights, terms.gate is not None)
+        return _asked_for(name, graph.device, channels, needs_weights, terms.gate is not None)
     dense = kernels.load('sdpa')
     lacks = (needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms.bias)
-    return dense if is_dense else choose_sparse(graph.device)
+    return dense if is_dense else choose_sparse(graph.device, channels)
 
 
-def choose_weighing(name: str, device: torch.device) -> Backend:
-    """The backend for attention in two steps, weights and sums."""
+def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
+    """The backend for attention in two steps, weights and sums, of heads so wide."""
     if name != 'auto':
-        return _asked_for(name, device, needs_weights=True)
-    return choose_sparse(device)
+        return _asked_for(name, device, channels, needs_weights=True)
+    return choose_sparse(device, channels)
 
 
-def choose_for_features(name: str, device: torch.device) -> Backend:
+def choose_for_features(name: str, device: torch.device, channels: int) -> Backend:
     """The backend for edges that have features: in one pass, or in two steps."""
     if name == 'auto':
-        return choose_sparse(device)
+        return choose_sparse(device, channels)
     backend = kernels.load(name)
-    return _asked_for(name, device, needs_weights=backend.attention_with_features is None)
+    return _asked_for(name, device, channels,
+                      needs_weights=backend.attention_with_features is None)
 
 
-def choose_sparse(device: torch.device) -> Backend:
-    """The fastest backend whose time follows the edges."""
-    return kernels.load('gather' if in_transform() else FASTEST_SPARSE.get(device.type, 'gather'))
+def choose_sparse(device: torch.device, channels: int) -> Backend:
+    """The fastest backend whose time follows the edges, for heads so wide."""
+    general = kernels.load('gather')
+    if in_transform():
+        return general
+    fastest = kernels.load(FASTEST_SPARSE.get(device.type, 'gather'))
+    return fastest if fastest.is_available(device) and fastest.takes(channels) else general
 
 
 def in_transform() -> bool:
@@ -94,7 +111,7 @@ def accumulated(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
-def _asked_for(name: str, device: torch.device, needs_weights: bool,
+def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool,
                needs_gate: bool = False) -> Backend:
     backend = kernels.load(name)
     if needs_weights and not backend.forms_weights:
@@ -105,6 +122,9 @@ def _asked_for(name: str, device: torch.device, needs_weights: bool,
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
                          f"takes one that does")
+    if not backend.takes(channels):
+        raise ValueError(f"backend {name!r} takes at most {backend.most_channels} channels in a "
+                         f"head (got {channels}); 'auto' takes a backend that has no such limit")
     if not backend.has_all_derivatives and in_transform():
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
                                   f"for torch.func; 'auto' and 'gather' have")
@@ -119,11 +139,24 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
         # Whose gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused
         # kernel took half to a fifth of the time.
         return False
-    if graph.num_edges == graph.num_pairs:
+    if _is_complete(graph):
         return True
+    if graph.device.type != 'cpu':  # where masks have not been measured, and to look takes waiting
+        return False
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return trains and _is_dense(graph) and (
         not dense.spreads_nan or _are_finite(query, key, value) and _is_below_inf(bias))
+
+
+def _is_complete(graph: BipartiteGraph) -> bool:
+    """Whether all pairs are edges; looks at no number where sizes say that they are not."""
+    num_blocks, (query_ptr, key_ptr) = graph.num_blocks, graph.blocks.ptrs
+    if num_blocks == 1:
+        return graph.num_edges == graph.num_queries * graph.num_keys
+    # Square blocks have the fewest pairs where all are of one size.
+    if query_ptr is key_ptr and graph.num_edges * num_blocks < graph.num_queries**2:
+        return False
+    return graph.num_edges == graph.num_pairs
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:

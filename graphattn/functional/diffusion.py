@@ -85,7 +85,7 @@ def attention_diffusion(
     spread = spread_teleport(teleport, hops, value)
     if len(spread) == 0:
         return value
-    kernel = choose_weighing(backend, graph.device)
+    kernel = choose_weighing(backend, graph.device, value.size(-1))
     alpha = alpha.to(accumulated(value).dtype)
     with torch.autocast(graph.device.type, enabled=False):
         if kernel.attention_diffusion is not None and hops != math.inf:

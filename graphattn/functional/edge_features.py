@@ -74,7 +74,7 @@ def edge_feature_attention(
     check_arguments(query, key, value, graph, None, None)
     _check_features(query, value, graph, edge_attr, projection)
     terms = LogitTerms(scale=check_numbers(scale, dropout_p, query), dropout_p=dropout_p)
-    kernel = choose_for_features(backend, graph.device)
+    kernel = choose_for_features(backend, graph.device, query.size(-1))
     if not kernel.shares_keys:
         key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
     attend = kernel.attention_with_features or partial(_by_weights, kernel)

@@ -8,7 +8,7 @@ from torch import Tensor
 from graphattn._checks import check_floating
 from graphattn.functional.choose import choose_sparse
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.operators.attention import edge_dot_backward
+from graphattn.kernels import Backend
 from graphattn.samplers import FactorModel
 
 
@@ -44,9 +44,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     if model.device != graph.device:
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
                          f"{model.device})")
-    for name in ('query_ptr', 'key_ptr'):
-        ours, theirs = getattr(model, name), getattr(graph, name)
-        if not torch.equal(ours, theirs):
+    for name, ours, theirs in zip(('query_ptr', 'key_ptr'), model.blocks.ptrs, graph.blocks.ptrs):
+        if ours is not theirs and not torch.equal(ours, theirs):
             raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
                              f"{ours.tolist()} and {theirs.tolist()})")
     if known is not None:
@@ -55,27 +54,27 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
             raise ValueError(f"'known' must hold one value for each of the {graph.num_edges} edges "
                              f"on {graph.device} (got shape {tuple(known.shape)} on "
                              f"{known.device})")
-    kernel = choose_sparse(graph.device)
+    kernel = choose_sparse(graph.device, model.num_clusters)
     with torch.autocast(graph.device.type, enabled=False):
         query = model.mixed_query().unsqueeze(1)
         key = model.key_factor.to(query.dtype).unsqueeze(1)
-        if known is None or kernel.name != 'numba':
+        if known is None or kernel.edge_dot_grads is None:
             return kernel.edge_dot(query, key, graph).squeeze(1)
-        return _KnownDot.apply(query, key, known, graph)
+        return _KnownDot.apply(query, key, known, graph, kernel)
 
 
 class _KnownDot(torch.autograd.Function):
     """Dot products on edges that need not be computed, with the gradient of their factors."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph) -> Tensor:
+    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph,
+                kernel: Backend) -> Tensor:
         ctx.save_for_backward(query, key)
-        ctx.graph = graph
+        ctx.graph, ctx.kernel = graph, kernel
         return known.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        graph, (query, key) = ctx.graph, ctx.saved_tensors
-        grads = edge_dot_backward(grad.unsqueeze(1), query, key, *graph.csr, *graph.blocks.ptrs)
-        return *grads, None, None
+        grads = ctx.kernel.edge_dot_grads(grad.unsqueeze(1), *ctx.saved_tensors, ctx.graph)
+        return *grads, None, None, None

@@ -1,7 +1,7 @@
 """One meaning of attention over edges, several speeds: a backend is one file, or one folder.
 
-Each says what it can do (:class:`graphattn.kernels.backend.Backend`). :mod:`operators` and
-:mod:`cpu` are what the backend ``'numba'`` is made of.
+Each says what it can do (:class:`graphattn.kernels.backend.Backend`). :mod:`cpu` is the backend
+``'numba'``, and the folder ``triton`` the one for GPUs; :mod:`operators` is what both implement.
 """
 
 from difflib import get_close_matches
@@ -11,8 +11,9 @@ from graphattn.kernels import csr, gather, reference, sdpa
 from graphattn.kernels.backend import Backend, EdgeFeatures, LogitTerms
 
 _LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
-_ON_FIRST_USE = {'gather_ext': 'graphattn.kernels.gather_ext', 'numba': 'graphattn.kernels.cpu'}
-BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'sdpa')
+_ON_FIRST_USE = {'gather_ext': 'graphattn.kernels.gather_ext', 'numba': 'graphattn.kernels.cpu',
+                 'triton': 'graphattn.kernels.triton'}
+BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa')
 
 
 def load(name: str) -> Backend:

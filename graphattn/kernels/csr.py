@@ -1,4 +1,4 @@
-"""torch's own CSR products, one head at a time: nothing of size edges x channels is ever stored.
+"""torch's own CSR products, of all heads at once: nothing of size edges x channels is ever stored.
 
 Logits are a sampled dense-dense product and the output is a sparse-dense product; both run in MKL
 on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same two kinds, written out
@@ -37,19 +37,21 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 
 @not_compiled
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    out = [_WeightedSum.apply(weight_h, value_h, graph)
-           for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
-    return with_first_derivative(torch.stack(out, dim=1), 'csr')
+    check_sizes(graph, value.size(1))
+    return with_first_derivative(_WeightedSum.apply(weight, value, graph), 'csr')
 
 
 @not_compiled
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
-    if max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
-        raise ValueError(f"backend 'csr' takes sizes below 2^31 (got {graph})")
-    dot = [_EdgeDot.apply(query_h, key_h, graph)
-           for query_h, key_h in zip(query.unbind(1), key.unbind(1))]
-    return with_first_derivative(torch.stack(dot, dim=1), 'csr')
+    check_sizes(graph, query.size(1))
+    return with_first_derivative(_EdgeDot.apply(query, key, graph), 'csr')
+
+
+def check_sizes(graph: BipartiteGraph, heads: int) -> None:
+    if heads * max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
+        raise ValueError(f"backend 'csr' takes sizes below 2^31, times heads (got {heads} heads of "
+                         f"{graph})")
 
 
 class _EdgeDot(torch.autograd.Function):
@@ -80,22 +82,40 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _sampled_dot(at_query: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
-    pattern = _csr(graph.csr[0], graph.key, at_key.new_zeros(graph.num_edges), graph.num_keys)
-    return torch.sparse.sampled_addmm(pattern, at_query, at_key.t()).values()
+    pattern = _csr(graph.csr[0], graph.key, at_key.new_zeros(graph.num_edges, at_key.size(1)),
+                   graph.num_keys)
+    dot = torch.sparse.sampled_addmm(pattern, _folded(at_query), _folded(at_key).t()).values()
+    return dot.view(at_key.size(1), graph.num_edges).t().contiguous()
 
 
 def _to_queries(edge_weight: Tensor, at_key: Tensor, graph: BipartiteGraph) -> Tensor:
-    return _csr(graph.csr[0], graph.key, edge_weight, graph.num_keys) @ at_key
+    return _product(_csr(graph.csr[0], graph.key, edge_weight, graph.num_keys), at_key)
 
 
 def _to_keys(edge_weight: Tensor, at_query: Tensor, graph: BipartiteGraph) -> Tensor:
     indptr, query, perm = graph.csc
-    return _csr(indptr, query.long(), edge_weight[perm], graph.num_queries) @ at_query
+    return _product(_csr(indptr, query.long(), edge_weight[perm], graph.num_queries), at_query)
+
+
+def _product(matrix: Tensor, x: Tensor) -> Tensor:
+    out = matrix @ _folded(x)
+    return out.unflatten(0, (x.size(1), len(out) // x.size(1))).transpose(0, 1)
+
+
+def _folded(x: Tensor) -> Tensor:
+    """``[nodes, heads, channels]`` as ``[heads * nodes, channels]``."""
+    return x.transpose(0, 1).flatten(0, 1)
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    return torch.sparse_csr_tensor(indptr, column, values.contiguous(),
-                                   size=(indptr.numel() - 1, num_columns), check_invariants=False)
+    """The matrices of all heads, whose values are ``[num_edges, heads]``, along the diagonal."""
+    num_edges, heads = values.shape
+    head = torch.arange(heads, device=indptr.device).unsqueeze(1)
+    indptr = torch.cat([(indptr[:-1] + num_edges * head).flatten(),
+                        indptr.new_full((1,), heads * num_edges)])
+    size = (indptr.numel() - 1, heads * num_columns)
+    return torch.sparse_csr_tensor(indptr, (column + num_columns * head).flatten(),
+                                   values.t().reshape(-1), size=size, check_invariants=False)
 
 
 BACKEND = Backend('csr', is_available, attention_weights=attention_weights,

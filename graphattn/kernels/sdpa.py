@@ -7,7 +7,7 @@ and forms no weights.
 
 torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
 the size of the logits. Above ``LARGEST_LOGIT``, which is 5e-4 of a weight in float32, weights are
-formed and kept instead.
+formed and kept instead: on a CPU, for a GPU would have to be waited for to look at them.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, t
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
     """Whether a logit may be larger than ``LARGEST_LOGIT``, by the largest numbers in vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
+        return False
+    if query.device.type != 'cpu':  # to look takes waiting for the device, each time
         return False
     return query.size(-1) * _largest(query) * _largest(key) * abs(scale) > LARGEST_LOGIT
 

@@ -38,7 +38,8 @@ def sample_bernoulli(
     Args:
         model (FactorModel): The probabilities.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph. torch's default generator if omitted.
+            the same graph, on a device of the same kind; on others the law is the same. torch's
+            default generator if omitted.
         method (str): ``'compare'``: all pairs, one by one, on a CPU, by numba. ``'thin'``: few
             draws, thinned, on a CPU, by numba; it needs a bound below 1 on the probabilities of
             each query. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of them.

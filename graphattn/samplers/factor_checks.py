@@ -39,9 +39,8 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
 
 def _check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
-    if not factors or is_traced(*factors.values()):
+    if not factors or not _can_be_looked_at(*factors.values()):
         return
-    # One look at all of them, for which a GPU has to be waited for once.
     with torch.autocast(next(iter(factors.values())).device.type, enabled=False):
         bounds = torch.stack([torch.stack(torch.aminmax(factor)).double()
                               for factor in factors.values()])
@@ -49,6 +48,11 @@ def _check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
         if not (low >= 0 and high < math.inf):
             raise ValueError(f"'{name}' must be finite and not negative (got values from {low} to "
                              f"{high})")
+
+
+def _can_be_looked_at(*tensors: Tensor) -> bool:
+    """Without waiting for a GPU."""
+    return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 
 def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
@@ -72,7 +76,7 @@ def check_blocks_of_heads(blocks: Blocks, num_heads: int, sizes: tuple[int, int]
     if rest:
         raise ValueError(f"'query_ptr' must mark as many blocks for each of the {num_heads} heads "
                          f"of 'mixing' (got {len(blocks)} in all)")
-    if is_traced(blocks.query_ptr):
+    if not _can_be_looked_at(blocks.query_ptr):
         return
     for name, ptr, size in (('query_ptr', blocks.query_ptr, sizes[0]),
                             ('key_ptr', blocks.key_ptr, sizes[1])):

@@ -51,7 +51,8 @@ class FactorModel:
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Shapes, devices, range or blocks are not as described.
+        ValueError: Shapes, devices, range or blocks are not as described. Range and blocks are
+            looked at on a CPU alone, for a GPU would have to be waited for.
 
     Example:
         >>> import torch
@@ -85,7 +86,8 @@ class FactorModel:
         self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
         self.exploration = float(exploration)
         sizes = self.num_queries, self.num_keys
-        self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads)
+        self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
+                                look=self.device.type == 'cpu')
         check_blocks_of_heads(self.blocks, self.num_heads, sizes)
         self._product = KeptProduct()
 

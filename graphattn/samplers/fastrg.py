@@ -49,7 +49,8 @@ def sample_fastrg(
     Args:
         model (FactorModel): The rates; values above 1 are welcome.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph. torch's default generator if omitted.
+            the same graph, on a device of the same kind; on others the law is the same. torch's
+            default generator if omitted.
         method (str): ``'compiled'``: row by row from alias tables, on a CPU, by numba.
             ``'torch'``: by inverse CDF, on any device. ``'auto'``: compiled wherever it can be.
 
@@ -96,20 +97,24 @@ def _sample_compiled(model: FactorModel, generator: torch.Generator | None) -> B
 
 
 def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    query_block = model.blocks.of_queries()
+    query_block = model.blocks.of_queries(model.num_queries)
     mixed_query, key_factor = (factor.double() for factor in model.rate_factors())
     key_mass = sum_blocks(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_block]
     query_rate = cluster_rate.sum(1)
-    check_rate(query_rate.sum().item())
-    query = torch.repeat_interleave(torch.poisson(query_rate, generator).long())
+    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=_MOST_DRAWS)  # all, or an error follows
+    num_draws = torch.poisson(drawable, generator).long()
+    # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
+    expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()
+    check_rate(expected_draws)
+    query = torch.repeat_interleave(num_draws, output_size=int(all_draws))
 
     num_clusters = cluster_rate.size(1)
     first = query * num_clusters
     cluster_cdf = integer_cdf(cluster_rate / _nonzero(query_rate)[:, None], model.num_queries)
     cluster = draw_cells(cluster_cdf, first, first + num_clusters, generator) - first
 
-    key_share = key_factor / _nonzero(key_mass)[model.blocks.of_keys()]
+    key_share = key_factor / _nonzero(key_mass)[model.blocks.of_keys(model.num_keys)]
     key_cdf = integer_cdf(key_share.t(), num_clusters * model.num_blocks)
     column, block = cluster * model.num_keys, query_block[query]
     key = draw_cells(key_cdf, column + model.key_ptr[block], column + model.key_ptr[block + 1],

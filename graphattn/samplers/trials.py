@@ -11,27 +11,34 @@ from graphattn.pairs import number_pairs, sort_pairs
 from graphattn.samplers.chunks import chunks_of
 from graphattn.samplers.factor_model import FactorModel
 
+# Products of a chunk stay in the caches of a CPU; a GPU is waited for a few times for each chunk.
+PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
+
 
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
-                      pairs_per_chunk: int = 2**20) -> BipartiteGraph:
+                      pairs_per_chunk: int | None = None) -> BipartiteGraph:
     """Draws each pair with its probability.
 
     Raises:
         ValueError: Some of the probabilities exceeds 1.
     """
+    if pairs_per_chunk is None:
+        pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
     chunks = chunks_of(model.blocks, pairs_per_chunk)
     most_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
     trials, workspace = _Trials(model.device), mixed_query.new_empty(most_pairs)
-    pairs = [model.query_ptr.new_empty(0)]
+    pairs, largest = [model.query_ptr.new_empty(0)], []
     for chunk in chunks:
         prob = chunk.products(mixed_query, key_factor, workspace)
-        model.check_probability(prob.amax().item())
+        largest.append(prob.amax())
         cell = trials.successes(prob.add_(model.exploration), generator)
         row = cell // chunk.num_keys
         first_cell = chunk.num_keys * torch.arange(prob.size(0), device=model.device)
         key = cell + (chunk.first_keys() - first_cell).take(row)
         pairs.append(number_pairs(key, chunk.queries().take(row), model.num_keys))
+    if largest:
+        model.check_probability(torch.stack(largest).amax().item())
     # Chunks of several shapes are not in the order of queries.
     return BipartiteGraph.from_pairs(sort_pairs(torch.cat(pairs)), model.num_queries,
                                      model.num_keys, query_ptr=model.query_ptr,

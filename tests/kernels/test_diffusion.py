@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import APPNP
 
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph
 from graphattn.functional import (
     attention_diffusion,
     attention_weights,
@@ -23,7 +23,7 @@ from graphattn.kernels.operators import diffusion as operators
 from graphattn.patterns import SlidingWindow
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
-from tests.kernels.test_backends import skip_if_missing
+from tests.kernels.test_backends import BACKENDS, skip_if_missing
 
 HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
 SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
@@ -33,7 +33,6 @@ TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda 
              'head': lambda n: torch.tensor([0.2, 0.7]).double(),
              'all': lambda n: torch.rand(HOPS, n, HEADS, dtype=torch.double,
                                          generator=torch.Generator().manual_seed(2))}
-BACKENDS = [name for name in kernels.BACKENDS if name != 'sdpa']
 
 
 @pytest.fixture(params=BACKENDS)

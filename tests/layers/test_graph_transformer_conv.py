@@ -19,10 +19,10 @@ from torch_geometric.explain import (
 )
 from torch_geometric.nn import TransformerConv
 
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphTransformerConv
 from graphattn.sources.graph_cache import GRAPHS
-from tests.kernels.test_backends import skip_if_missing
+from tests.kernels.test_backends import BACKENDS, skip_if_missing
 
 NUM_KEYS, NUM_QUERIES, NUM_EDGES, EDGE_DIM = 12, 9, 40, 3
 OPTIONS = [dict(zip(('concat', 'beta', 'edge_dim', 'bias', 'root_weight'), values))
@@ -70,7 +70,7 @@ def test_equals_pyg_for_every_argument(options):
 
 
 @pytest.mark.parametrize('edge_dim', [None, EDGE_DIM])
-@pytest.mark.parametrize('backend', [name for name in kernels.BACKENDS if name != 'sdpa'])
+@pytest.mark.parametrize('backend', BACKENDS)
 def test_equals_pyg_by_every_backend(backend, edge_dim):
     *x, edge_index, edge_attr = drawn()
     convs = twins((5, 7), 4, 2, edge_dim=edge_dim, backend=skip_if_missing(backend))

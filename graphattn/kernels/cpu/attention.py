@@ -54,14 +54,15 @@ from graphattn.kernels.cpu.softmax import (
     multiply_by_gate,
     put_statistics,
 )
-from graphattn.kernels.operators.definition import accumulation_dtype
+from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
 
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cpu')
 def _(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, (num_queries, heads, _) = accumulation_dtype(query), query.shape
@@ -75,7 +76,7 @@ def _(
     results = [node_rows(x, dtype) for x in (out, features, statistics)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
         *results, spans=cut_for_chunks(edges, shape))
-    return out.to(query.dtype), features.to(query.dtype), statistics
+    return out, features, statistics
 
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cpu')
@@ -83,7 +84,8 @@ def _(
     grad_out: Tensor, grad_features: Tensor, out: Tensor, features: Tensor, statistics: Tensor,
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
     dtype, heads = statistics.dtype, query.size(1)
@@ -109,14 +111,7 @@ def _(
             *feature_nodes[:2], grad_attr)
     return (*(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums(), grad_feature_query,
                                                 grad_attr)),
-            *(_sum_to(grad, values) for grad, values in ((grad_bias, bias), (grad_gate, gate))))
-
-
-def _sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Sums over heads what all heads share."""
-    if values is None or grad.size(0) != values.size(0):
-        return grad
-    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)
+            *(sum_to(grad, values) for grad, values in ((grad_bias, bias), (grad_gate, gate))))
 
 
 # Loops ###############################################################################

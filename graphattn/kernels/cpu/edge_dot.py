@@ -28,8 +28,8 @@ from graphattn.kernels.operators.definition import accumulation_dtype
 
 @torch.library.register_kernel('graphattn::edge_dot', 'cpu')
 def _(
-    query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
-    key_ptr: Tensor,
+    query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
+    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dtype, heads = accumulation_dtype(query), query.size(1)
     dot = new_rows(edge_key.numel(), heads, dtype=dtype)
@@ -42,7 +42,7 @@ def _(
 @torch.library.register_kernel('graphattn::edge_dot_backward', 'cpu')
 def _(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor,
+    key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     dtype, heads = accumulation_dtype(query), query.size(1)
     grad_query = new_rows(*query.shape, dtype=dtype)

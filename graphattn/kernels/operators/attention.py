@@ -26,14 +26,15 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float 
 # Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
 # softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
 # less it. Their log-sum-exp, one number, would have the rounding of the logit, which may be larger
-# than all of the sum.
+# than all of the sum. All three are in the dtype of sums, for gradients are made of them: those of
+# logits are small differences, which the rounding of half precision would drown.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor,
                     *_) -> tuple[Tensor, Tensor, Tensor]:
-    return (query.new_empty(*query.shape[:2], value.size(2)),
-            feature_query.new_empty(feature_query.shape),
-            query.new_empty(*query.shape[:2], 2, dtype=accumulation_dtype(query)))
+    (num_queries, heads, _), dtype = query.shape, accumulation_dtype(query)
+    return tuple(query.new_empty(num_queries, heads, width, dtype=dtype)
+                 for width in (value.size(2), feature_query.size(2), 2))
 
 
 edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
@@ -111,6 +112,8 @@ def _differentiate_dot(ctx, grad_dot: Tensor) -> dict[str, Tensor]:
 differentiate(edge_dot, _differentiate_dot, _save_dot)
 
 
-def dropout_seed(dropout_p: float) -> Tensor | None:
-    """By which dropout is drawn, from torch's generator; none without dropout."""
-    return torch.randint(-2**63, 2**63 - 1, (1,)) if dropout_p > 0 else None
+def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
+    """By which dropout is drawn, from the device's generator; none without dropout."""
+    if dropout_p == 0:
+        return None
+    return torch.randint(-2**63, 2**63 - 1, (1,), device=device)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-GRAPH = 'Tensor indptr, Tensor edge_key, Tensor query_ptr, Tensor key_ptr'
+# ``position`` is the permutation of the edges into the order by key. The three tensors of that
+# order are for gradients, and empty where there are none.
 BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
                'Tensor position')
+GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
@@ -58,3 +60,10 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
     """Where a gradient goes: as large as ``like``, or nothing."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
+
+
+def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
+    """The gradient ``[num_edges, heads]`` of ``values``, summed over heads if all share them."""
+    if values is None or grad.size(0) != values.size(0):
+        return grad
+    return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

@@ -1,8 +1,4 @@
-"""Weights of edges, and values that travel several hops by them.
-
-``position`` is the permutation of the edges into the order by key. The three tensors of that order
-are for gradients, and empty where there are none.
-"""
+"""Weights of edges, and values that travel several hops by them."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from torch import Tensor
 from graphattn.kernels.operators.attention import edge_dot
 from graphattn.kernels.operators.definition import (
     BOTH_ORDERS,
+    GRAPH,
     accumulation_dtype,
     define,
     differentiate,
@@ -70,8 +67,7 @@ def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
     return value.new_empty(indptr.numel() - 1, *value.shape[1:])
 
 
-weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {BOTH_ORDERS}, '
-                      f'Tensor query_ptr, Tensor key_ptr', 'Tensor', _fake_sum)
+weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'Tensor', _fake_sum)
 
 
 # Its transpose: what queries have is brought to keys.
@@ -91,11 +87,10 @@ def _save_sum(ctx, inputs, output) -> None:
 
 
 def _differentiate_sum(ctx, grad: Tensor) -> dict[str, Tensor]:
-    weight, value, indptr, edge_key, *csc, query_ptr, key_ptr = ctx.saved_tensors
+    weight, value, *graph = ctx.saved_tensors
     needs_weight, needs_value, *_ = ctx.needs_input_grad
-    return {'weight': edge_dot(grad, value, indptr, edge_key, query_ptr, key_ptr).t()
-            if needs_weight else None,
-            'value': sum_to_keys(weight, grad, *csc) if needs_value else None}
+    return {'weight': edge_dot(grad, value, *graph).t() if needs_weight else None,
+            'value': sum_to_keys(weight, grad, *graph[2:5]) if needs_value else None}
 
 
 differentiate(weighted_sum, _differentiate_sum, _save_sum)

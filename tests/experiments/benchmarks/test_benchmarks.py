@@ -19,12 +19,21 @@ pytestmark = pytest.mark.usefixtures('started_by_a_server')
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'diffusion', 'distributed',
                                   'hugging_face', 'layer', 'length', 'ordering', 'sampler',
-                                  'scaling'])
+                                  'scaling', 'tiles'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
     assert (tmp_path / f'{name}.png').stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_what_is_measured_on_a_gpu_runs(tmp_path):
+    gpu = pytest.importorskip('experiments.benchmarks.gpu', exc_type=ImportError)
+    run_benchmark(gpu.main, ['--quick', '--device', 'cpu', '--dtype', 'float32', '--out',
+                             str(tmp_path)])
+    assert (pd.read_csv(tmp_path / 'gpu_attention.csv')['ps per edge'] > 0).all()
+    assert len(pd.read_csv(tmp_path / 'gpu_layers.csv')) == 1
 
 
 def test_cases_take_turns():

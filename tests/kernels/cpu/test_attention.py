@@ -447,14 +447,14 @@ def test_a_change_between_the_passes_is_an_error(changed):
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
-    csr = (*graph.csr, graph.query_ptr, graph.key_ptr)
+    edges = (*graph.csr, *graph.csc, graph.query_ptr, graph.key_ptr)
     inputs['feature_query'] = torch.randn(*inputs['query'].shape[:2], 3, dtype=torch.double,
                                           requires_grad=True)
     inputs['edge_attr'] = torch.randn(graph.num_edges, 3, dtype=torch.double, requires_grad=True)
     names = ('query', 'key', 'value', 'feature_query', 'edge_attr', 'edge_bias', 'edge_gate')
     torch.library.opcheck(operators.edge_attention,
-                          (*(inputs[name] for name in names), *csr, None, 0.3, 0.))
-    torch.library.opcheck(operators.edge_dot, (inputs['query'], inputs['key'], *csr))
+                          (*(inputs[name] for name in names), *edges, None, 0.3, 0.))
+    torch.library.opcheck(operators.edge_dot, (inputs['query'], inputs['key'], *edges))
 
 
 def test_compiles_without_a_graph_break():

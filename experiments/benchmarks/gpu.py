@@ -1,0 +1,110 @@
+"""What is to be measured on a GPU: attention at set sizes, and layers whose heads sample graphs.
+
+    python -m experiments.benchmarks.gpu
+    python -m experiments.benchmarks.gpu --quick --device cpu
+
+The floors are those of python -m experiments.benchmarks.roofline, which takes no GPU.
+For memory errors: compute-sanitizer python -m pytest tests/kernels/test_backends.py -k on_a_gpu
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jsonargparse.typing import PositiveInt
+
+from experiments.benchmarks import attention
+from experiments.benchmarks.layer import bring_to_density, full_attention, train
+from experiments.benchmarks.measure import check_device, interleave, progress, run_benchmark
+from experiments.benchmarks.roofline import BYTES_PER_SECOND, SHAPES
+from experiments.runs.tables import report
+from graphattn.layers import GraphAttention
+from graphattn.patterns import RandomKeys
+from graphattn.sources import BlockModelSource
+
+LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
+CLUSTERS = 128
+# Masks and edges x heads x channels numbers, where they are more than a GPU holds, are left out.
+MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
+
+
+def main(
+    heads: PositiveInt = 16,
+    channels: PositiveInt = 64,
+    dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
+    rounds: PositiveInt = 20,
+    device: str = 'cuda',
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times forward and forward with backward in interleaved runs, and reports medians.
+
+    Args:
+        heads: Number of heads.
+        channels: Width of a head.
+        dtype: Of queries, keys and values; layers are under autocast to it.
+        rounds: Measurements of each case, of which the median counts.
+        device: Where.
+        quick: Small sizes that end within a minute.
+        out: Where the tables go.
+    """
+    check_device(device)
+    shapes, lengths, densities = [*SHAPES], LENGTHS, DENSITIES
+    if quick:
+        shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
+    number_type = getattr(torch, dtype)
+    rows = []
+    for n, degree in progress(shapes, 'attention'):
+        rows += of_attention(n, degree, heads, channels, number_type, rounds, device)
+    report(rows, 'gpu_attention', out)
+    rows = []
+    for n, density in progress(product(lengths, densities), 'layers'):
+        rows.append(of_layers(n, density, heads, channels, number_type, rounds, device))
+    report(rows, 'gpu_layers', out)
+
+
+def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype, rounds: int,
+                 device: str) -> list[dict]:
+    """Rows of the attention benchmark, with the time per edge and head and beside the floor."""
+    graph = RandomKeys(degree).build(n, seed=0).to(device)
+    left_out = {'PyG TransformerConv'}
+    if n**2 > MOST_PAIRS:
+        left_out |= {'masked SDPA'}
+    if graph.num_edges * heads * channels > MOST_MESSAGES:
+        left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
+    names, _ = attention.cases(graph, heads, channels, dtype)
+    rows = attention.measure(graph, channels, heads, rounds, [*names.keys() - left_out], dtype)
+    edges, gathered = graph.num_edges * heads, 2 * channels * dtype.itemsize
+    for row in rows:
+        seconds = 1e-3 * row['forward+backward ms']
+        row['ps per edge'] = 1e12 * seconds / edges
+        row['times roofline'] = seconds * BYTES_PER_SECOND / (3 * gathered * edges)
+    return rows
+
+
+def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype, rounds: int,
+              device: str) -> dict:
+    """A training step of a layer that samples its graphs, beside full attention."""
+    torch.manual_seed(0)
+    source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
+    bring_to_density(source, density)
+    layer = GraphAttention(heads * channels, heads, source).to(device)
+    x = torch.randn(n, heads * channels, device=device)
+    ptr = torch.tensor([0, n], device=device)
+
+    def step(forward) -> None:
+        with torch.autocast(torch.device(device).type, dtype, enabled=dtype != torch.float):
+            train(layer, forward)
+
+    times = interleave({'sampled': lambda: step(lambda: layer(x, ptr)),
+                        'full': lambda: step(lambda: full_attention(layer, x))}, rounds,
+                       device=device)
+    return {'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
+            'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

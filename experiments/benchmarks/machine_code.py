@@ -1,0 +1,182 @@
+"""What Triton's kernels become on a GPU, compiled on a machine that need not have one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from unittest.mock import patch
+
+import torch
+import triton
+from torch import Tensor
+from torch._C import DispatchKey
+from torch._ops import OpOverload
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from graphattn import BipartiteGraph, kernels
+from graphattn.kernels.operators import attention, diffusion
+from graphattn.patterns import RandomKeys
+
+TERMS = ('plain', 'bias and gate', 'dropout')
+_TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
+          torch.bfloat16: 'bf16', torch.int64: 'i64', torch.int32: 'i32', torch.uint16: 'u16'}
+
+
+class Launch(NamedTuple):
+    """A kernel, and the arguments that decide what it is compiled to."""
+
+    kernel: JITFunction
+    arguments: dict[str, object]
+    num_warps: int
+
+    @property
+    def edges_of_a_program(self) -> int:
+        """That it holds at once; 1 where it takes none."""
+        return self.arguments.get('ROWS', 1) * self.arguments.get('EDGES', 1)
+
+    def source(self) -> ASTSource:
+        """As the kernel is compiled for such arguments, whose pointers are aligned."""
+        signature, constants, attributes = {}, {}, {}
+        for number, parameter in enumerate(self.kernel.params):
+            value = self.arguments[parameter.name]
+            if isinstance(value, Tensor):
+                signature[parameter.name] = f'*{_TYPES[value.dtype]}'
+                attributes[number,] = [['tt.divisibility', 16]]
+            elif parameter.is_constexpr or value is None:
+                signature[parameter.name], constants[number,] = 'constexpr', value
+            else:
+                signature[parameter.name] = parameter.annotation_type or 'i32'
+        return ASTSource(self.kernel, signature, constants, attributes)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """What a kernel takes of a processor, and what it does for one edge."""
+
+    registers: int  # of a thread
+    spilled: int  # bytes of a thread that did not fit them
+    shared: int  # bytes of a program
+    loop: dict[str, int]  # instructions of its longest loop, by name
+    edges: int  # for which a loop runs once
+
+    @property
+    def instructions_per_edge(self) -> float:
+        """Of a warp, which has one head."""
+        return sum(self.loop.values()) / self.edges
+
+
+def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
+    """The kernels that an operator starts on CUDA; none of them runs."""
+    recorded = []
+
+    def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
+        names = [parameter.name for parameter in kernel.params]
+        recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
+
+    with patch.object(JITFunction, 'run', record), torch.no_grad():
+        operator._op_dk(DispatchKey.CUDA, *arguments)
+    return recorded
+
+
+def compiled(launch: Launch, capability: int) -> MachineCode:
+    """Compiled for GPUs of this compute capability (90 is 9.0); Triton keeps the result on disk."""
+    target = GPUTarget('cuda', capability, 32)
+    kernel = triton.compile(launch.source(), target=target,
+                            options={'num_warps': launch.num_warps})
+    tools = Path(triton.__file__).parent / 'backends/nvidia/bin'
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / 'kernel.cubin'
+        path.write_bytes(kernel.asm['cubin'])
+        usage, assembly = (subprocess.run(
+            [tools / 'cuobjdump', option, path], capture_output=True, text=True,
+            check=True).stdout for option in ('--dump-resource-usage', '--dump-sass'))
+    sizes = {name: int(size) for name, size in re.findall(r'(REG|STACK|SHARED|LOCAL):(\d+)', usage)}
+    return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
+                       _longest_loop(assembly), launch.edges_of_a_program)
+
+
+def _longest_loop(assembly: str) -> dict[str, int]:
+    """The instructions between a jump back and where it jumps to, of the longest such stretch that
+    holds no other."""
+    lines = re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
+    jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
+             if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
+    loops = [(target, at) for at, target in jumps if target < at]
+    inner = [loop for loop in loops if not any(
+        loop != other and loop[0] <= other[0] and other[1] <= loop[1] for other in loops)]
+    first, last = max(inner, key=lambda loop: loop[1] - loop[0], default=(0, -1))
+    names = [name for at, _, name, _ in lines if first <= int(at, 16) <= last]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
+              heads: int = 16) -> dict[OpOverload, tuple]:
+    """Every operator that has kernels of Triton, and arguments like these."""
+    kernels.load('triton')
+    graph = RandomKeys(degree).build(2 * degree, seed=0)
+    query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
+    edges, ptrs = (*graph.csr, *graph.csc), graph.blocks.ptrs
+    nodes, logits = (query,) * 3, (query, query, bias, gate)
+    dropout_p = 0. if seed is None else 0.1
+    needs = bias is not None, gate is not None
+    no_features = query[..., :0], query.new_empty(graph.num_edges, 0)
+    attended = (*nodes, *no_features, bias, gate, *edges, *ptrs, seed, 0.1, dropout_p)
+    diffused = (*nodes, bias, gate, teleport, *edges, seed, 0.1, dropout_p)
+    out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
+    messages = weight.new_empty(len(teleport), heads, len(query), channels)
+    features = no_features[0].to(weight.dtype)
+    return {
+        attention.edge_attention: attended,
+        attention.edge_attention_backward: (out, features, out, features, statistics, *attended,
+                                            False, *needs),
+        attention.edge_dot: (*nodes[:2], *edges, *ptrs),
+        attention.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
+        diffusion.attention_weights: (*logits, *edges, 0.1),
+        diffusion.attention_weights_backward: (weight, weight, *logits, *edges, 0.1, *needs),
+        diffusion.weighted_sum: (weight, query, *edges, *ptrs),
+        diffusion.diffused_attention: (*diffused, True),
+        diffusion.diffused_attention_backward: (
+            query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}
+
+
+def name_of(operator: OpOverload) -> str:
+    """Without the library's."""
+    return operator._schema.name.removeprefix('graphattn::')
+
+
+def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: int,
+               terms: str) -> tuple[Tensor | None, ...]:
+    query = torch.zeros(graph.num_queries, heads, channels, dtype=dtype)
+    weight = torch.zeros(heads, graph.num_edges)
+    bias = gate = weight.t() if terms == 'bias and gate' else None
+    seed = torch.zeros(1, dtype=torch.long) if terms == 'dropout' else None
+    return query, bias, gate, seed, weight, torch.zeros(2, graph.num_queries, heads)
+
+
+def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
+    """By operator and kernel: what each operator starts, the same kernel of another width or type
+    counted apart."""
+    found = {}
+    for operator, arguments in work.items():
+        for launch in launches(operator, arguments):
+            name = launch.kernel.__name__
+            number = sum((of, kernel.split(' ')[0]) == (name_of(operator), name)
+                         for of, kernel in found)
+            key = (name_of(operator), name if number == 0 else f'{name} {number + 1}')
+            is_new = all(launch.source().hash() != other.source().hash() for other in
+                         found.values())
+            if is_new:
+                found[key] = launch
+    return found
+
+
+def environment_compiles() -> bool:
+    """Whether Triton compiles here, and does not interpret."""
+    return os.environ.get('TRITON_INTERPRET', '0') != '1'

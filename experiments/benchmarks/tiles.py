@@ -1,0 +1,119 @@
+"""How many tiles of pairs hold edges, before and after tokens are ordered by cluster.
+
+Tensor cores multiply whole tiles, so that one edge costs as much as all pairs of its tile. Graphs
+that are drawn from block models fill nearly all tiles as they come. Ordered by each token's
+strongest cluster, the pairs of two clusters lie together: tiles stay empty where memberships are
+hard and clusters no smaller than tiles, and hardly any where every token belongs a little to every
+cluster. Times are computed, not measured, of one head, forward and backward, at the rates of
+python -m experiments.benchmarks.roofline.
+
+    python -m experiments.benchmarks.tiles
+    python -m experiments.benchmarks.tiles --quick
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.benchmarks.measure import Density, progress, run_benchmark
+from experiments.runs.tables import report
+from graphattn import BipartiteGraph
+from graphattn._files import write_whole
+from graphattn.samplers import FactorModel, sample_bernoulli
+
+# By name: how many clusters there are, and the share of a token's membership in its strongest.
+MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),
+          '16 clusters, 99 % in one': (16, 0.99), '16 clusters, all alike': (16, 1 / 16)}
+ORDERS = ('as they come', 'by cluster', 'nearby')
+PS_OF_AN_EDGE = 175.  # of a row kernel at 64 channels
+PS_OF_A_PAIR = 1.8  # of dense tiles
+
+
+def main(
+    nodes: list[PositiveInt] = (4096,),
+    densities: list[Density] = (0.01, 0.05, 0.2),
+    tiles: list[PositiveInt] = (64, 128),
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Counts the tiles of graphs drawn from block models.
+
+    Args:
+        nodes: Numbers of tokens.
+        densities: Expected shares of the pairs that are edges, at most 0.5.
+        tiles: Queries and keys of a tile.
+        quick: Few tokens.
+        out: Where table and figure go.
+    """
+    nodes = (1024,) if quick else nodes
+    rows = []
+    for n, name, density in progress(product(nodes, MODELS, densities), 'tiles'):
+        rows += count(n, name, density, tiles)
+    report(rows, 'tiles', out)
+    draw(rows, max(nodes), out)
+
+
+def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
+    """One row for each order of the tokens and size of the tiles."""
+    graph, cluster = draw_graph(n, *MODELS[name], density)
+    orders = {'as they come': torch.arange(n), 'by cluster': cluster.argsort(stable=True),
+              'nearby': graph.nearby_order()}
+    rows = []
+    for (order, nodes), tile in product(orders.items(), tiles):
+        live = live_tiles(graph.reorder(nodes), tile)
+        pairs = live * tile**2
+        rows.append({'n': n, 'model': name, 'density': graph.density(), 'tile': tile,
+                     'order': order, 'live tiles': live / (-(-n // tile))**2,
+                     'edges per pair of live tiles': graph.num_edges / pairs,
+                     'tiles ms': 1e-9 * PS_OF_A_PAIR * pairs,
+                     'rows ms': 1e-9 * PS_OF_AN_EDGE * graph.num_edges})
+    return rows
+
+
+def draw_graph(n: int, clusters: int, share: float,
+               density: float) -> tuple[BipartiteGraph, Tensor]:
+    """A graph of so many edges on average, and the strongest cluster of each token. Two clusters
+    are joined, with probability 1/2 for each pair, or are not."""
+    torch.manual_seed(0)
+    cluster = torch.randint(clusters, (n,))
+    rest = (1 - share) / max(clusters - 1, 1)
+    member = torch.full((n, clusters), rest).scatter_(1, cluster[:, None], share)
+    joined = (torch.rand(clusters, clusters) < 2 * density).float() / 2
+    model = FactorModel(member, joined, member)
+    scale = density * n**2 / float(model.expected_edges().sum())
+    return sample_bernoulli(FactorModel(member, (joined * scale).clamp(max=1.), member)), cluster
+
+
+def live_tiles(graph: BipartiteGraph, tile: int) -> int:
+    """Of FlexAttention's mask, which it computes."""
+    mask = graph.to_block_mask(tile=tile, is_compact=True)
+    return int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum())
+
+
+def draw(rows: list[dict], n: int, out: Path) -> None:
+    """The share of live tiles against density, for each model."""
+    tile = max(row['tile'] for row in rows)
+    figure = Figure(figsize=(12, 3.6), layout='constrained')
+    for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):
+        for order in ORDERS:
+            own = [row for row in rows if (row['n'], row['model'], row['order'], row['tile'])
+                   == (n, name, order, tile)]
+            axes.plot([100 * row['density'] for row in own], [row['live tiles'] for row in own],
+                      marker='o', label=order)
+        axes.set(title=name, xlabel='density, %', ylim=(0, 1.05))
+        axes.grid(alpha=0.3)
+    figure.supylabel('share of tiles that hold an edge')
+    figure.suptitle(f'{n:,} tokens, tiles of {tile} x {tile} pairs')
+    figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
+    write_whole(out / 'tiles.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "tiles.png"}')
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

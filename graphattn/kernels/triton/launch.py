@@ -1,0 +1,61 @@
+"""How kernels are started: shapes of tiles, and types of numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MOST_CHANNELS = 256
+_FEWEST_CHANNELS = 16
+_BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
+_MOST_ROWS, _MOST_EDGES = 16, 64  # more take more registers than there are
+
+# Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
+fp64, u64 = tl.float64, tl.uint64
+
+# A kernel that programs are started of. These numbers differ from graph to graph, and Triton would
+# compile it once more for those that 16 divides, and for 1.
+kernel = triton.jit(do_not_specialize=[
+    'num_rows', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride', 'bias_head_stride',
+    'gate_edge_stride', 'gate_head_stride'])
+
+TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
+
+
+class Tile(NamedTuple):
+    """What a program holds at once: edges of some rows, and the channels of what it gathers."""
+
+    ROWS: int
+    EDGES: int
+    WIDTH: int  # channels, a power of two
+    VALUE_WIDTH: int
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
+           value_channels: int = 0) -> Tile:
+        """Edges for as many as a row has on average, and rows for what is left of the tile."""
+        width, value_width = (max(triton.next_power_of_2(n), _FEWEST_CHANNELS)
+                              for n in (channels, value_channels))
+        pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
+        edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
+        return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
+
+
+def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
+           **constants) -> None:
+    """Starts a kernel on the device of its first argument. A program is one warp: its sums need no
+    barriers, and a processor of the GPU hides the waiting of one behind the work of others."""
+    if 0 not in grid:
+        with torch.cuda.device_of(arguments[0]):
+            function[grid](*arguments, **constants, num_warps=1)
+
+
+def strides_of(values: Tensor | None) -> tuple[int, int]:
+    """From edge to edge and from head to head of ``[num_edges, heads or 1]``."""
+    if values is None:
+        return 0, 0
+    return values.stride(0), values.stride(1) if values.size(1) > 1 else 0

@@ -1,0 +1,63 @@
+"""What logits are made of, and dropout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.kernels.triton.launch import strides_of
+
+
+class Terms(NamedTuple):
+    """What stands between dot products and weights."""
+
+    bias: Tensor | None  # [num_edges, heads or 1]
+    gate: Tensor | None
+    seed: Tensor | None  # of dropout, by which edges of all heads have numbers
+    bias_edge_stride: int
+    bias_head_stride: int
+    gate_edge_stride: int
+    gate_head_stride: int
+    scale: float
+    threshold: int  # below which the bits of an edge drop it
+    keep_scale: float
+
+    @classmethod
+    def of(cls, bias: Tensor | None, gate: Tensor | None, seed: Tensor | None, scale: float,
+           dropout_p: float) -> Terms:
+        return cls(bias, gate, seed, *strides_of(bias), *strides_of(gate), float(scale),
+                   int(dropout_p * 2**64), 1 / (1 - dropout_p))
+
+
+@triton.jit
+def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+           gate_head_stride, scale, edge, inside, head, DTYPE: tl.constexpr):
+    """From dot products to logits: scale, gate and bias; ``-inf`` where there is no edge."""
+    logit = dot * tl.full((), scale, DTYPE)
+    if gate is not None:
+        logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
+    if bias is not None:
+        at = edge * bias_edge_stride + head * bias_head_stride
+        logit += tl.load(bias + at, mask=inside, other=0).to(DTYPE)
+    return tl.where(inside, logit, float('-inf'))
+
+
+@triton.jit
+def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexpr):
+    return tl.load(gate + edge * edge_stride + head * head_stride, mask=inside, other=0).to(DTYPE)
+
+
+@triton.jit
+def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
+    """0 or ``keep_scale`` by the hash of the edge's number: SplitMix64 (Steele et al., 2014), the
+    law of the loops for CPUs."""
+    counter = (edge * HEADS + head + 1).to(tl.uint64)
+    bits = tl.load(seed).to(tl.uint64, bitcast=True) + counter * 0x9E3779B97F4A7C15
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
+    bits = bits ^ (bits >> 31)
+    return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
+                    tl.full((), 0, DTYPE))

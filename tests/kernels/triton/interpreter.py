@@ -1,0 +1,38 @@
+"""The kernels of Triton without a GPU: its interpreter computes them in numpy, on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch._C import DispatchKey
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphattn import kernels
+from graphattn.kernels.backend import everywhere
+
+triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
+
+
+class _AsOnCuda(TorchDispatchMode):
+    """Operators of this library run as they are registered for CUDA."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if (operator.namespace == 'graphattn' and torch._C._dispatch_has_kernel_for_dispatch_key(
+                operator.name(), 'CUDA')):
+            return operator._op_dk(DispatchKey.CUDA, *args, **(kwargs or {}))
+        return operator(*args, **(kwargs or {}))
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Inside, ``backend='triton'`` takes CPU tensors, forward and backward."""
+    if not triton.knobs.runtime.interpret:
+        pytest.skip('TRITON_INTERPRET=1 is not set')
+    backend = replace(kernels.load('triton'), is_available=everywhere)
+    with patch.dict(kernels._LOADED, triton=backend), _AsOnCuda():
+        yield

@@ -1,0 +1,200 @@
+"""On a GPU nothing mixes devices, and who waits for it has a reason: see simulated_gpu.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from graphattn import BipartiteGraph, kernels
+from graphattn.functional import choose, edge_attention, edge_probability
+from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
+from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
+from graphattn.patterns import SlidingWindow
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from tests.graphs import GRAPHS, random_graph
+
+pytest.importorskip('triton', reason="backend 'triton' needs triton")
+
+from experiments.benchmarks import machine_code  # noqa: E402
+from tests.simulated_gpu import simulated_gpu  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
+              pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), simulated_gpu() as waits:
+        torch.manual_seed(0)
+        yield waits
+
+
+def to_gpu(tree):
+    return tree_map(lambda x: x.to('cuda') if isinstance(x, Tensor) else x, tree)
+
+
+def types_of(results) -> set[str]:
+    return {x.device.type for x in tree_leaves(results) if isinstance(x, Tensor)}
+
+
+@pytest.mark.parametrize('terms', ['bias and gate', 'dropout'])
+@pytest.mark.parametrize('number', range(9))
+def test_operators_stay_there_and_wait_for_nothing(gpu, terms, number):
+    cases = machine_code.operators(torch.float32, 16, terms, degree=2, heads=1)
+    operator, arguments = [*cases.items()][number]
+    arguments = to_gpu(arguments)
+    gpu.clear()
+    assert types_of(operator(*arguments)) == {'cuda'}
+    assert not gpu
+
+
+@pytest.mark.parametrize('hops', [1, 2])
+def test_attention_has_the_numbers_of_cpus(gpu, hops):
+    graph = random_graph(12, 12)
+    query, key, value = torch.randn(3, 12, 2, 4)
+    options = dict(hops=hops, teleport=0.1 * (hops - 1))
+    expected = edge_attention(query, key, value, graph, **options)
+    arguments = (*map(to_gpu, (query, key, value)), graph.to('cuda'))
+    gpu.clear()
+    out = edge_attention(*arguments, **options)
+    assert out.device.type == 'cuda' and not gpu
+    torch.testing.assert_close(out.on_cpu, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_graphs_are_put_in_order_there(gpu):
+    graph = GRAPHS['ragged_batch']()
+    expected = graph.csc
+    graph = graph.to('cuda')
+    gpu.clear()
+    csc = graph.csc
+    assert not gpu
+    torch.testing.assert_close([part.on_cpu for part in csc], [*expected])
+
+
+def model() -> FactorModel:
+    member = to_gpu(torch.rand(20, 4))
+    return FactorModel(member, to_gpu(torch.rand(2, 4, 4) / 8), member, exploration=0.01,
+                       query_ptr=to_gpu(torch.tensor([0, 5, 10, 15, 20])))
+
+
+def test_models_and_probabilities_wait_for_nothing(gpu):
+    gpu.clear()
+    drawn_from = model()
+    mass = drawn_from.expected_edges()
+    assert not gpu and types_of([mass]) == {'cuda'}
+    graph = sample_fastrg(drawn_from)
+    gpu.clear()
+    assert edge_probability(drawn_from, graph).device.type == 'cuda' and not gpu
+
+
+def test_fastrg_waits_for_two_numbers_of_edges(gpu):
+    drawn_from = model()
+    gpu.clear()
+    graph = sample_fastrg(drawn_from)
+    assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
+
+
+def test_trials_wait_a_few_times_for_each_shape_of_blocks(gpu):
+    drawn_from = model()
+    gpu.clear()
+    graph = sample_bernoulli(drawn_from)
+    assert graph.device.type == 'cuda' and gpu.total() <= 6, gpu
+
+
+def window() -> PatternSource:
+    return PatternSource(SlidingWindow(1))
+
+
+@pytest.mark.parametrize('make, most', [
+    (lambda: GraphAttention(8, 2, window()), 3),
+    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 10),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
+    (lambda: EncoderLayer(8, 2, window()), 3)],
+    ids=['pattern', 'hops', 'block model', 'learned mask', 'soft mask', 'encoder layer'])
+def test_layers_wait_a_few_times(gpu, make, most):
+    layer = on_gpu(make())
+    x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
+    gpu.clear()
+    assert layer(x, ptr).device.type == 'cuda'
+    assert gpu.total() <= most, gpu
+
+
+@pytest.mark.parametrize('make, options', [
+    (lambda encoder: encoder, {}),
+    (lambda encoder: encoder, dict(positions='rotary')),
+    (lambda encoder: SequenceClassifier(encoder, 3), {}),
+    (lambda encoder: SequenceClassifier(encoder, 3, pooling='pooler'), {}),
+    (lambda encoder: TokenClassifier(encoder, 3), {}),
+    (CausalLanguageModel, dict(causal=True))],
+    ids=['encoder', 'rotary', 'mean', 'pooler', 'tokens', 'causal'])
+def test_models_wait_a_few_times(gpu, make, options):
+    encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
+                      **options)
+    module, tokens = on_gpu(make(encoder)), to_gpu(torch.randint(20, (10,)))
+    ptr = to_gpu(torch.tensor([0, 6, 10]))
+    gpu.clear()
+    out = module(tokens, ptr)
+    assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
+
+
+def test_padded_attention_waits_for_nothing(gpu):
+    layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
+    x = to_gpu(torch.randn(2, 5, 8))
+    gpu.clear()
+    assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
+
+
+def on_gpu(layer: nn.Module) -> nn.Module:
+    """Module.to would swap the storage of parameters, which a simulated tensor has not."""
+    for module in layer.eval().modules():
+        for tensors in (module._parameters, module._buffers):
+            tensors.update({name: to_gpu(x.detach()) for name, x in tensors.items()
+                            if x is not None})
+    return layer
+
+
+@pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])
+def test_tensors_of_two_devices_are_refused(gpu, there):
+    graph, x = random_graph(6, 6), torch.randn(6, 2, 4)
+    arguments = {'query': x, 'key': x, 'value': x, 'graph': graph,
+                 'edge_bias': torch.zeros(graph.num_edges)}
+    moved = arguments[there]
+    arguments[there] = moved.to('cuda')
+    with pytest.raises(ValueError, match='must be on'):
+        edge_attention(**arguments)
+
+
+def test_heads_too_wide_are_refused_by_name_and_taken_by_auto(gpu):
+    graph = random_graph(4, 4).to('cuda')
+    x = to_gpu(torch.randn(4, 1, 300))
+    with pytest.raises(ValueError, match=r"backend 'triton' takes at most 256 channels .*got 300"):
+        edge_attention(x, x, x, graph, backend='triton')
+    assert edge_attention(x, x, x, graph).shape == (4, 1, 300)
+
+
+def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypatch):
+    from graphattn.kernels import triton
+
+    triton._is_recent.cache_clear()
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
+    graph, x = random_graph(4, 4).to('cuda'), to_gpu(torch.randn(4, 1, 4))
+    try:
+        with pytest.raises(ValueError, match="backend 'triton' does not run on cuda"):
+            edge_attention(x, x, x, graph, backend='triton')
+        assert edge_attention(x, x, x, graph).shape == (4, 1, 4)
+    finally:
+        triton._is_recent.cache_clear()
+
+
+def test_complete_graphs_are_dense_there(gpu):
+    graph = BipartiteGraph.from_mask(torch.ones(6, 6, dtype=torch.bool))
+    query, key, value = torch.randn(3, 6, 2, 4)
+    chosen = choose.choose('auto', query, key, value, graph.to('cuda'), kernels.LogitTerms())
+    assert chosen.name == 'sdpa'
