@@ -78,7 +78,7 @@ def attach(
                                 whose rows depend on the length, as random keys do, change as a
                                 sequence grows; then cached tokens are those of shorter graphs
     ``output_attentions``       dense weights, 0 where there is no edge
-    fewer heads of keys         keys are repeated
+    fewer heads of keys         are not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      refused
     ==========================  ====================================================================
 
@@ -411,7 +411,6 @@ def graph_attention(
     else:
         along = _source_for(source, module, attachment, query)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    key, value = (_repeat_heads(x, query.size(2)) for x in (key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
                          return_attention_weights=bool(options.get('output_attentions')))
 
@@ -489,10 +488,3 @@ def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attac
                          "time, for nothing tells its position; generate with use_cache=False, or "
                          "leave these modules out of 'layers'")
     return source
-
-
-def _repeat_heads(x: Tensor, heads: int) -> Tensor:
-    if heads % x.size(2):
-        raise ValueError(f"'key' must have a number of heads that divides the {heads} of 'query' "
-                         f"(got {x.size(2)})")
-    return x if x.size(2) == heads else x.repeat_interleave(heads // x.size(2), dim=2)

@@ -56,6 +56,15 @@ def test_attention_gives_what_it_gives_for_the_whole(name, steps):
 
 
 @torch.no_grad()
+def test_keys_that_heads_share_are_kept_once():
+    attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(3) & Causal()),
+                               key_heads=1)
+    x = torch.randn(2, LENGTH, CHANNELS)
+    expected = attention(x.flatten(0, 1), torch.tensor([0, LENGTH, 2 * LENGTH])).view_as(x)
+    torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected)
+
+
+@torch.no_grad()
 def test_all_layers_of_an_encoder_decode():
     encoder = Encoder(PatternSource(SlidingWindow(3) & Causal()), num_tokens=11,
                       max_length=LENGTH, channels=CHANNELS, heads=HEADS, num_layers=3).eval()

@@ -287,6 +287,15 @@ def test_masks_of_four_dimensions_are_looked_up():
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+def test_keys_that_heads_share_are_not_repeated(monkeypatch):
+    from graphattn import functional
+    attend, seen = functional.edge_attention, []
+    monkeypatch.setattr(functional, 'edge_attention', lambda query, key, *args, **kwargs: (
+        seen.append((query.size(1), key.size(1))), attend(query, key, *args, **kwargs))[1])
+    run(attach(new_model('Llama'), PATTERN), 'Llama', PADDINGS['left'], is_dense=False)
+    assert seen == [(4, 2)] * 2
+
+
 def test_dropout_is_on_the_edges():
     torch.manual_seed(0)
     config = transformers.BertConfig(**{**SIZES, **NO_DROPOUT, 'attention_probs_dropout_prob': .5})
@@ -407,7 +416,7 @@ BAD = {
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "'source' must be a pattern where queries are not the keys.* use_cache=False"),
+               "'source' must be a pattern while tokens are generated .* use_cache=False"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
                         ValueError, "'source' must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphattn import functional
 from graphattn.conversions import is_above_lowest
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
@@ -100,6 +101,12 @@ class PaddedTokens:
     def ptr(self) -> Tensor:
         """Where each sequence of keys begins, int64 ``[batch + 1]``."""
         return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
+
+    @property
+    def query_ptr(self) -> Tensor:
+        """Where the queries of each sequence begin, int64 ``[batch + 1]``."""
+        counts = [last - first for first, last in self.spans]
+        return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
         """The tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
@@ -206,8 +213,9 @@ def attend_padded(
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
-        key (Tensor): ``[batch, num_keys, heads, channels]``.
-        value (Tensor): ``[batch, num_keys, heads, value_channels]``.
+        key (Tensor): ``[batch, num_keys, key_heads, channels]``, of as many heads or of a number
+            that divides theirs.
+        value (Tensor): ``[batch, num_keys, key_heads, value_channels]``.
         along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of blocks
             that are the sequences of ``tokens``.
         tokens (PaddedTokens): What in them is no padding.
@@ -221,13 +229,16 @@ def attend_padded(
         ``[batch, heads, num_queries, num_keys]`` or ``None``.
 
     Raises:
-        ValueError: A source that looks at tokens is asked for queries that are not the keys; or one
-            of soft masks for what they cannot do.
+        ValueError: A source that is no pattern is asked for queries behind a cache, one for tokens
+            that attend to one another for queries of another sequence, or one of soft masks for
+            what they cannot do.
     """
     heads = query.size(2)
     query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
     graph, terms = along, {}
     if isinstance(along, GraphSource):
+        if along.per_head:
+            key, value = (repeat_heads(x, heads) for x in (key, value))
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
@@ -257,11 +268,13 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
         within = Causal() if rules.causal else None
         graph = source.span_graph(tokens.lengths, tokens.spans, tokens.device, within=within)
         return graph, rules._replace(causal=False)
-    if not tokens.is_square:
-        raise ValueError(f"'source' must be a pattern where queries are not the keys, as between "
-                         f"two sequences and while tokens are generated with a cache (got "
-                         f"{type(source).__name__}); generate with use_cache=False")
-    return source(query, key, tokens.ptr), rules
+    if tokens.is_square:
+        return source(query, key, tokens.ptr), rules
+    if tokens.same_tokens:
+        raise ValueError(f"'source' must be a pattern while tokens are generated with a cache, for "
+                         f"others look at all queries (got {type(source).__name__}); generate with "
+                         f"use_cache=False")
+    return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
 
 
 def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
