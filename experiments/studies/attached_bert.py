@@ -33,6 +33,8 @@ class AttachedBert(nn.Module):
         channels (int): Size of each token.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
+        hidden_channels (int, optional): Hidden size of the feed-forward networks,
+            ``4 * channels`` if omitted.
         dropout (float): As BERT has it, on the attention weights too.
         along (GraphSource or str, optional): What :func:`graphattn.hugging_face.attach` attaches it
             to; its own attention if omitted.
@@ -44,14 +46,14 @@ class AttachedBert(nn.Module):
     """
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
-                 num_layers: int, dropout: float = 0.1, along: GraphSource | str | None = None,
-                 pretrained: str | None = None):
+                 num_layers: int, hidden_channels: int | None = None, dropout: float = 0.1,
+                 along: GraphSource | str | None = None, pretrained: str | None = None):
         from transformers import BertConfig, BertForMaskedLM
         super().__init__()
         self.bert = BertForMaskedLM(BertConfig(
             vocab_size=num_tokens, max_position_embeddings=max_length, hidden_size=channels,
             num_attention_heads=heads, num_hidden_layers=num_layers,
-            intermediate_size=4 * channels, hidden_dropout_prob=dropout,
+            intermediate_size=hidden_channels or 4 * channels, hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout, pad_token_id=0))
         if pretrained is not None:
             state = read_checkpoint(Path(pretrained))['state_dict']
