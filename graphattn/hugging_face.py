@@ -185,7 +185,7 @@ def _register() -> None:
                           f"{transformers.__version__}): pip install -U "
                           f"'transformers>=5'") from error
     AttentionInterface.register(NAME, graph_attention)
-    AttentionMaskInterface.register(NAME, LazyMask)
+    AttentionMaskInterface.register(NAME, lazy_mask)
 
 
 # What a model consists of ##############################################################
@@ -366,6 +366,13 @@ class LazyMask(Tensor):
         return allows
 
 
+@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+def lazy_mask(**how: Any) -> LazyMask:
+    """The mask as transformers asks for it."""
+    return LazyMask(**how)
+
+
+@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,

@@ -367,6 +367,19 @@ def test_gradient_checkpointing_gives_the_same():
     torch.testing.assert_close(got.grads, expected.grads)
 
 
+@pytest.mark.parametrize('family', ['BERT', 'Llama'])
+def test_compiled_it_gives_the_same(family):
+    model, is_token = attach(new_model(family), PATTERN).train(), PADDINGS['left']
+    expected = run(model, family, is_token, is_dense=False)
+    torch._dynamo.reset()
+    got = run(torch.compile(model, backend='aot_eager'), family, is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden)
+    for name, grad in got.grads.items():
+        torch.testing.assert_close(grad, expected.grads[name.removeprefix('_orig_mod.')],
+                                   atol=1e-4, rtol=1e-4, msg=name)
+    assert len(got.grads) == len(expected.grads)
+
+
 def longformer():
     return transformers.LongformerModel(transformers.LongformerConfig(
         **SIZES, attention_window=[4, 4]))

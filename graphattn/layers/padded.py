@@ -197,6 +197,7 @@ class PairRules(NamedTuple):
         return not self.causal and self.allows is None and not self.tables
 
 
+@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def attend_padded(
     query: Tensor,
     key: Tensor,

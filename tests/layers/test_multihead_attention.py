@@ -247,6 +247,18 @@ def test_layers_have_sources_of_their_own_and_causal_masks_hold():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize('padding', PADDINGS)
+def test_compiled_encoders_give_the_same(padding):
+    encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
+    ours, x = from_torch(encoder, PATTERN), torch.randn(LENGTH, BATCH, CHANNELS)
+    results = []
+    torch._dynamo.reset()
+    for module in (ours, torch.compile(ours, backend='aot_eager')):
+        out = module(x, src_key_padding_mask=PADDINGS[padding])
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [*ours.parameters()])])
+    torch.testing.assert_close(*results)
+
+
 def test_converting_keeps_options_and_what_learns():
     theirs = nn.MultiheadAttention(CHANNELS, HEADS, .25, False, kdim=3, vdim=5, batch_first=True,
                                    dtype=torch.double).eval()
