@@ -154,6 +154,35 @@ def test_equals_sdpa_under_the_dense_mask(family, padding, monkeypatch):
     torch.testing.assert_close(again.hidden, before.hidden)
 
 
+# Kin of DeepSeek-V3.2, by their modules.
+KIN = {'AXK2Model': 'axk2', 'Dots3NoteTextModel': 'dots3_note', 'GlmMoeDsaModel': 'glm_moe_dsa',
+       'MistralLarge4TextModel': 'mistral_large4', 'HYV4Model': 'hy_v4'}
+
+
+def kin_of_deepseek(name):
+    modeling = pytest.importorskip(
+        f'transformers.models.{KIN[name]}.modeling_{KIN[name]}', exc_type=ImportError)
+    torch.manual_seed(0)
+    kind = getattr(modeling, name)
+    model = kind(kind.config_class(**SIZES, **DEEPSEEK, bos_token_id=1, eos_token_id=2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=.05)
+    return model.eval()
+
+
+@pytest.mark.parametrize('name', [name for name in KIN if name != 'HYV4Model'])
+def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_those(name):
+    model, is_token = kin_of_deepseek(name), PADDINGS['left']
+    expected = run(model, 'DeepSeek-V3.2', is_token, is_dense=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, 'scaled_dot_product_attention', None)
+        got = run(attach(model, None), 'DeepSeek-V3.2', is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden, atol=1e-5, rtol=1e-5)
+    for parameter, grad in expected.grads.items():
+        torch.testing.assert_close(got.grads[parameter], grad, atol=1e-4, rtol=1e-4, msg=parameter)
+
+
 def greedy(model, tokens, is_token, steps):
     """Token for token from the whole sequence, under the dense mask."""
     for _ in range(steps):
@@ -204,6 +233,29 @@ def test_encoder_and_decoder_generate_token_for_token():
     got = model.generate(TOKENS, attention_mask=is_token.long(), decoder_start_token_id=0,
                          **GENERATION)
     assert got.tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize('padding', PADDINGS)
+def test_a_decoder_beside_an_encoder_equals_sdpa_under_the_dense_mask(padding):
+    model, is_token = new_model('T5', DECODERS['T5']), PADDINGS[padding]
+    of_encoder, of_decoder = (dense_mask(is_token, is_causal) for is_causal in (False, True))
+    encoded = model.encoder(TOKENS, attention_mask=of_encoder)
+    results = []
+    for given in ({'encoder_outputs': encoded, 'attention_mask': is_token.long(),
+                   'decoder_attention_mask': of_decoder},
+                  {'input_ids': TOKENS, 'attention_mask': is_token.long(),
+                   'decoder_attention_mask': is_token.long()}):
+        logits = model(decoder_input_ids=TOKENS, use_cache=False, **given).logits[is_token]
+        model.zero_grad()
+        logits.square().sum().backward()
+        results.append([logits, {name: parameter.grad for name, parameter in
+                                 model.named_parameters() if parameter.grad is not None}])
+        if len(results) == 1:
+            with pytest.warns(UserWarning, match='attention between two sequences'):
+                attach(model, PATTERN)
+    torch.testing.assert_close(results[1][0], results[0][0], atol=1e-5, rtol=1e-5)
+    for name, grad in results[0][1].items():
+        torch.testing.assert_close(results[1][1][name], grad, atol=1e-3, rtol=1e-4, msg=name)
 
 
 def cross_modules(model):
@@ -367,6 +419,7 @@ def test_gradient_checkpointing_gives_the_same():
     torch.testing.assert_close(got.grads, expected.grads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('family', ['BERT', 'Llama'])
 def test_compiled_it_gives_the_same(family):
     model, is_token = attach(new_model(family), PATTERN).train(), PADDINGS['left']
@@ -426,6 +479,8 @@ BAD = {
     'own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), PATTERN)(TOKENS), ValueError,
                   "'along' must be None for a model that chooses its own keys"),
     'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
+    'own_edges_and_sinks': (lambda: attach(kin_of_deepseek('HYV4Model'), None)(TOKENS), ValueError,
+                            "'s_aux' must be None, .* leave its modules out of 'layers'"),
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,

@@ -247,7 +247,8 @@ def test_layers_have_sources_of_their_own_and_causal_masks_hold():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize('padding', PADDINGS)
+@pytest.mark.slow
+@pytest.mark.parametrize('padding', ['none', 'left'])
 def test_compiled_encoders_give_the_same(padding):
     encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
     ours, x = from_torch(encoder, PATTERN), torch.randn(LENGTH, BATCH, CHANNELS)
