@@ -52,7 +52,8 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
         seeds: Trainings.
         out: Folder of all studies.
     """
-    runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds, out=out)
+    runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds,
+                                out=out)
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
     runs.study.report(rows, draw(rows, f'{runs.about}; {ADAPTATION[scale]} steps of adaptation'))
@@ -76,7 +77,8 @@ def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
 
 def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
     sizes = SMOKE if runs.study.scale == 'smoke' else []
-    return runs.study.trained(name, '--config', CONFIG, *sizes, *options, *runs.corpus_options(seed))
+    return runs.study.trained(name, '--config', CONFIG, *sizes, *options,
+                              *runs.corpus_options(seed))
 
 
 def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
@@ -146,7 +148,8 @@ def draw(rows: list[dict], about: str) -> Figure:
     axes.set(ylabel='loss on masked tokens')
     axes.margins(y=0.12)
     axes.legend(loc='upper left', ncols=3)
-    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}', fontsize=10)
+    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}',
+                    fontsize=10)
     return figure
 
 

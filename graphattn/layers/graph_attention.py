@@ -70,7 +70,8 @@ class GraphAttention(nn.Module):
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
-            ``key_heads`` does not divide ``heads``, ``source`` is for another number of heads, or ``hops`` and ``teleport`` do not fit.
+            ``key_heads`` does not divide ``heads``, ``source`` is for another number of heads, or
+            ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch

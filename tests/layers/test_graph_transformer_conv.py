@@ -291,7 +291,7 @@ def test_captum_attributes_outputs_to_tokens_and_leaves_nothing_over():
     torch.testing.assert_close(share.sum(), last_token(x)[0] - last_token(torch.zeros_like(x))[0],
                                atol=1e-4, rtol=1e-3)
     of_token = share.abs().sum(dim=(0, 2))
-    assert (of_token[:7] == 0).all() and (of_token[7:] > 0).all()  # it sees itself and the one before
+    assert (of_token[:7] == 0).all() and (of_token[7:] > 0).all()  # itself and the one before
 
 
 def test_a_hook_sees_the_messages_of_pyg():
