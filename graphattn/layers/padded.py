@@ -116,6 +116,18 @@ class PaddedTokens:
         """The tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
         return _take(x, self._key_slot)
 
+    def attended(self, graph: BipartiteGraph,
+                 *tensors: Tensor) -> tuple[BipartiteGraph, *tuple[Tensor, ...]]:
+        """The graph and the keys of ``[batch, num_keys, ...]``, but for those that no edge leads to
+        where that is most of them: one query behind a cache reads its own keys alone."""
+        if graph.num_edges >= graph.num_keys:
+            return graph, *(self.keys(x) for x in tensors)
+        used, edge_key = graph.key.unique(return_inverse=True)
+        slot = used if self._key_slot is None else self._key_slot[used]
+        at = slot // self.num_keys, slot % self.num_keys
+        near = BipartiteGraph.from_csr(graph.csr[0], edge_key, len(used), validate=False)
+        return near, *(x[at] for x in tensors)
+
     def pad_queries(self, x: Tensor) -> Tensor:
         """``[batch, num_queries, ...]`` of tokens ``[num_tokens, ...]``, 0 where there is none."""
         if self._query_slot is not None:
@@ -234,27 +246,27 @@ def attend_padded(
             that attend to one another for queries of another sequence, or one of soft masks for
             what they cannot do.
     """
-    heads = query.size(2)
-    query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
+    heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, {}
     if isinstance(along, GraphSource):
-        if along.per_head:
-            key, value = (repeat_heads(x, heads) for x in (key, value))
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
+            key, value = (repeat_heads(tokens.keys(x), heads) for x in (key, value))
             out = functional.pair_attention(query, key, value, tokens.ptr, graph, scale=scale,
                                             dropout_p=dropout_p)
             return tokens.pad_queries(out), None
         terms = along.logit_terms(graph)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
-    is_folded = graph.num_queries != query.size(0)
+    is_folded, near = graph.num_queries != query.size(0), tokens.drop_evicted(graph)
     if is_folded:
-        query, key, value = (fold_heads(x) for x in (query, key, value))
-    out = functional.edge_attention(query, key, value, tokens.drop_evicted(graph), scale=scale,
-                                    dropout_p=dropout_p, **terms,
-                                    return_attention_weights=return_attention_weights)
+        query = fold_heads(query)
+        key, value = (fold_heads(repeat_heads(tokens.keys(x), heads)) for x in (key, value))
+    else:
+        near, key, value = tokens.attended(near, key, value)
+    out = functional.edge_attention(query, key, value, near, scale=scale, dropout_p=dropout_p,
+                                    return_attention_weights=return_attention_weights, **terms)
     out, weight = out if return_attention_weights else (out, None)
     if weight is not None:
         weight = _dense(weight, tokens.place(graph), tokens, heads)
@@ -269,6 +281,7 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
         within = Causal() if rules.causal else None
         graph = source.span_graph(tokens.lengths, tokens.spans, tokens.device, within=within)
         return graph, rules._replace(causal=False)
+    key = repeat_heads(tokens.keys(key), query.size(1)) if source.per_head else tokens.keys(key)
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:
