@@ -116,3 +116,17 @@ def test_what_cannot_be_decoded_is_refused():
         cache.step(torch.tensor([0, 1, 2]))
     with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be 1 without"):
         attention(SlidingWindow(1) & Causal(), hops=2)(x, KeyValueCache(2).step(one))
+
+
+@torch.no_grad()
+def test_a_cache_of_another_model_is_refused():
+    pattern, one = SlidingWindow(1) & Causal(), torch.tensor([0, 1])
+    attention, other = (GraphAttention(CHANNELS, heads, pattern) for heads in (HEADS, 4))
+    x, cache = torch.randn(1, CHANNELS), KeyValueCache(5)
+    attention(x, cache.step(one))
+    with pytest.raises(ValueError, match="'ptr' is of a cache that another model has filled"):
+        other(x, cache.step(one))
+    own = KeyValueCache(5)
+    attention(x, own.step(one))
+    with pytest.raises(ValueError, match=r"'ptr' is of a cache for other heads: \(2, 4\)"):
+        attention(x, own.step(one), source=PatternSource([pattern] * HEADS))

@@ -36,9 +36,9 @@ SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
 ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
 # Of the two trainings: what differs from the config. No paper has this experiment.
 SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
-         '--trainer.limit_test_batches', '2', f'{MODEL}.num_tokens', '512', f'{MODEL}.max_length',
-         '32', f'{MODEL}.channels', '16', f'{MODEL}.heads', '2', '--data.init_args.vocab_size',
-         '512', '--data.init_args.max_length', '32', '--data.init_args.batch_size', '4']
+         '--trainer.limit_test_batches', '2', f'{MODEL}.max_length', '32', f'{MODEL}.channels',
+         '16', f'{MODEL}.heads', '2', '--data.init_args.max_length', '32',
+         '--data.init_args.batch_size', '4']
 
 
 def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
@@ -72,7 +72,7 @@ def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
     along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
     return _trained(runs, f'attached-{attention.replace(" ", "_")}-{seed}', seed,
                     '--trainer.max_steps', steps, '--trainer.val_check_interval', steps,
-                    '--model.init_args.lr', '5e-4', f'{MODEL}.pretrained', str(checkpoint), *along)
+                    '--model.init_args.lr', '1e-3', f'{MODEL}.pretrained', str(checkpoint), *along)
 
 
 def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
@@ -93,7 +93,7 @@ def _along(runs: TextRuns, attention: str) -> str:
 
 
 def _block_model(runs: TextRuns) -> dict:
-    heads, channels = (2, 16) if runs.study.scale == 'smoke' else (4, 128)
+    heads, channels = (2, 16) if runs.study.scale == 'smoke' else (4, 64)
     return {'heads': heads, 'head_channels': channels // heads, 'clusters': CLUSTERS,
             'fixed': PATTERNS['window']}
 
