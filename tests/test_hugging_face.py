@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.hugging_face import attach, detach
+from graphattn.hugging_face import attach, detach, graph_attention
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
@@ -419,6 +419,23 @@ def test_gradient_checkpointing_gives_the_same():
     torch.testing.assert_close(got.grads, expected.grads)
 
 
+@torch.no_grad()
+def test_sequences_that_are_packed_stay_apart():
+    model = attach(new_model('Llama'), SlidingWindow(2))
+    tokens = TOKENS[:1]
+    position_ids = torch.cat([torch.arange(12), torch.arange(8)]).unsqueeze(0)
+    got = model(tokens, position_ids=position_ids, use_cache=False).last_hidden_state
+    expected = [model(part, use_cache=False).last_hidden_state for part in tokens.split((12, 8), 1)]
+    torch.testing.assert_close(got, torch.cat(expected, dim=1))
+
+
+def test_continuous_batching_is_refused():
+    model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN)
+    with pytest.raises(ValueError, match='graphattn is not supported for continuous batching'):
+        model.generate_batch(inputs=[[5, 6, 7]], generation_config=transformers.GenerationConfig(
+            **GENERATION))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('family', ['BERT', 'Llama'])
 def test_compiled_it_gives_the_same(family):
@@ -490,6 +507,16 @@ BAD = {
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
         "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+    'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
+        "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),
+    'mask_of_other_heads': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, 3, LENGTH, LENGTH).bool()), ValueError,
+        "'attention_mask' must be .* \\(got torch.bool of shape \\(2, 3, 20, 20\\)"),
+    'key_heads': (lambda: graph_attention(
+        attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
+        *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
+        "'key' must have as many heads as query, 4, or a number"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
               ValueError, "'cu_seq_lens_q' must be None"),
 }
