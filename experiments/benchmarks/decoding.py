@@ -55,13 +55,13 @@ def main(
         'our layer, all keys': partial(layer, Causal() & Full(), room),
         'Llama along the window': partial(llama, WINDOW, layers, room),
         'Llama, all keys by SDPA': partial(llama, None, layers, room)}
-    rows = [{'tokens so far': length, **{f'{name}, ms': 1e3 * seconds_of_token(begin(length), tokens)
-                                         for name, begin in cases.items()}}
-            for length in progress(lengths, 'decoding')]
+    rows = [{'tokens so far': length,
+             **{f'{name}, ms': 1e3 * seconds_of_token(begin(length), tokens)
+                for name, begin in cases.items()}} for length in progress(lengths, 'decoding')]
     report(rows, 'decoding', out)
     log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
-            'decoding', out, title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {KEY_HEADS} of keys',
-            x='tokens so far', y='ms for one more')
+            'decoding', out, x='tokens so far', y='ms for one more',
+            title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {KEY_HEADS} of keys')
 
 
 @torch.no_grad()
@@ -89,9 +89,10 @@ def layer(pattern: Pattern, room: int, length: int) -> Callable[[], object]:
 def llama(pattern: Pattern | None, layers: int, room: int, length: int) -> Callable[[], object]:
     """One more token of a Llama that has seen ``length``."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
-    config = LlamaConfig(vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, num_hidden_layers=layers,
-                         num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS,
-                         intermediate_size=2048, max_position_embeddings=room)
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,
+        num_hidden_layers=layers, num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS,
+        max_position_embeddings=room)
     model = LlamaModel(config).eval()
     if pattern is not None:
         attach(model, pattern)

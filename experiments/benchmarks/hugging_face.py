@@ -133,7 +133,7 @@ def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """The most memory of a step, its graph included, beyond what the process held with the model."""
+    """The most memory of a step, its graph included, beyond what the process held before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         Setting(SHORTEST, 1, 1).step(case)()  # compiles
