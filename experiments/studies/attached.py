@@ -28,7 +28,7 @@ from graphattn.sources import BlockModelSource, GraphSource
 CONFIG = str(Path(__file__).parent / 'configs' / 'attached.yaml')
 FULL = 'full attention'
 BEFORE, AFTER, ADAPTED = 'before', 'right after', 'adapted'
-PATTERNS = {'window': 'SlidingWindow(8)', 'BigBird': 'bigbird(block=4)'}
+PATTERNS = {'window': 'SlidingWindow(4)', 'BigBird': 'bigbird(block=2)'}
 BLOCK_MODEL = 'block model and window'
 CLUSTERS = 16
 MODEL = '--model.init_args.model.init_args'
@@ -127,7 +127,7 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
     if attention == FULL:
         return 100.
     if attention in PATTERNS:
-        length = 32 if runs.study.scale == 'smoke' else 128
+        length = 32 if runs.study.scale == 'smoke' else 64
         return 100 * parse(PATTERNS[attention]).build(length, seed=0).density()
     return 100 * statistics.mean(summary(run)['density'].values())
 
