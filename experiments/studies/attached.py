@@ -56,7 +56,7 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
                                 out=out)
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
-    runs.study.report(rows, draw(rows, f'{runs.about}; {ADAPTATION[scale]} steps of adaptation'))
+    runs.study.report(rows, draw(rows, f'{runs.about.partition(";")[0]}; {ADAPTATION[scale]} steps of adaptation'))
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
@@ -147,7 +147,7 @@ def draw(rows: list[dict], about: str) -> Figure:
                                        for row in rows])
     axes.set(ylabel='loss on masked tokens')
     axes.margins(y=0.12)
-    axes.legend(loc='upper left', ncols=3)
+    axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}',
                     fontsize=10)
     return figure
