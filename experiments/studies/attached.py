@@ -56,7 +56,8 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
                                 out=out)
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
-    runs.study.report(rows, draw(rows, f'{runs.about.partition(";")[0]}; {ADAPTATION[scale]} steps of adaptation'))
+    corpus = runs.about.partition(';')[0]
+    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
