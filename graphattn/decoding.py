@@ -75,9 +75,13 @@ class KeyValueCache:
         return _Step(self, ptr, spans)
 
     def put(self, layer: nn.Module, place: Tensor, new: tuple[Tensor, Tensor],
-            num_places: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer ``[num_places, heads, channels]``, the new ones among them."""
+            num_places: int, has_begun: bool) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer ``[num_places, heads, channels]``, the new ones among them.
+        ``has_begun`` says that there are tokens already, which the layer then has seen."""
         if layer not in self._kept:
+            if has_begun:
+                raise ValueError("'ptr' is of a cache that another model has filled; each model "
+                                 "begins with a KeyValueCache of its own")
             self._kept[layer] = tuple(x.new_zeros(num_places, *x.shape[1:]) for x in new)
         kept = self._kept[layer]
         for buffer, x in zip(kept, new):
@@ -136,7 +140,8 @@ class _Step(Shard):
         if bool((edge_key > place[graph.query]).any()):
             raise ValueError("'source' must be causal for tokens to be decoded one after the "
                              "other; '& Causal()' makes a pattern so")
-        keys, values = self._cache.put(attention, place, (key, value), times * self.num_tokens)
+        keys, values = self._cache.put(attention, place, (key, value), times * self.num_tokens,
+                                       has_begun=any(begin > 0 for begin, _ in self._spans))
         used, edge_key = edge_key.unique(return_inverse=True)
         near = BipartiteGraph.from_csr(graph.csr[0], edge_key, used.numel(), validate=False)
         return attention(query, keys[used], values[used], near, **terms)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphattn import functional
 from graphattn._checks import check_generator, check_kind, check_ptr
 from graphattn.functional.choose import accumulated, choose_weighing
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
@@ -347,6 +348,7 @@ class _Shard(Shard):
         def one_hop(weight: Tensor, z: Tensor) -> Tensor:
             return kernel.weighted_sum(weight, self._exchange(z, halo), halo.graph)
 
+        value = repeat_heads(value, query.size(1))
         spread = spread_teleport(teleport, attention.hops, value).unsqueeze(-1)
         with torch.autocast(value.device.type, enabled=False):
             return diffuse(one_hop, weight, accumulated(value), spread,

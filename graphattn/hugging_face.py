@@ -70,15 +70,20 @@ def attach(
     of the model                what is done
     ==========================  ====================================================================
     padding                     left, right or in between, by a mask of two dimensions
-    masks                       causal, windows, chunks and packed sequences on the edges alone; of
-                                four dimensions, boolean or added to logits, by looking them up
+    masks                       causal, windows and chunks on the edges alone; of four dimensions,
+                                boolean or added to logits, by looking them up
+    packed sequences            by ``position_ids``: kept apart by the model's mask, while a pattern
+                                has its places, such as global tokens, in all of them together; by
+                                ``cu_seq_lens_q``: refused
     ``position_bias``           looked up on the edges, with its gradient
     ``indices``                 are the edges (``BipartiteGraph.from_topk``); ``along`` is ``None``
+    ``torch.compile``           the same numbers; compiled code breaks at each attention
+    continuous batching         is refused by transformers, which knows the names that it takes
     cache                       rows of the pattern from the position on that is decoded. Patterns
                                 whose rows depend on the length, as random keys do, change as a
                                 sequence grows; then cached tokens are those of shorter graphs
     ``output_attentions``       dense weights, 0 where there is no edge
-    fewer heads of keys         keys are repeated
+    fewer heads of keys         are not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      refused
     ==========================  ====================================================================
 
@@ -185,7 +190,7 @@ def _register() -> None:
                           f"{transformers.__version__}): pip install -U "
                           f"'transformers>=5'") from error
     AttentionInterface.register(NAME, graph_attention)
-    AttentionMaskInterface.register(NAME, LazyMask)
+    AttentionMaskInterface.register(NAME, lazy_mask)
 
 
 # What a model consists of ##############################################################
@@ -366,6 +371,13 @@ class LazyMask(Tensor):
         return allows
 
 
+@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+def lazy_mask(**how: Any) -> LazyMask:
+    """The mask as transformers asks for it."""
+    return LazyMask(**how)
+
+
+@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
@@ -411,7 +423,6 @@ def graph_attention(
     else:
         along = _source_for(source, module, attachment, query)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    key, value = (_repeat_heads(x, query.size(2)) for x in (key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
                          return_attention_weights=bool(options.get('output_attentions')))
 
@@ -461,6 +472,7 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, attachment: Attachmen
 def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Attachment,
                       has_indices: bool) -> tuple[PaddedTokens, PairRules]:
     if not isinstance(mask, LazyMask):
+        _check_mask(mask, query, key)
         num_queries, num_keys = query.size(2), key.size(2)
         first = 0 if attachment.is_cross else num_keys - num_queries
         tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, None, first,
@@ -469,6 +481,17 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not attachment.is_cross), mask.rules()
+
+
+def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
+    (batch, heads, num_queries, _), num_keys = query.shape, key.size(2)
+    fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
+        (1, batch), (1, heads), (num_queries,), (num_keys,))))
+    if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(f"'attention_mask' must be [batch, length], or "
+                         f"{[batch, heads, num_queries, num_keys]} of which the first two may be "
+                         f"1: boolean, True = attend, or floating and added to logits (got "
+                         f"{mask.dtype} of shape {tuple(mask.shape)})")
 
 
 def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
@@ -489,10 +512,3 @@ def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attac
                          "time, for nothing tells its position; generate with use_cache=False, or "
                          "leave these modules out of 'layers'")
     return source
-
-
-def _repeat_heads(x: Tensor, heads: int) -> Tensor:
-    if heads % x.size(2):
-        raise ValueError(f"'key' must have a number of heads that divides the {heads} of 'query' "
-                         f"(got {x.size(2)})")
-    return x if x.size(2) == heads else x.repeat_interleave(heads // x.size(2), dim=2)

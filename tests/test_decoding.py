@@ -56,6 +56,15 @@ def test_attention_gives_what_it_gives_for_the_whole(name, steps):
 
 
 @torch.no_grad()
+def test_keys_that_heads_share_are_kept_once():
+    attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(3) & Causal()),
+                               key_heads=1)
+    x = torch.randn(2, LENGTH, CHANNELS)
+    expected = attention(x.flatten(0, 1), torch.tensor([0, LENGTH, 2 * LENGTH])).view_as(x)
+    torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected)
+
+
+@torch.no_grad()
 def test_all_layers_of_an_encoder_decode():
     encoder = Encoder(PatternSource(SlidingWindow(3) & Causal()), num_tokens=11,
                       max_length=LENGTH, channels=CHANNELS, heads=HEADS, num_layers=3).eval()
@@ -107,3 +116,17 @@ def test_what_cannot_be_decoded_is_refused():
         cache.step(torch.tensor([0, 1, 2]))
     with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be 1 without"):
         attention(SlidingWindow(1) & Causal(), hops=2)(x, KeyValueCache(2).step(one))
+
+
+@torch.no_grad()
+def test_a_cache_of_another_model_is_refused():
+    pattern, one = SlidingWindow(1) & Causal(), torch.tensor([0, 1])
+    attention, other = (GraphAttention(CHANNELS, heads, pattern) for heads in (HEADS, 4))
+    x, cache = torch.randn(1, CHANNELS), KeyValueCache(5)
+    attention(x, cache.step(one))
+    with pytest.raises(ValueError, match="'ptr' is of a cache that another model has filled"):
+        other(x, cache.step(one))
+    own = KeyValueCache(5)
+    attention(x, own.step(one))
+    with pytest.raises(ValueError, match=r"'ptr' is of a cache for other heads: \(2, 4\)"):
+        attention(x, own.step(one), source=PatternSource([pattern] * HEADS))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.hugging_face import attach, detach
+from graphattn.hugging_face import attach, detach, graph_attention
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
@@ -154,6 +154,35 @@ def test_equals_sdpa_under_the_dense_mask(family, padding, monkeypatch):
     torch.testing.assert_close(again.hidden, before.hidden)
 
 
+# Kin of DeepSeek-V3.2, by their modules.
+KIN = {'AXK2Model': 'axk2', 'Dots3NoteTextModel': 'dots3_note', 'GlmMoeDsaModel': 'glm_moe_dsa',
+       'MistralLarge4TextModel': 'mistral_large4', 'HYV4Model': 'hy_v4'}
+
+
+def kin_of_deepseek(name):
+    modeling = pytest.importorskip(
+        f'transformers.models.{KIN[name]}.modeling_{KIN[name]}', exc_type=ImportError)
+    torch.manual_seed(0)
+    kind = getattr(modeling, name)
+    model = kind(kind.config_class(**SIZES, **DEEPSEEK, bos_token_id=1, eos_token_id=2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=.05)
+    return model.eval()
+
+
+@pytest.mark.parametrize('name', [name for name in KIN if name != 'HYV4Model'])
+def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_those(name):
+    model, is_token = kin_of_deepseek(name), PADDINGS['left']
+    expected = run(model, 'DeepSeek-V3.2', is_token, is_dense=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, 'scaled_dot_product_attention', None)
+        got = run(attach(model, None), 'DeepSeek-V3.2', is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden, atol=1e-5, rtol=1e-5)
+    for parameter, grad in expected.grads.items():
+        torch.testing.assert_close(got.grads[parameter], grad, atol=1e-4, rtol=1e-4, msg=parameter)
+
+
 def greedy(model, tokens, is_token, steps):
     """Token for token from the whole sequence, under the dense mask."""
     for _ in range(steps):
@@ -204,6 +233,29 @@ def test_encoder_and_decoder_generate_token_for_token():
     got = model.generate(TOKENS, attention_mask=is_token.long(), decoder_start_token_id=0,
                          **GENERATION)
     assert got.tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize('padding', PADDINGS)
+def test_a_decoder_beside_an_encoder_equals_sdpa_under_the_dense_mask(padding):
+    model, is_token = new_model('T5', DECODERS['T5']), PADDINGS[padding]
+    of_encoder, of_decoder = (dense_mask(is_token, is_causal) for is_causal in (False, True))
+    encoded = model.encoder(TOKENS, attention_mask=of_encoder)
+    results = []
+    for given in ({'encoder_outputs': encoded, 'attention_mask': is_token.long(),
+                   'decoder_attention_mask': of_decoder},
+                  {'input_ids': TOKENS, 'attention_mask': is_token.long(),
+                   'decoder_attention_mask': is_token.long()}):
+        logits = model(decoder_input_ids=TOKENS, use_cache=False, **given).logits[is_token]
+        model.zero_grad()
+        logits.square().sum().backward()
+        results.append([logits, {name: parameter.grad for name, parameter in
+                                 model.named_parameters() if parameter.grad is not None}])
+        if len(results) == 1:
+            with pytest.warns(UserWarning, match='attention between two sequences'):
+                attach(model, PATTERN)
+    torch.testing.assert_close(results[1][0], results[0][0], atol=1e-5, rtol=1e-5)
+    for name, grad in results[0][1].items():
+        torch.testing.assert_close(results[1][1][name], grad, atol=1e-3, rtol=1e-4, msg=name)
 
 
 def cross_modules(model):
@@ -287,6 +339,15 @@ def test_masks_of_four_dimensions_are_looked_up():
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+def test_keys_that_heads_share_are_not_repeated(monkeypatch):
+    from graphattn import functional
+    attend, seen = functional.edge_attention, []
+    monkeypatch.setattr(functional, 'edge_attention', lambda query, key, *args, **kwargs: (
+        seen.append((query.size(1), key.size(1))), attend(query, key, *args, **kwargs))[1])
+    run(attach(new_model('Llama'), PATTERN), 'Llama', PADDINGS['left'], is_dense=False)
+    assert seen == [(4, 2)] * 2
+
+
 def test_dropout_is_on_the_edges():
     torch.manual_seed(0)
     config = transformers.BertConfig(**{**SIZES, **NO_DROPOUT, 'attention_probs_dropout_prob': .5})
@@ -358,6 +419,37 @@ def test_gradient_checkpointing_gives_the_same():
     torch.testing.assert_close(got.grads, expected.grads)
 
 
+@torch.no_grad()
+def test_sequences_that_are_packed_stay_apart():
+    model = attach(new_model('Llama'), SlidingWindow(2))
+    tokens = TOKENS[:1]
+    position_ids = torch.cat([torch.arange(12), torch.arange(8)]).unsqueeze(0)
+    got = model(tokens, position_ids=position_ids, use_cache=False).last_hidden_state
+    expected = [model(part, use_cache=False).last_hidden_state for part in tokens.split((12, 8), 1)]
+    torch.testing.assert_close(got, torch.cat(expected, dim=1))
+
+
+def test_continuous_batching_is_refused():
+    model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN)
+    with pytest.raises(ValueError, match='graphattn is not supported for continuous batching'):
+        model.generate_batch(inputs=[[5, 6, 7]], generation_config=transformers.GenerationConfig(
+            **GENERATION))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', ['BERT', 'Llama'])
+def test_compiled_it_gives_the_same(family):
+    model, is_token = attach(new_model(family), PATTERN).train(), PADDINGS['left']
+    expected = run(model, family, is_token, is_dense=False)
+    torch._dynamo.reset()
+    got = run(torch.compile(model, backend='aot_eager'), family, is_token, is_dense=False)
+    torch.testing.assert_close(got.hidden, expected.hidden)
+    for name, grad in got.grads.items():
+        torch.testing.assert_close(grad, expected.grads[name.removeprefix('_orig_mod.')],
+                                   atol=1e-4, rtol=1e-4, msg=name)
+    assert len(got.grads) == len(expected.grads)
+
+
 def longformer():
     return transformers.LongformerModel(transformers.LongformerConfig(
         **SIZES, attention_window=[4, 4]))
@@ -404,15 +496,27 @@ BAD = {
     'own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), PATTERN)(TOKENS), ValueError,
                   "'along' must be None for a model that chooses its own keys"),
     'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
+    'own_edges_and_sinks': (lambda: attach(kin_of_deepseek('HYV4Model'), None)(TOKENS), ValueError,
+                            "'s_aux' must be None, .* leave its modules out of 'layers'"),
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "'source' must be a pattern where queries are not the keys.* use_cache=False"),
+               "'source' must be a pattern while tokens are generated .* use_cache=False"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
                         ValueError, "'source' must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
         "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+    'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
+        "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),
+    'mask_of_other_heads': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, 3, LENGTH, LENGTH).bool()), ValueError,
+        "'attention_mask' must be .* \\(got torch.bool of shape \\(2, 3, 20, 20\\)"),
+    'key_heads': (lambda: graph_attention(
+        attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
+        *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
+        "'key' must have as many heads as query, 4, or a number"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
               ValueError, "'cu_seq_lens_q' must be None"),
 }

@@ -1,11 +1,14 @@
 """A training step of GraphTransformerConv beside PyG's TransformerConv, in time and memory.
 
+Beside both stand the projections of the nodes alone, which no way of attending can save.
+
     python -m experiments.benchmarks.transformer_conv
     python -m experiments.benchmarks.transformer_conv --quick
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,7 @@ from experiments.runs.tables import report
 from graphattn.layers import GraphTransformerConv
 
 LAYERS = {'PyG': TransformerConv, 'graphattn': GraphTransformerConv}
+FLOOR = 'projections alone'
 
 
 def main(
@@ -86,17 +90,26 @@ def measure(setting: Setting, rounds: int) -> list[dict]:
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
-    times = interleave({name: lambda layer=layer: step(layer, *data)
-                        for name, layer in layers.items()}, rounds, seconds=60.)
-    peaks = {name: elsewhere(peak_of_step, setting, name) for name in LAYERS}
+    steps = {name: partial(step, layer, *data) for name, layer in layers.items()}
+    times = interleave({**steps, FLOOR: partial(project, layers['graphattn'], data[0])}, rounds,
+                       seconds=60.)
+    peaks = {name: elsewhere(peak_of_step, setting, name) / 2**20 for name in LAYERS}
+    difference = float((outs[0] - outs[1]).abs().max())
     return [{'nodes': setting.nodes, 'edges': setting.edges, 'edge features': setting.edge_dim,
-             'layer': name, 'train ms': 1e3 * times[name], 'PyG / time': times['PyG'] / times[name],
-             'peak MiB': peaks[name] / 2**20,
-             'largest difference': float((outs[0] - outs[1]).abs().max())} for name in LAYERS]
+             'layer': name, 'train ms': 1e3 * seconds, 'PyG / time': times['PyG'] / seconds,
+             'peak MiB': peaks.get(name), 'largest difference': difference if name in LAYERS
+             else None} for name, seconds in times.items()]
 
 
 def step(layer: nn.Module, *data: Tensor | None) -> None:
     torch.autograd.grad(layer(*data).sum(), list(layer.parameters()))
+
+
+def project(layer: nn.Module, x: Tensor) -> None:
+    """Queries, keys, values and what nodes keep of themselves, and the gradients of the weights."""
+    linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
+    parameters = [parameter for linear in linears for parameter in linear.parameters()]
+    torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:

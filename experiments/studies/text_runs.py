@@ -158,11 +158,14 @@ class TextRuns:
         return f'corpus: {corpus}; tasks: {tasks}'
 
     def pretrained(self, run: str, seed: int, *options: str) -> Path:
-        return self.study.trained(
-            run, '--config', str(self.config('pretrain.yaml')), *options,
-            '--seed_everything', str(seed), '--data.init_args.seed', str(seed),
-            '--data.init_args.corpus', self._corpus,
-            '--data.init_args.cache', str(self.study.out / self.study.scale / 'cache'))
+        return self.study.trained(run, '--config', str(self.config('pretrain.yaml')), *options,
+                                  *self.corpus_options(seed))
+
+    def corpus_options(self, seed: int) -> list[str]:
+        """Of the command line, for trainings on the corpus."""
+        return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
+                '--data.init_args.corpus', self._corpus,
+                '--data.init_args.cache', str(self.study.out / self.study.scale / 'cache')]
 
     @cached_property
     def _corpus(self) -> str:

@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import is_traced
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_recompute, check_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
@@ -49,6 +50,10 @@ class GraphAttention(nn.Module):
         source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
             expression; if omitted, every call is given a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
+        key_heads (int, optional): Heads of keys and values, of which each serves as many
+            consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if omitted. They
+            are repeated in memory only for heads that own a graph each, for soft masks and for
+            several hops.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have one.
         hops (int or float): How many hops values travel along the edges, ``math.inf`` for the
@@ -65,7 +70,8 @@ class GraphAttention(nn.Module):
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
-            ``source`` is for another number of heads, or ``hops`` and ``teleport`` do not fit.
+            ``key_heads`` does not divide ``heads``, ``source`` is for another number of heads, or
+            ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -79,11 +85,15 @@ class GraphAttention(nn.Module):
 
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
-                 head_channels: int | None = None, dropout: float = 0., bias: bool = True,
-                 hops: int | float = 1, teleport: float | Sequence[float] = 0.,
-                 learn_teleport: bool = False, backend: str = 'auto', recompute: bool = False):
+                 head_channels: int | None = None, key_heads: int | None = None,
+                 dropout: float = 0., bias: bool = True, hops: int | float = 1,
+                 teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
+                 backend: str = 'auto', recompute: bool = False):
         super().__init__()
-        check_sides(channels=channels, heads=heads)
+        key_heads = heads if key_heads is None else key_heads
+        check_sides(channels=channels, heads=heads, key_heads=key_heads)
+        if heads % key_heads != 0:
+            raise ValueError(f"'key_heads' must divide 'heads' (got {key_heads} and {heads})")
         check_bool(bias=bias, learn_teleport=learn_teleport)
         check_teleport(teleport, hops)
         if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
@@ -95,12 +105,13 @@ class GraphAttention(nn.Module):
         source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
+        self.key_heads = key_heads
         self.head_channels = channels // heads if head_channels is None else head_channels
         check_sides(head_channels=self.head_channels)
-        inner_channels = self.heads * self.head_channels
+        inner_channels, key_channels = heads * self.head_channels, key_heads * self.head_channels
         self.lin_query = nn.Linear(channels, inner_channels, bias=bias)
-        self.lin_key = nn.Linear(channels, inner_channels, bias=bias)
-        self.lin_value = nn.Linear(channels, inner_channels, bias=bias)
+        self.lin_key = nn.Linear(channels, key_channels, bias=bias)
+        self.lin_value = nn.Linear(channels, key_channels, bias=bias)
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
         self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
@@ -206,7 +217,7 @@ class GraphAttention(nn.Module):
         needs_weights: bool,
     ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         attended = x if memory is None else memory
-        query, key, value = (linear(tokens).unflatten(-1, (self.heads, self.head_channels))
+        query, key, value = (linear(tokens).unflatten(-1, (-1, self.head_channels))
                              for linear, tokens in ((self.lin_query, x), (self.lin_key, attended),
                                                     (self.lin_value, attended)))
         if graph is None:
@@ -216,7 +227,8 @@ class GraphAttention(nn.Module):
             source = check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
             keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
-            graph = ask(query, key, ptr, generator=generator, **keys)
+            graph = ask(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
+                        generator=generator, **keys)
         elif isinstance(ptr, Shard):
             ptr.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
@@ -263,6 +275,7 @@ class GraphAttention(nn.Module):
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
+        key, value = (repeat_heads(x, self.heads) for x in (key, value))
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
         return functional.pair_attention(
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
@@ -282,7 +295,7 @@ class GraphAttention(nn.Module):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if every head owns a graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
-        folded = (fold_heads(tensor) for tensor in (query, key, value))
+        folded = (fold_heads(repeat_heads(tensor, self.heads)) for tensor in (query, key, value))
         teleport = self.teleport()
         if teleport is not None:  # each folded node has its head's
             teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
@@ -292,7 +305,8 @@ class GraphAttention(nn.Module):
         return unfold_heads(out, self.heads)
 
     def extra_repr(self) -> str:
-        return f'{self.channels}, heads={self.heads}, head_channels={self.head_channels}'
+        shared = f', key_heads={self.key_heads}' if self.key_heads < self.heads else ''
+        return f'{self.channels}, heads={self.heads}{shared}, head_channels={self.head_channels}'
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:

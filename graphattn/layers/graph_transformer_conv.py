@@ -179,7 +179,7 @@ class GraphTransformerConv(TransformerConv):
             return out
         root = self.lin_skip(x)
         if self.lin_beta is None:
-            return out + root
+            return root.add_(out)  # without another tensor of this size
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return share * root + (1 - share) * out
 

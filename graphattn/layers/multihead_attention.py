@@ -206,6 +206,7 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
     return (~mask if mask.dtype == torch.bool else mask,)
 
 
+@torch.compiler.disable(reason='what is added to logits is asked of numbers')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """Which keys are tokens, if not all, and what is added to the logits of those."""

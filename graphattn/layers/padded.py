@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphattn import functional
 from graphattn.conversions import is_above_lowest
+from graphattn.functional.edge_features import repeat_heads
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
@@ -101,6 +102,12 @@ class PaddedTokens:
         """Where each sequence of keys begins, int64 ``[batch + 1]``."""
         return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
 
+    @property
+    def query_ptr(self) -> Tensor:
+        """Where the queries of each sequence begin, int64 ``[batch + 1]``."""
+        counts = [last - first for first, last in self.spans]
+        return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
+
     def queries(self, x: Tensor) -> Tensor:
         """The tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
         return _take(x, self._query_slot)
@@ -108,6 +115,18 @@ class PaddedTokens:
     def keys(self, x: Tensor) -> Tensor:
         """The tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
         return _take(x, self._key_slot)
+
+    def attended(self, graph: BipartiteGraph,
+                 *tensors: Tensor) -> tuple[BipartiteGraph, *tuple[Tensor, ...]]:
+        """The graph and the keys of ``[batch, num_keys, ...]``, but for those that no edge leads to
+        where that is most of them: one query behind a cache reads its own keys alone."""
+        if graph.num_edges >= graph.num_keys:
+            return graph, *(self.keys(x) for x in tensors)
+        used, edge_key = graph.key.unique(return_inverse=True)
+        slot = used if self._key_slot is None else self._key_slot[used]
+        at = slot // self.num_keys, slot % self.num_keys
+        near = BipartiteGraph.from_csr(graph.csr[0], edge_key, len(used), validate=False)
+        return near, *(x[at] for x in tensors)
 
     def pad_queries(self, x: Tensor) -> Tensor:
         """``[batch, num_queries, ...]`` of tokens ``[num_tokens, ...]``, 0 where there is none."""
@@ -190,6 +209,7 @@ class PairRules(NamedTuple):
         return not self.causal and self.allows is None and not self.tables
 
 
+@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def attend_padded(
     query: Tensor,
     key: Tensor,
@@ -206,8 +226,9 @@ def attend_padded(
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
-        key (Tensor): ``[batch, num_keys, heads, channels]``.
-        value (Tensor): ``[batch, num_keys, heads, value_channels]``.
+        key (Tensor): ``[batch, num_keys, key_heads, channels]``, of as many heads or of a number
+            that divides theirs.
+        value (Tensor): ``[batch, num_keys, key_heads, value_channels]``.
         along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of blocks
             that are the sequences of ``tokens``.
         tokens (PaddedTokens): What in them is no padding.
@@ -221,28 +242,31 @@ def attend_padded(
         ``[batch, heads, num_queries, num_keys]`` or ``None``.
 
     Raises:
-        ValueError: A source that looks at tokens is asked for queries that are not the keys; or one
-            of soft masks for what they cannot do.
+        ValueError: A source that is no pattern is asked for queries behind a cache, one for tokens
+            that attend to one another for queries of another sequence, or one of soft masks for
+            what they cannot do.
     """
-    heads = query.size(2)
-    query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
+    heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, {}
     if isinstance(along, GraphSource):
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
+            key, value = (repeat_heads(tokens.keys(x), heads) for x in (key, value))
             out = functional.pair_attention(query, key, value, tokens.ptr, graph, scale=scale,
                                             dropout_p=dropout_p)
             return tokens.pad_queries(out), None
         terms = along.logit_terms(graph)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
-    is_folded = graph.num_queries != query.size(0)
+    is_folded, near = graph.num_queries != query.size(0), tokens.drop_evicted(graph)
     if is_folded:
-        query, key, value = (fold_heads(x) for x in (query, key, value))
-    out = functional.edge_attention(query, key, value, tokens.drop_evicted(graph), scale=scale,
-                                    dropout_p=dropout_p, **terms,
-                                    return_attention_weights=return_attention_weights)
+        query = fold_heads(query)
+        key, value = (fold_heads(repeat_heads(tokens.keys(x), heads)) for x in (key, value))
+    else:
+        near, key, value = tokens.attended(near, key, value)
+    out = functional.edge_attention(query, key, value, near, scale=scale, dropout_p=dropout_p,
+                                    return_attention_weights=return_attention_weights, **terms)
     out, weight = out if return_attention_weights else (out, None)
     if weight is not None:
         weight = _dense(weight, tokens.place(graph), tokens, heads)
@@ -257,11 +281,14 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
         within = Causal() if rules.causal else None
         graph = source.span_graph(tokens.lengths, tokens.spans, tokens.device, within=within)
         return graph, rules._replace(causal=False)
-    if not tokens.is_square:
-        raise ValueError(f"'source' must be a pattern where queries are not the keys, as between "
-                         f"two sequences and while tokens are generated with a cache (got "
-                         f"{type(source).__name__}); generate with use_cache=False")
-    return source(query, key, tokens.ptr), rules
+    key = repeat_heads(tokens.keys(key), query.size(1)) if source.per_head else tokens.keys(key)
+    if tokens.is_square:
+        return source(query, key, tokens.ptr), rules
+    if tokens.same_tokens:
+        raise ValueError(f"'source' must be a pattern while tokens are generated with a cache, for "
+                         f"others look at all queries (got {type(source).__name__}); generate with "
+                         f"use_cache=False")
+    return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
 
 
 def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:

@@ -1,4 +1,26 @@
-"""Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``."""
+"""Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``.
+
+A pattern of your own is a frozen dataclass with ``edges``, and combines with all others:
+
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> from graphattn.patterns import GlobalTokens, Pattern
+    >>> @dataclass(frozen=True, repr=False)
+    ... class Dilated(Pattern):
+    ...     step: int
+    ...     def edges(self, num_queries, num_keys, generator):
+    ...         query = torch.arange(num_queries).repeat(3)
+    ...         key = query + torch.tensor([-1, 0, 1]).repeat_interleave(num_queries) * self.step
+    ...         return torch.stack([key, query])[:, (0 <= key) & (key < num_keys)]
+    >>> (Dilated(2) | GlobalTokens(1)).build(5).to_mask().int()
+    tensor([[1, 1, 1, 1, 1],
+            [1, 1, 0, 1, 0],
+            [1, 0, 1, 0, 1],
+            [1, 1, 0, 1, 0],
+            [1, 0, 1, 0, 1]], dtype=torch.int32)
+
+:func:`register` gives it a name for expressions and configs.
+"""
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union
 from graphattn.patterns.cropped import Cropped

@@ -1,4 +1,31 @@
-"""Where a layer's edges come from: the one seam between tokens and graphs."""
+"""Where a layer's edges come from: the one seam between tokens and graphs.
+
+A source of your own is a :class:`GraphSource`: queries, keys and sequences in, a graph out. In this
+one a query attends to the ``k`` keys of its sequence whose hashes, signs of random projections,
+come next to its own in order:
+
+    >>> import torch
+    >>> from graphattn import BipartiteGraph
+    >>> from graphattn.layers import GraphAttention
+    >>> from graphattn.sources import GraphSource
+    >>> class NearestHashes(GraphSource):
+    ...     def __init__(self, channels, k):
+    ...         super().__init__()
+    ...         self.k, self.planes = k, torch.nn.Buffer(torch.randn(channels, 16))
+    ...     def forward(self, query, key, ptr, *, generator=None):
+    ...         of, both = torch.repeat_interleave(ptr.diff()), torch.stack([query, key]).mean(2)
+    ...         i, j = (2**torch.arange(16) * (both @ self.planes > 0)).sum(2) + of * 2**16
+    ...         steps = torch.arange(self.k)[:, None] - self.k // 2
+    ...         near = torch.searchsorted(j.sort()[0], i) + steps
+    ...         near = j.argsort()[near.clamp(ptr[of], ptr[of + 1] - 1)]
+    ...         edges = torch.stack([near, torch.arange(len(of)).expand_as(near)]).flatten(1)
+    ...         return BipartiteGraph.from_edge_index(edges, len(of), query_ptr=ptr, key_ptr=ptr)
+    >>> attention = GraphAttention(32, 4, NearestHashes(channels=8, k=5))
+    >>> tokens, ptr = torch.randn(500, 32), torch.tensor([0, 200, 500])  # two sequences
+    >>> out, graph = attention(tokens, ptr, return_graph=True)
+    >>> out.shape, graph.num_blocks, int(graph.in_degree().max())
+    (torch.Size([500, 32]), 2, 5)
+"""
 
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource

@@ -41,7 +41,8 @@ class GraphSource(nn.Module, ABC):
 
         Args:
             query (Tensor): ``[num_queries, heads, head_channels]``, before scaling.
-            key (Tensor): ``[num_keys, heads, head_channels]``.
+            key (Tensor): ``[num_keys, heads, head_channels]``, or of fewer heads, which several of
+                the queries share, unless the source is ``per_head``.
             ptr (Tensor): Where the queries of each sequence begin, int64 ``[num_sequences + 1]``.
             key_ptr (Tensor, optional): Where the keys of each begin, if they are not the same
                 tokens. Only then is it passed: a source that has no such argument is for tokens

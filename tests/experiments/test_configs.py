@@ -148,7 +148,7 @@ def make_small(config: dict) -> None:
         if isinstance(value, dict):
             make_small(value)
     if 'num_layers' in config:
-        slot = config.get('source', config.get('attention'))['init_args']
+        slot = config.get('source', config.get('attention', {})).get('init_args', {})
         heads = slot.get('heads', min(config['heads'], 2))
         config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
                    'channels': 4 * heads, 'hidden_channels': 8}
@@ -171,7 +171,7 @@ def of_study(path: Path) -> dict:
                  path.parent.with_suffix('.yaml')]
     config = laid_over(*below, path)
     model = config['model']['init_args'].get('model')
-    if model is not None:
+    if model is not None and 'encoder' in model['init_args']:
         model['init_args']['encoder']['init_args'].setdefault('source', deepcopy(SOURCE))
     return config
 
@@ -202,7 +202,7 @@ def take_steps(objective: L.LightningModule, data: L.LightningDataModule) -> Non
         gradients = {name: parameter.grad for name, parameter in objective.named_parameters()
                      if parameter.grad is not None}
         assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())
-        assert bool(gradients['model.encoder.token_embedding.weight'].any())
+        assert bool(objective.model.encoder.token_embedding.weight.grad.any())
 
 
 def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:

@@ -1,5 +1,6 @@
 """GraphAttention and EncoderLayer against plain transformers, and the folding of heads."""
 
+import copy
 import math
 
 import pytest
@@ -82,6 +83,54 @@ def test_norms_stand_where_they_are_said_to():
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
     torch.testing.assert_close(pre(x, PTR), x)
+
+
+SHARED_KEYS = {
+    'pattern': ({}, lambda: PatternSource(SlidingWindow(1))),
+    'pattern of each head': ({}, lambda: PatternSource([SlidingWindow(width) for width in
+                                                        range(4)])),
+    'block model': ({}, lambda: BlockModelSource(4, 2, 8)),
+    'soft mask': ({}, lambda: LearnedMaskSource(4, 8, mode='soft')),
+    'hops': ({'hops': 3, 'teleport': 0.2}, lambda: PatternSource(SlidingWindow(1))),
+    'learned teleport': ({'teleport': 0.2, 'learn_teleport': True, 'hops': 2},
+                         lambda: PatternSource(SlidingWindow(1))),
+    'recompute': ({'recompute': True}, lambda: PatternSource(SlidingWindow(1))),
+}
+
+
+@pytest.mark.parametrize('key_heads', [1, 2])
+@pytest.mark.parametrize('name', SHARED_KEYS)
+def test_heads_that_share_keys_equal_heads_with_the_same_keys(name, key_heads):
+    options, source = SHARED_KEYS[name]
+    attention = GraphAttention(8, 4, source(), key_heads=key_heads, **options).double()
+    other = GraphAttention(8, 4, copy.deepcopy(attention.source), **options).double()
+    assert attention.lin_key.weight.shape == (2 * key_heads, 8)
+    state = attention.state_dict()
+    for kind in 'weight', 'bias':
+        for linear in 'lin_key', 'lin_value':
+            of_heads = state[f'{linear}.{kind}'].unflatten(0, (key_heads, 2))
+            state[f'{linear}.{kind}'] = of_heads.repeat_interleave(4 // key_heads, 0).flatten(0, 1)
+    other.load_state_dict(state)
+    x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
+    results = []
+    for module in (attention, other):
+        out = module(x, PTR, generator=torch.Generator().manual_seed(0))
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [x, module.lin_query.weight])])
+    torch.testing.assert_close(*results)
+
+
+def test_keys_that_heads_share_are_not_repeated():
+    attention = GraphAttention(8, 4, PatternSource(SlidingWindow(1)), key_heads=2)
+    seen = []
+    attention.attention.register_forward_pre_hook(lambda _, given: seen.append(given[1].shape))
+    attention(torch.randn(14, 8), PTR)
+    assert seen == [(14, 2, 2)]
+    assert 'key_heads=2' in repr(attention)
+
+
+def test_heads_that_cannot_share_keys_are_refused():
+    with pytest.raises(ValueError, match=r"'key_heads' must divide 'heads' \(got 3 and 4\)"):
+        GraphAttention(8, 4, key_heads=3)
 
 
 def test_channels_must_divide_into_heads():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import product
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.explain import (
     AttentionExplainer,
+    CaptumExplainer,
     Explainer,
     GNNExplainer,
     PGExplainer,
@@ -20,7 +22,7 @@ from torch_geometric.explain import (
 from torch_geometric.nn import TransformerConv
 
 from graphattn import BipartiteGraph
-from graphattn.layers import EdgeAttention, GraphTransformerConv
+from graphattn.layers import EdgeAttention, GraphAttention, GraphTransformerConv
 from graphattn.sources.graph_cache import GRAPHS
 from tests.kernels.test_backends import BACKENDS, skip_if_missing
 
@@ -257,8 +259,12 @@ def explained(model: nn.Module, make: Callable, x: Tensor, edge_index: Tensor) -
         return explainer(x, edge_index, target=target, index=2).edge_mask
 
 
-@pytest.mark.parametrize('algorithm', [AttentionExplainer, lambda: GNNExplainer(epochs=3),
-                                       lambda: PGExplainer(epochs=1)])
+needs_captum = pytest.mark.skipif(find_spec('captum') is None, reason='captum is missing')
+
+
+@pytest.mark.parametrize('algorithm', [
+    AttentionExplainer, lambda: GNNExplainer(epochs=3), lambda: PGExplainer(epochs=1),
+    pytest.param(lambda: CaptumExplainer('IntegratedGradients'), marks=needs_captum)])
 def test_explainers_say_what_they_say_of_pyg(algorithm):
     *_, edge_index, _ = drawn(square=True)
     x = torch.randn(NUM_QUERIES, 7)
@@ -269,6 +275,23 @@ def test_explainers_say_what_they_say_of_pyg(algorithm):
     assert expected.abs().sum() > 0
     torch.testing.assert_close(explained(ours, algorithm, x, edge_index), expected, atol=1e-5,
                                rtol=1e-4)
+
+
+@needs_captum
+def test_captum_attributes_outputs_to_tokens_and_leaves_nothing_over():
+    from captum.attr import IntegratedGradients
+    attention = GraphAttention(8, 2, 'SlidingWindow(1)').double()
+    attention.requires_grad_(False)
+    ptr, x = torch.tensor([0, 4, 9]), torch.randn(1, 9, 8, dtype=torch.double)
+
+    def last_token(batch: Tensor) -> Tensor:
+        return torch.stack([attention(tokens, ptr)[-1].sin().sum() for tokens in batch])
+
+    share = IntegratedGradients(last_token).attribute(x, n_steps=100)
+    torch.testing.assert_close(share.sum(), last_token(x)[0] - last_token(torch.zeros_like(x))[0],
+                               atol=1e-4, rtol=1e-3)
+    of_token = share.abs().sum(dim=(0, 2))
+    assert (of_token[:7] == 0).all() and (of_token[7:] > 0).all()  # itself and the one before
 
 
 def test_a_hook_sees_the_messages_of_pyg():

@@ -176,6 +176,24 @@ def test_sources_learn(source):
     assert any(grad.any() for grad in grads)
 
 
+def test_block_models_draw_edges_between_two_sequences():
+    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
+    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
+    x, memory = torch.randn(BATCH, 4, CHANNELS), torch.randn(BATCH, LENGTH, CHANNELS)
+    out, weight = ours(x, memory, memory, key_padding_mask=PADDINGS['left'],
+                       average_attn_weights=False)
+    assert weight.shape == (BATCH, HEADS, 4, LENGTH)
+    assert not weight[PADDINGS['left'][:, None, None].expand_as(weight)].any()
+    assert ((weight > 0).sum(-1) < (~PADDINGS['left']).sum(1)[:, None, None]).any()  # not complete
+    value = torch.nn.functional.linear(memory, *(x.chunk(3)[2] for x in (ours.in_proj_weight,
+                                                                         ours.in_proj_bias)))
+    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    expected = ours.out_proj((weight @ value).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    out.square().sum().backward()
+    assert any(parameter.grad.any() for parameter in ours.source.parameters())
+
+
 # Modules of torch's ###################################################################
 
 
@@ -229,6 +247,19 @@ def test_layers_have_sources_of_their_own_and_causal_masks_hold():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('padding', ['none', 'left'])
+def test_compiled_encoders_give_the_same(padding):
+    encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
+    ours, x = from_torch(encoder, PATTERN), torch.randn(LENGTH, BATCH, CHANNELS)
+    results = []
+    torch._dynamo.reset()
+    for module in (ours, torch.compile(ours, backend='aot_eager')):
+        out = module(x, src_key_padding_mask=PADDINGS[padding])
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [*ours.parameters()])])
+    torch.testing.assert_close(*results)
+
+
 def test_converting_keeps_options_and_what_learns():
     theirs = nn.MultiheadAttention(CHANNELS, HEADS, .25, False, kdim=3, vdim=5, batch_first=True,
                                    dtype=torch.double).eval()
@@ -263,8 +294,8 @@ BAD = {
                    "'attn_mask' must be boolean, True = do not attend"),
     'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,
                 r"'key_padding_mask' must be \[2, 11\]"),
-    'rectangular': (lambda: pair(BlockModelSource(heads=4, head_channels=4, clusters=4))[1](
-        X, X[:5], X[:5]), ValueError, "'source' must be a pattern where queries are not the keys"),
+    'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
+                    "'key_ptr' must be None for a learned mask"),
     'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,
                      "weights are asked for .* 'need_weights'"),
 }

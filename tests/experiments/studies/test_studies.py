@@ -12,7 +12,7 @@ import yaml
 from experiments import train
 from experiments.data.text.corpus import is_held_out
 from experiments.objectives.fine_tuning import BEST, LAST
-from experiments.studies import diagonal, importance, masks, two_hop
+from experiments.studies import attached, diagonal, importance, masks, two_hop
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import Study
 from experiments.studies.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
@@ -221,3 +221,20 @@ def test_scores_are_those_after_the_last_epoch(tmp_path):
     better = {name: value + 0.1 for name, value in metrics.items()}
     (tmp_path / 'dev.json').write_text(json.dumps({'task': 'MNLI', LAST: metrics, BEST: better}))
     assert scores(tmp_path) == {'MNLI-m': 50., 'MNLI-mm': 25.}
+
+
+def test_an_attached_model_begins_where_full_attention_ended(out):
+    attached.main(scale='smoke', out=out)
+    rows = table(out, 'attached').set_index('attention')
+    assert [*rows.index] == [attached.FULL, 'window', 'BigBird', 'block model and window']
+    full = rows.loc[attached.FULL]
+    assert full['density, %'] == 100. and full['right after, loss'] == full['before, loss']
+    assert (rows['before, loss'] == full['before, loss']).all()
+    others = rows.drop(attached.FULL)
+    assert (others['density, %'] < 100.).all()
+    assert (others['right after, loss'] != full['before, loss']).all()
+    assert (others['adapted, loss'] != others['right after, loss']).all()
+    block_model = yaml.safe_load(
+        (out / 'smoke/runs/attached-block_model_and_window-0/config.yaml').read_text())
+    along = block_model['model']['init_args']['model']['init_args']['along']
+    assert along['class_path'] == 'graphattn.sources.BlockModelSource'

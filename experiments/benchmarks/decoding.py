@@ -1,0 +1,107 @@
+"""Milliseconds of one more token, against how many there are already.
+
+    python -m experiments.benchmarks.decoding
+    python -m experiments.benchmarks.decoding --quick
+
+Along a window the time follows the edges of the new query, and with all keys the tokens so far: a
+layer of ours with a :class:`graphattn.decoding.KeyValueCache`, and a Llama of transformers with its
+own static cache, attached to the window or as it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+
+from experiments.benchmarks.measure import log_log, progress, run_benchmark
+from experiments.runs.tables import report
+from graphattn.decoding import KeyValueCache
+from graphattn.hugging_face import attach
+from graphattn.layers import GraphAttention
+from graphattn.patterns import Causal, Full, Pattern, SlidingWindow
+
+HEADS, KEY_HEADS, HEAD_CHANNELS = 12, 4, 64
+WINDOW = SlidingWindow(64) & Causal()
+Decoder = Callable[[int], Callable[[], object]]
+
+
+def main(
+    lengths: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
+    tokens: PositiveInt = 50,
+    layers: PositiveInt = 2,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Decodes a few tokens behind prompts of several lengths; the median of a token counts.
+
+    Args:
+        lengths: Tokens that there are already.
+        tokens: Tokens that are decoded behind them.
+        layers: Of the Llama.
+        quick: Short prompts, which end within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        lengths, tokens, layers = (64, 256), 10, 1
+    room = max(lengths) + tokens + 1
+    cases: dict[str, Decoder] = {
+        'our layer, window': partial(layer, WINDOW, room),
+        'our layer, all keys': partial(layer, Causal() & Full(), room),
+        'Llama along the window': partial(llama, WINDOW, layers, room),
+        'Llama, all keys by SDPA': partial(llama, None, layers, room)}
+    rows = [{'tokens so far': length,
+             **{f'{name}, ms': 1e3 * seconds_of_token(begin(length), tokens)
+                for name, begin in cases.items()}} for length in progress(lengths, 'decoding')]
+    report(rows, 'decoding', out)
+    log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
+            'decoding', out, x='tokens so far', y='ms for one more',
+            title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {KEY_HEADS} of keys')
+
+
+@torch.no_grad()
+def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
+    """The median of some tokens, after one that is not measured."""
+    times = []
+    for _ in range(tokens + 1):
+        start = time.perf_counter()
+        decode()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+@torch.no_grad()
+def layer(pattern: Pattern, room: int, length: int) -> Callable[[], object]:
+    """One more token of an attention layer that has seen ``length``."""
+    attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern, key_heads=KEY_HEADS).eval()
+    cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
+    for part in x.split(512):
+        attention(part, cache.step(torch.tensor([0, len(part)])))
+    return lambda: attention(x[:1], cache.step(torch.tensor([0, 1])))
+
+
+@torch.no_grad()
+def llama(pattern: Pattern | None, layers: int, room: int, length: int) -> Callable[[], object]:
+    """One more token of a Llama that has seen ``length``."""
+    from transformers import LlamaConfig, LlamaModel, StaticCache
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,
+        num_hidden_layers=layers, num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS,
+        max_position_embeddings=room)
+    model = LlamaModel(config).eval()
+    if pattern is not None:
+        attach(model, pattern)
+    cache = StaticCache(config=config, max_cache_len=room)
+    seen = torch.zeros(1, length, dtype=torch.long)
+    for part in seen.split(512, dim=1):
+        model(part, past_key_values=cache)
+    return lambda: model(seen[:, :1], past_key_values=cache)
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

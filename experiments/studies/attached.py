@@ -1,0 +1,158 @@
+r"""What becomes of a model trained with full attention that is attached to a graph.
+
+    python -m experiments.studies.attached --scale small
+
+A small BERT of transformers' own learns to find masked tokens with full attention. Then
+:func:`graphattn.hugging_face.attach` lets its attention flow along a window, along BigBird's graph
+and along graphs that a block model draws, which has yet to learn. The loss is that on the masked
+tokens of development text: before, right after, and after a few steps of training more, beside the
+same steps with full attention.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.runs.command_line import run_function
+from experiments.studies.study import ScaleName, restored, spread, summary
+from experiments.studies.text_runs import TextRuns, text_study
+from graphattn.hugging_face import attach
+from graphattn.patterns import parse
+from graphattn.sources import BlockModelSource, GraphSource
+
+CONFIG = str(Path(__file__).parent / 'configs' / 'attached.yaml')
+FULL = 'full attention'
+BEFORE, AFTER, ADAPTED = 'before', 'right after', 'adapted'
+PATTERNS = {'window': 'SlidingWindow(4)', 'BigBird': 'bigbird(block=2)'}
+BLOCK_MODEL = 'block model and window'
+CLUSTERS = 16
+MODEL = '--model.init_args.model.init_args'
+SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
+ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
+# Of the two trainings: what differs from the config. No paper has this experiment.
+SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
+         '--trainer.limit_test_batches', '2', f'{MODEL}.max_length', '32', f'{MODEL}.channels',
+         '16', f'{MODEL}.heads', '2', '--data.init_args.max_length', '32',
+         '--data.init_args.batch_size', '4']
+
+
+def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
+         out: Path = Path('runs/studies')) -> None:
+    """Trains a BERT with each seed, attaches it to each graph, and trains it a little more.
+
+    Args:
+        scale: How large; no paper has this experiment, so its scale is the small one with more
+            seeds.
+        corpus: Text to learn from; the documentation of this Python if omitted.
+        seeds: Trainings.
+        out: Folder of all studies.
+    """
+    runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds,
+                                out=out)
+    rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
+    print(f'\n{runs.about}; {len(seeds)} seeds')
+    corpus = runs.about.partition(';')[0]
+    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
+
+
+def pretrained(runs: TextRuns, seed: int) -> Path:
+    """The run of full attention."""
+    steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
+    return _trained(runs, f'attached-bert-{seed}', seed, *steps)
+
+
+def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
+    """The run that goes on from there along a graph."""
+    steps = str(ADAPTATION[runs.study.scale])
+    checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
+    along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
+    return _trained(runs, f'attached-{attention.replace(" ", "_")}-{seed}', seed,
+                    '--trainer.max_steps', steps, '--trainer.val_check_interval', steps,
+                    '--model.init_args.lr', '1e-3', f'{MODEL}.pretrained', str(checkpoint), *along)
+
+
+def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
+    sizes = SMOKE if runs.study.scale == 'smoke' else []
+    return runs.study.trained(name, '--config', CONFIG, *sizes, *options,
+                              *runs.corpus_options(seed))
+
+
+def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
+    """What a model of the study's size is attached to."""
+    return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
+
+
+def _along(runs: TextRuns, attention: str) -> str:
+    """The same for a command line."""
+    return PATTERNS.get(attention) or json.dumps(
+        {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
+
+
+def _block_model(runs: TextRuns) -> dict:
+    heads, channels = (2, 16) if runs.study.scale == 'smoke' else (4, 64)
+    return {'heads': heads, 'head_channels': channels // heads, 'clusters': CLUSTERS,
+            'fixed': PATTERNS['window']}
+
+
+def row(runs: TextRuns, attention: str, seeds: range) -> dict:
+    """The losses of one attention: mean and spread over the seeds."""
+    losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
+    for seed in seeds:
+        run = pretrained(runs, seed)
+        losses[BEFORE].append(summary(run)['mlm_loss'])
+        losses[AFTER].append(loss_right_after(runs, run, attention))
+        losses[ADAPTED].append(summary(adapted(runs, attention, seed))['mlm_loss'])
+    columns = {'attention': attention,
+               'density, %': density(runs, adapted(runs, attention, seeds[0]), attention)}
+    for when, of_seeds in losses.items():
+        columns |= {f'{when}, loss': statistics.mean(of_seeds), f'{when}, spread': spread(of_seeds)}
+    return columns
+
+
+def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
+    """Of a pre-trained model that is attached and has not been trained since."""
+    training, data, trainer = restored(run)
+    if attention != FULL:
+        attach(training.model.bert, source_of(runs, attention))
+    metrics, = trainer.test(training, data, verbose=False)
+    return metrics['test/mlm_loss']
+
+
+def density(runs: TextRuns, run: Path, attention: str) -> float:
+    """Of the pairs of the longest sequences, or those that the source drew in the end."""
+    if attention == FULL:
+        return 100.
+    if attention in PATTERNS:
+        length = 32 if runs.study.scale == 'smoke' else 64
+        return 100 * parse(PATTERNS[attention]).build(length, seed=0).density()
+    return 100 * statistics.mean(summary(run)['density'].values())
+
+
+def draw(rows: list[dict], about: str) -> Figure:
+    """Three bars for each attention."""
+    figure = Figure(figsize=(9, 4), layout='constrained')
+    axes = figure.subplots()
+    for number, when in enumerate((BEFORE, AFTER, ADAPTED)):
+        at = [place + 0.27 * (number - 1) for place in range(len(rows))]
+        loss, deviation = ([row[f'{when}, {what}'] for row in rows] for what in ('loss', 'spread'))
+        bars = axes.bar(at, loss, 0.25, label=when, capsize=3,
+                        color=('C7', 'C1', 'C0')[number],
+                        yerr=None if None in deviation else deviation)
+        axes.bar_label(bars, fmt='%.2f', padding=2, fontsize=8)
+    axes.set_xticks(range(len(rows)), [f'{row["attention"]}\n{row["density, %"]:.0f} % of the pairs'
+                                       for row in rows])
+    axes.set(ylabel='loss on masked tokens')
+    axes.margins(y=0.12)
+    axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}',
+                    fontsize=10)
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)
