@@ -79,7 +79,12 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """The JSON object in a text.
+    """The JSON object in a text, see :func:`json_value`."""
+    return json_value(text, where, dict)
+
+
+def json_value(text: str, where: str, kind: type) -> Any:
+    """The JSON object (``dict``) or array (``list``) in a text.
 
     Raises:
         ValueError: It is something else; the message begins with ``where``.
@@ -90,8 +95,9 @@ def json_object(text: str, where: str) -> dict:
             json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: not JSON ({error})') from error
-    if not isinstance(value, dict):
-        raise ValueError(f'{where}: expected a JSON object (got {type(value).__name__})')
+    if not isinstance(value, kind):
+        expected = {dict: 'object', list: 'array'}[kind]
+        raise ValueError(f'{where}: expected a JSON {expected} (got {type(value).__name__})')
     return value
 
 

@@ -5,7 +5,9 @@ from experiments.objectives.classification import Classification
 from experiments.objectives.document_classification import DocumentClassification
 from experiments.objectives.fine_tuning import FineTuning
 from experiments.objectives.language_modelling import LanguageModelling
+from experiments.objectives.multiple_choice import MultipleChoice
+from experiments.objectives.question_answering import QuestionAnswering
 from experiments.objectives.self_pretraining import SelfPretraining
 
 __all__ = ['Classification', 'DocumentClassification', 'FineTuning', 'LanguageModelling',
-           'SelfPretraining', 'Training']
+           'MultipleChoice', 'QuestionAnswering', 'SelfPretraining', 'Training']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from experiments.data.text.answers import trivia_words
-from graphattn._reading import json_object, read_text
+from graphattn._reading import json_value, read_text
 
 LARGEST_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
 MOST_SPANS = 64  # of one document, as in Longformer
@@ -87,7 +87,7 @@ class Squad(QuestionSource):
                  'dev': list(_squad_questions(Path(self.dev)))}
         parts['test'] = list(_squad_questions(Path(self.test))) if self.test else parts['dev']
         for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            _check_ids(str(path), questions)
+            check_ids(str(path), questions)
         return QuestionData(self.about, parts)
 
 
@@ -125,33 +125,33 @@ class TriviaQa(QuestionSource):
         parts = {'train': train, 'dev': dev,
                  'test': self._read(self.test, has_answers=False) if self.test else dev}
         for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            _check_ids(str(path), questions)
+            check_ids(str(path), questions)
         return QuestionData('TriviaQA', parts)
 
     def _read(self, path: str, has_answers: bool) -> list[Question]:
-        file = _read_object(Path(path))
-        is_verified = _value(file, 'VerifiedEval', bool, path)
-        domain = _value(file, 'Domain', str, path)
+        file = read_file(Path(path), dict)
+        is_verified = value_of(file, 'VerifiedEval', bool, path)
+        domain = value_of(file, 'Domain', str, path)
         if domain not in ('Wikipedia', 'Web'):
             raise ValueError(f"{path}: expected 'Domain' Wikipedia or Web (got {domain!r:.60})")
         questions = []
-        rows = _value(file, 'Data', list, path)
+        rows = value_of(file, 'Data', list, path)
         for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):
             where = f'{path}, Data[{number}]'
-            if is_verified and not _value(row, 'QuestionPartOfVerifiedEval', bool, where):
+            if is_verified and not value_of(row, 'QuestionPartOfVerifiedEval', bool, where):
                 continue
             pages = list(self._pages(row, domain, is_verified, where))
-            answer = _value(row, 'Answer', dict, where)
+            answer = value_of(row, 'Answer', dict, where)
             names, accepted = _names(answer, f'{where}.Answer')
             groups = [pages] if domain == 'Wikipedia' else [[page] for page in pages]
             for group in groups:
                 kept = [(name, text, spans) for name, text in group
                         if (spans := list(_spans(text, names))) or not has_answers]
                 number_of_page = {name: place for place, (name, _, _) in enumerate(kept)}
-                key = _value(row, 'QuestionId', str, where)
+                key = value_of(row, 'QuestionId', str, where)
                 questions.append(Question(
                     key if domain == 'Wikipedia' else f'{key}--{group[0][0]}',
-                    _value(row, 'Question', str, where), tuple(text for _, text, _ in kept),
+                    value_of(row, 'Question', str, where), tuple(text for _, text, _ in kept),
                     tuple((number_of_page[name], *span) for name, _, spans in kept
                           for span in spans), accepted))
         return questions
@@ -165,7 +165,7 @@ class TriviaQa(QuestionSource):
             for page in row.get(kind, []):
                 if is_verified and domain == 'Web' and not page.get('DocPartOfVerifiedEval'):
                     continue
-                name = _value(page, 'Filename', str, f'{where}.{kind}')
+                name = value_of(page, 'Filename', str, f'{where}.{kind}')
                 words = self._page(Path(self.evidence) / folder, name).split()
                 yield name, ' '.join(words[:self.max_words])
 
@@ -173,8 +173,8 @@ class TriviaQa(QuestionSource):
     def _page(folder: Path, name: str) -> str:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which leads out of "
-                             f"{folder})")
+            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which leads out "
+                             f"of {folder})")
         try:
             return read_text(path)
         except OSError as error:
@@ -183,38 +183,36 @@ class TriviaQa(QuestionSource):
 
 def _squad_questions(path: Path) -> Iterator[Question]:
     misplaced = []
-    articles = _value(_read_object(path), 'data', list, str(path))
+    articles = value_of(read_file(path, dict), 'data', list, str(path))
     for a, article in enumerate(articles):
-        for p, paragraph in enumerate(_value(article, 'paragraphs', list, f'{path}, data[{a}]')):
+        for p, paragraph in enumerate(value_of(article, 'paragraphs', list, f'{path}, data[{a}]')):
             where = f'{path}, data[{a}].paragraphs[{p}]'
-            context = _value(paragraph, 'context', str, where)
-            for q, row in enumerate(_value(paragraph, 'qas', list, where)):
+            context = value_of(paragraph, 'context', str, where)
+            for q, row in enumerate(value_of(paragraph, 'qas', list, where)):
                 question = _squad_question(row, context, f'{where}.qas[{q}]')
                 if question.accepted and not question.spans:
                     misplaced.append(question.id)
                 yield question
     if misplaced:
-        named = ', '.join(misplaced[:MOST_NAMED])
-        more = f' and {len(misplaced) - MOST_NAMED} more' if len(misplaced) > MOST_NAMED else ''
         warnings.warn(f'{path}: answers of {len(misplaced)} questions are not where they are said '
-                      f'to be in their contexts, and are not trained on: {named}{more}',
+                      f'to be in their contexts, and are not trained on: {listed(misplaced)}',
                       stacklevel=2)
 
 
 def _squad_question(row: Any, context: str, where: str) -> Question:
     # Those of SQuAD 2.0 without an answer have none of these, or say so.
-    answers = _value(row, 'answers', list, where)
+    answers = value_of(row, 'answers', list, where)
     answers = [] if row.get('is_impossible', False) else answers
     spans, accepted = [], []
     for number, answer in enumerate(answers):
         place = f'{where}.answers[{number}]'
-        text = _value(answer, 'text', str, place)
-        begin = _value(answer, 'answer_start', int, place)
+        text = value_of(answer, 'text', str, place)
+        begin = value_of(answer, 'answer_start', int, place)
         accepted.append(text)
         if text.strip() and begin >= 0 and context[begin:begin + len(text)] == text:
             spans.append((0, begin, begin + len(text)))
-    return Question(_value(row, 'id', str, where), _value(row, 'question', str, where), (context,),
-                    tuple(spans[:1]), tuple(accepted))
+    return Question(value_of(row, 'id', str, where), value_of(row, 'question', str, where),
+                    (context,), tuple(spans[:1]), tuple(accepted))
 
 
 def _trainable(path: str, questions: list[Question]) -> list[Question]:
@@ -226,10 +224,10 @@ def _trainable(path: str, questions: list[Question]) -> list[Question]:
 
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     """What an answer is called in a text, and what is accepted."""
-    aliases = _value(answer, 'Aliases', list, where)
+    aliases = value_of(answer, 'Aliases', list, where)
     human = answer.get('HumanAnswers', [])
-    names = [_value(answer, 'Value', str, where), *aliases, *human]
-    normalised = [*_value(answer, 'NormalizedAliases', list, where),
+    names = [value_of(answer, 'Value', str, where), *aliases, *human]
+    normalised = [*value_of(answer, 'NormalizedAliases', list, where),
                   *(' '.join(trivia_words(text)) for text in human)]
     if not all(isinstance(name, str) for name in (*names, *normalised)):
         raise ValueError(f'{where}: expected texts for names of the answer')
@@ -249,7 +247,8 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
         yield found.span()
 
 
-def _check_ids(path: str, questions: list[Question]) -> None:
+def check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
+    """Refuses a part without questions, or with two of the same id."""
     if not questions:
         raise ValueError(f'{path} holds no questions')
     seen: set[str] = set()
@@ -259,18 +258,29 @@ def _check_ids(path: str, questions: list[Question]) -> None:
         seen.add(question.id)
 
 
-def _read_object(path: Path) -> dict:
+def listed(ids: list[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f' and {len(ids) - MOST_NAMED} more' if len(ids) > MOST_NAMED else ''
+    return ', '.join(ids[:MOST_NAMED]) + more
+
+
+def read_file(path: Path, kind: type) -> Any:
+    """The JSON object (``dict``) or array (``list``) in a file.
+
+    Raises:
+        ValueError: It cannot be read, or holds something else; the message names it, and the line.
+    """
     try:
-        return json_object(read_text(path, most=LARGEST_FILE), str(path))
+        return json_value(read_text(path, most=LARGEST_FILE), str(path), kind)
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror})') from error
 
 
-def _value(row: Any, name: str, kind: type, where: str) -> Any:
+def value_of(row: Any, name: str, kind: type, where: str) -> Any:
     """What a JSON object has under a name.
 
     Raises:
-        ValueError: It is no object, or has nothing of the kind.
+        ValueError: It is no object, or has nothing of the kind; the message begins with ``where``.
     """
     value = row.get(name) if isinstance(row, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
