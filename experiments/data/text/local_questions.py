@@ -89,8 +89,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """SQuAD's paragraphs, each with the questions of one sentence, which heads a docstring or defines
-    something in it."""
+    """SQuAD's paragraphs, each with the questions of one sentence that heads a docstring or defines
+    something."""
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
     paragraphs = []
