@@ -20,8 +20,8 @@ NAMES = ('china.jpg', 'flower.jpg')
 
 @dataclass(frozen=True)
 class PicturePieces(SequenceSource):
-    """Squares that scikit-learn's two photographs are cut into, row by row, each pixel as red, green
-    and blue: a stand-in for CIFAR-10 and ImageNet where they are not to be had.
+    """Squares that scikit-learn's two photographs are cut into, row by row, each pixel as red,
+    green and blue: a stand-in for CIFAR-10 and ImageNet where they are not to be had.
 
     Pieces do not overlap. Of ten columns of them, the eighth and ninth are for testing and the
     tenth is for development, so that no part has all of the neighbours of another.

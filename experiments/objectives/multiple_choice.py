@@ -8,10 +8,14 @@ from torch import Tensor, nn
 from torch_geometric.utils import scatter, to_dense_batch
 
 from experiments.data.batch import ChoiceBatch
-from experiments.objectives.along import check_shares_a_pattern, with_global_tokens
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
+from experiments.objectives.told_beside import (
+    check_shares_a_pattern,
+    segments_for,
+    with_global_tokens,
+)
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
 from graphattn.models import MultipleChoiceModel
@@ -68,9 +72,9 @@ class MultipleChoice(Training):
         encoder = self.model.encoder
         graph = (with_global_tokens(encoder, batch.ptr, batch.num_global)
                  if self.global_question else None)
-        segments = batch.segments if encoder.segment_embedding is not None else None
-        logits, graphs = self.model(batch.tokens, batch.ptr, segments=segments, graph=graph,
-                                    selected=batch.selected, return_graphs=True)
+        logits, graphs = self.model(
+            batch.tokens, batch.ptr, segments=segments_for(encoder, batch.segments), graph=graph,
+            selected=batch.selected, return_graphs=True)
         logits = scatter(logits.float(), batch.choice, dim_size=int(batch.choice_ptr[-1]),
                          reduce='mean')
         question = torch.repeat_interleave(batch.choice_ptr.diff())

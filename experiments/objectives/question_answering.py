@@ -14,11 +14,15 @@ from torch_geometric.utils import to_dense_batch
 
 from experiments.data.batch import QuestionBatch
 from experiments.data.text.answers import WORDS, agreement
-from experiments.objectives.along import check_shares_a_pattern, with_global_tokens
 from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
 from experiments.objectives.gathered import gathered
 from experiments.objectives.means import Means
+from experiments.objectives.told_beside import (
+    check_shares_a_pattern,
+    segments_for,
+    with_global_tokens,
+)
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
@@ -123,9 +127,8 @@ class QuestionAnswering(Training):
         encoder = self.model.encoder
         graph = (with_global_tokens(encoder, batch.ptr, batch.num_global)
                  if self.global_question else None)
-        segments = batch.segments if encoder.segment_embedding is not None else None
-        return self.model(batch.tokens, batch.ptr, segments=segments, graph=graph,
-                          return_graphs=True)
+        return self.model(batch.tokens, batch.ptr, graph=graph, return_graphs=True,
+                          segments=segments_for(encoder, batch.segments))
 
     def _answer(self, batch: QuestionBatch) -> None:
         num_windows = batch.ptr.numel() - 1

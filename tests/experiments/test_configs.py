@@ -22,6 +22,7 @@ import yaml
 from torch import Tensor, nn
 
 from experiments import train
+from experiments.data.batch import Batch
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.config_file import laid_over
 from graphattn.models import CausalLanguageModel
@@ -258,6 +259,37 @@ def masked_language(model: nn.Module, data: L.LightningDataModule,
                              torch.tensor([1]), random_ids(model, 1), label.long())
 
 
+def questions(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """The shortest window has a word of the question, and one of the text, which is the answer."""
+    for lengths in ragged(task.NUM_SPECIAL + 2, data.max_length):
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        tokens = random_ids(model, sum(lengths))
+        segments = torch.cat([torch.arange(length) > 2 for length in lengths]).long()
+        yield task.QuestionBatch(tokens, ptr, segments, torch.tensor([3, 3]), ptr[:-1] + 3,
+                                 ptr[1:] - 2, torch.tensor([0, 1, 2]),
+                                 torch.zeros(len(tokens), 2).long(), ['', ''], ['0', '1'], [(), ()])
+
+
+def choices(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """Two questions of two choices, each in a sequence of its own, or both in one."""
+    is_alone = type(data.questions).__name__ == 'Swag'
+    for lengths in ragged(task.Choices.shortest, data.max_length):
+        lengths = [length for length in lengths for _ in range(2 if is_alone else 1)]
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        segments = torch.cat([torch.arange(length) > 2 for length in lengths]).long()
+        selected = ptr[:-1] if is_alone else torch.stack([ptr[:-1] + 1, ptr[:-1] + 3]).T.flatten()
+        yield task.ChoiceBatch(random_ids(model, sum(lengths)), ptr, segments,
+                               torch.full((len(lengths),), 0 if is_alone else 4), selected,
+                               torch.arange(4), torch.tensor([0, 2, 4]), torch.tensor([1, 0]))
+
+
+def images(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """All are of one size; the model's last entry is none of a pixel."""
+    tokens = random_ids(model, 2 * data.max_length).clamp(
+        max=model.encoder.token_embedding.num_embeddings - 2)
+    yield Batch(tokens, data.max_length * torch.arange(3), torch.zeros(2).long())
+
+
 def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:
     between = shortest + (longest - shortest) // 8
     return ((length, shortest) for length in (shortest, between, longest))
@@ -267,5 +299,6 @@ def random_ids(model: nn.Module, length: int) -> Tensor:
     return torch.randint(model.encoder.token_embedding.num_embeddings, (length,))
 
 
-BATCHES = {'Digits': digits, 'Documents': documents, 'Glue': glue, 'LongRange': long_range,
-           'MaskedLanguage': masked_language}
+BATCHES = {'Choices': choices, 'Digits': digits, 'Documents': documents, 'Glue': glue,
+           'Images': images, 'LongRange': long_range, 'MaskedLanguage': masked_language,
+           'Questions': questions}

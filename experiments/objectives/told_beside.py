@@ -1,4 +1,4 @@
-"""What to attend along where the first tokens of each sequence are global."""
+"""What the encoder of a task of text is told beside the tokens."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def with_global_tokens(encoder: Encoder, ptr: Tensor, num_global: Tensor) -> Bip
     parts = [GlobalTokens(count).build(length)
              for length, count in zip(ptr.diff().tolist(), num_global.tolist())]
     return encoder.source.graph(ptr) | BipartiteGraph.batch(parts).to(ptr.device)
+
+
+def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
+    """What an encoder is told of segments: nothing if it knows but one, as RoBERTa."""
+    known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
+    return segments if known > 1 else None
 
 
 def check_shares_a_pattern(encoder: Encoder) -> None:
