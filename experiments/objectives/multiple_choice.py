@@ -13,8 +13,8 @@ from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
 from experiments.objectives.told_beside import (
     check_shares_a_pattern,
+    graph_of_questions,
     segments_for,
-    with_global_tokens,
 )
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
@@ -43,7 +43,7 @@ class MultipleChoice(Training):
         if not isinstance(model, MultipleChoiceModel):
             raise TypeError(f"'model' must be a MultipleChoiceModel (got {type(model).__name__})")
         if global_question:
-            check_shares_a_pattern(model.encoder)
+            check_shares_a_pattern(model.encoder, 'global_question')
         self.global_question = global_question
         self.means = Means()
         if pretrained is not None:
@@ -70,8 +70,8 @@ class MultipleChoice(Training):
     def _loss(self, batch: ChoiceBatch
               ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
         encoder = self.model.encoder
-        graph = (with_global_tokens(encoder, batch.ptr, batch.num_global)
-                 if self.global_question else None)
+        graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
+                                   is_global=self.global_question, links_equal=False)
         logits, graphs = self.model(
             batch.tokens, batch.ptr, segments=segments_for(encoder, batch.segments), graph=graph,
             selected=batch.selected, return_graphs=True)

@@ -20,8 +20,8 @@ from experiments.objectives.gathered import gathered
 from experiments.objectives.means import Means
 from experiments.objectives.told_beside import (
     check_shares_a_pattern,
+    graph_of_questions,
     segments_for,
-    with_global_tokens,
 )
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
@@ -60,6 +60,9 @@ class QuestionAnswering(Training):
         may_have_none (bool): Whether there are questions without an answer.
         global_question (bool): The question's tokens attend to all, and are attended by all. The
             layers of the encoder then share a PatternSource.
+        link_equal (bool): The words of the question and the same ones of the text attend to one
+            another, whatever the pattern; it then is a graph of the words, not of their places
+            alone.
         max_answer (int): The most tokens of an answer.
         num_best (int): How many answers ``nbest.json`` has.
         pretrained (str, optional): A checkpoint with whose encoder this one begins.
@@ -71,7 +74,7 @@ class QuestionAnswering(Training):
 
     def __init__(self, model: nn.Module, words: Literal['squad', 'triviaqa'] = 'squad',
                  may_have_none: bool = False, global_question: bool = False,
-                 max_answer: int = 30, num_best: int = 20, pretrained: str | None = None,
+                 link_equal: bool = False, max_answer: int = 30, num_best: int = 20, pretrained: str | None = None,
                  **kwargs):
         super().__init__(model, **kwargs)
         if not isinstance(model, SpanModel):
@@ -82,10 +85,12 @@ class QuestionAnswering(Training):
         for name, value in (('max_answer', max_answer), ('num_best', num_best)):
             if value < 1:
                 raise ValueError(f"'{name}' must be at least 1 (got {value})")
-        if global_question:
-            check_shares_a_pattern(model.encoder)
+        for option, is_on in (('global_question', global_question), ('link_equal', link_equal)):
+            if is_on:
+                check_shares_a_pattern(model.encoder, option)
         self.words, self.may_have_none = WORDS[words], may_have_none
-        self.global_question, self.max_answer, self.num_best = global_question, max_answer, num_best
+        self.global_question, self.link_equal = global_question, link_equal
+        self.max_answer, self.num_best = max_answer, num_best
         self.register_buffer('threshold', torch.zeros(()))
         self.answered: list[Answered] = []
         self.means = Means()
@@ -125,8 +130,8 @@ class QuestionAnswering(Training):
 
     def _logits(self, batch: QuestionBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         encoder = self.model.encoder
-        graph = (with_global_tokens(encoder, batch.ptr, batch.num_global)
-                 if self.global_question else None)
+        graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
+                                   is_global=self.global_question, links_equal=self.link_equal)
         return self.model(batch.tokens, batch.ptr, graph=graph, return_graphs=True,
                           segments=segments_for(encoder, batch.segments))
 

@@ -38,12 +38,14 @@ SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
 SELF_PRETRAINING = CONFIGS / 'lra/self_pretraining.yaml'  # laid over any of the tasks
+FROM_PRETRAINING = CONFIGS / 'documents/from_pretraining.yaml'  # and over any of the collections
 
 
 def whole_ones(folder: Path) -> list[Path]:
     """What lies beside a folder of its name is laid under each config in there."""
     return sorted(path for path in folder.rglob('*.yaml')
-                  if not path.with_suffix('').is_dir() and path != SELF_PRETRAINING)
+                  if not path.with_suffix('').is_dir()
+                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING))
 
 
 PATHS = whole_ones(CONFIGS)
@@ -55,13 +57,28 @@ study_paths = pytest.mark.parametrize('path', whole_ones(STUDIES), ids=lambda pa
 
 @paths
 def test_a_config_takes_a_step_on_every_length(path, tmp_path):
-    config = whole(path)
+    take_steps(*built(with_pretraining(whole(path), tmp_path)))
+
+
+@pytest.mark.parametrize('name', ['imdb', 'newsgroups', 'hyperpartisan', 'amazon512', 'amazon2048'])
+def test_collections_are_classified_with_the_pre_trained_encoder(name, tmp_path):
+    config = laid_over(CONFIGS / f'documents/{name}.yaml', FROM_PRETRAINING)
+    config = with_pretraining(config, tmp_path)
+    objective, data = built(config)
+    saved = torch.load(config['model']['init_args']['pretrained'], weights_only=True)['state_dict']
+    for part, value in objective.model.encoder.state_dict().items():
+        assert torch.equal(value, saved[f'model.encoder.{part}'])
+    take_steps(objective, data)
+
+
+def with_pretraining(config: dict, folder: Path) -> dict:
+    """A config whose pre-training, if it has one, lies in a folder."""
     arguments = config['model']['init_args']
     if 'pretrained' in arguments:  # runs/GROUP/NAME/checkpoints/last.ckpt
         _, group, name, *_ = Path(arguments['pretrained']).parts
         pretraining = yaml.safe_load((CONFIGS / group / f'{name}.yaml').read_text())
-        arguments['pretrained'] = write_pretraining(tmp_path, pretraining)
-    take_steps(*built(config))
+        arguments['pretrained'] = write_pretraining(folder, pretraining)
+    return config
 
 
 @pytest.mark.parametrize('path', [path for path in PATHS
@@ -253,7 +270,8 @@ def masked_language(model: nn.Module, data: L.LightningDataModule,
     """The shortest has one word in each segment; one token of the longer sequence is hidden."""
     for lengths in ragged(5 if data.next_sentence else 3, data.max_length):
         ptr = torch.tensor([0, *lengths]).cumsum(0)
-        segments = [torch.arange(length) > length // 2 for length in lengths]
+        segments = [(torch.arange(length) > length // 2) & data.next_sentence
+                    for length in lengths]
         label = torch.tensor([0, 1] if data.next_sentence else [])
         yield task.TextBatch(random_ids(model, sum(lengths)), ptr, torch.cat(segments).long(),
                              torch.tensor([1]), random_ids(model, 1), label.long())

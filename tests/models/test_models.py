@@ -312,7 +312,7 @@ def test_positions_of_a_grid_are_those_of_its_sides():
 
 
 @pytest.mark.parametrize('sides, error, match', [
-    ([2, 2, 2], ValueError, r"'max_length' must be at most 8, the places of the grid \[2, 2, 2\]"),
+    ([2, 2, 1], ValueError, r"'max_length' must be at most 4, the places of the grid \[2, 2, 1\]"),
     ([], ValueError, "'positions' must name a side"), ([0], ValueError, "'positions' must be at"),
     ([2.5], TypeError, "'positions' must be an int")])
 def test_grids_that_cannot_be_are_refused(sides, error, match):
