@@ -74,8 +74,8 @@ class QuestionAnswering(Training):
 
     def __init__(self, model: nn.Module, words: Literal['squad', 'triviaqa'] = 'squad',
                  may_have_none: bool = False, global_question: bool = False,
-                 link_equal: bool = False, max_answer: int = 30, num_best: int = 20, pretrained: str | None = None,
-                 **kwargs):
+                 link_equal: bool = False, max_answer: int = 30, num_best: int = 20,
+                 pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if not isinstance(model, SpanModel):
             raise TypeError(f"'model' must be a SpanModel (got {type(model).__name__})")

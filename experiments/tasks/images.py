@@ -7,6 +7,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
+from experiments.data.sequences import SequenceSource
 from experiments.runs.sampling import pictures, sample
 from experiments.tasks.long_range import LongRange
 
@@ -26,7 +27,8 @@ class Images(LongRange):
             beginning, or the source gives no images.
     """
 
-    def __init__(self, source, max_length: int, num_samples: int = SAMPLES, **kwargs):
+    def __init__(self, source: SequenceSource, max_length: int, num_samples: int = SAMPLES,
+                 **kwargs):
         super().__init__(source, max_length, **kwargs)
         if num_samples < 0:
             raise ValueError(f"'num_samples' must not be negative (got {num_samples})")
