@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
@@ -143,10 +144,19 @@ class FineTuning(Training):
         super().on_load_checkpoint(checkpoint)
         self.dev = checkpoint['dev']
 
-    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+    @torch.no_grad()
+    def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
+        """The number of the class, or the score, of each example."""
+        output, _ = self._output(batch)
+        return output.argmax(dim=-1) if self.task.classes else output.squeeze(-1)
+
+    def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         has_segments = self.model.encoder.segment_embedding is not None
-        output, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True,
-                                    segments=batch.segments if has_segments else None)
+        return self.model(batch.tokens, batch.ptr, return_graphs=True,
+                          segments=batch.segments if has_segments else None)
+
+    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+        output, graphs = self._output(batch)
         if self.task.classes:
             return F.cross_entropy(output, batch.label), output, graphs
         score = output.squeeze(-1)
