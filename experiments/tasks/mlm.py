@@ -106,7 +106,7 @@ class MaskedLanguage(L.LightningDataModule):
         if not 0. < masked_share <= 1.:
             raise ValueError(f"'masked_share' must be in (0, 1] (got {masked_share})")
         self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
-        self.train_tokenizer = train_byte_pairs if byte_pairs else train_tokenizer
+        self.byte_pairs = byte_pairs
         self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers
         self.next_sentence, self.short_share = next_sentence, short_share
         self.masked_share, self.seed, self.cache = masked_share, seed, Path(cache)
@@ -168,14 +168,15 @@ class MaskedLanguage(L.LightningDataModule):
 
     @property
     def _trained_tokenizer(self) -> Path:
-        key = corpus_key(self._corpus_path,
-                         f'{self.train_tokenizer.__name__}, {self.vocab_size} tokens')
+        kind = 'byte pairs' if self.byte_pairs else 'word pieces'
+        key = corpus_key(self._corpus_path, f'trained, {kind}, {self.vocab_size} tokens')
         return self.cache / f'tokenizer-{key}.json'
 
     def _make_tokenizer(self) -> Tokenizer:
         path = self.tokenizer_path or self._trained_tokenizer
         if self.tokenizer_path is None and not path.exists():
-            tokenizer = self.train_tokenizer(self._texts, self.vocab_size)
+            train = train_byte_pairs if self.byte_pairs else train_tokenizer
+            tokenizer = train(self._texts, self.vocab_size)
             write_whole(path, lambda temporary: tokenizer.save(str(temporary)))
         return load_tokenizer(path)
 

@@ -14,6 +14,7 @@ from graphattn._checks import (
     check_has_numbers,
     check_ptr,
     check_sides,
+    check_strided,
 )
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
@@ -116,6 +117,7 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
     if not isinstance(can_answer, Tensor) or can_answer.dtype != torch.bool:
         raise TypeError(f"'can_answer' must be a bool Tensor (got "
                         f"{getattr(can_answer, 'dtype', type(can_answer).__name__)})")
+    check_strided('can_answer', can_answer)
     if can_answer.shape != logits.shape[:1] or can_answer.device != logits.device:
         raise ValueError(f"'can_answer' must have an entry for each of the {logits.size(0)} tokens "
                          f"on {logits.device} (got {tuple(can_answer.shape)} on "

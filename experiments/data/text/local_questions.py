@@ -51,7 +51,7 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
     Args:
         out (Path): A folder that does not exist yet, or is empty.
         documents (Iterable): Pairs of the package and the sentences of a docstring.
-        share_without (float): Share of the gaps that no word of the rest fills, about.
+        share_without (float): How likely a gap is one that no word of the rest fills.
         seed (int): Which gaps, and which sentences beside the right one.
 
     Raises:
@@ -100,25 +100,24 @@ def gaps(document: Document, share_without: float, rng: np.random.Generator) -> 
         context = ' '.join(rest)
         if len(context.split()) < LEAST_CONTEXT:
             continue
-        found = list(_WORD.finditer(document[place]))
-        rows = [_gap(document[place], found[number].span(), context, share_without, rng)
-                for number in rng.permutation(len(found)) if found[number][0] not in COMMON]
-        if rows := [row for row in rows if row is not None][:MOST_GAPS]:
+        words: dict[bool, list[re.Match]] = {True: [], False: []}
+        for found in _WORD.finditer(document[place]):
+            if found[0] not in COMMON:
+                words[_place_of(found[0], context) is None].append(found)
+        rows = []
+        for _ in range(MOST_GAPS):
+            own = words[bool(rng.random() < share_without)]
+            if own:
+                rows.append(_gap(document[place], own.pop(rng.integers(len(own))), context))
+        if rows:
             paragraphs.append({'context': context, 'qas': rows})
     return paragraphs
 
 
-def _gap(sentence: str, span: tuple[int, int], context: str, share_without: float,
-         rng: np.random.Generator) -> dict | None:
-    """A question, unless it is one without an answer and there are enough of those."""
-    begin, end = span
-    word = sentence[begin:end]
-    place = _place_of(word, context)
-    # Kept at these odds they have their share, for most words are nowhere in the rest.
-    if place is None and rng.random() >= share_without / (1 - share_without) / 2:
-        return None
-    answers = [] if place is None else [{'text': word, 'answer_start': place}]
-    return {'id': '', 'question': sentence[:begin] + GAP + sentence[end:],
+def _gap(sentence: str, word: re.Match, context: str) -> dict:
+    place = _place_of(word[0], context)
+    answers = [] if place is None else [{'text': word[0], 'answer_start': place}]
+    return {'id': '', 'question': sentence[:word.start()] + GAP + sentence[word.end():],
             'is_impossible': place is None, 'answers': answers}
 
 
@@ -148,7 +147,7 @@ def main(out: str = 'data/local_questions', share_without: float = 0., seed: int
 
     Args:
         out: The folder to make.
-        share_without: Share of the gaps that no word of the rest fills.
+        share_without: How likely a gap is one that no word of the rest fills.
         seed: Which gaps and sentences.
     """
     build_local_questions(Path(out), distinct(installed_docstrings()), share_without, seed)
