@@ -245,6 +245,28 @@ def test_the_question_is_global(tokenizer):
         assert torch.equal(rest, torch.ones_like(rest).triu(-1).tril(1))
 
 
+@pytest.mark.parametrize('is_global', [False, True])
+def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global, tokenizer):
+    asked = question(0, 40, 3, 4)
+    asked = asked._replace(text=' '.join(asked.contexts[0].split()[5:8]))
+    batch = encoded(tokenizer, asked).questions_batch([0])
+    objective = answering(link_equal=True, global_question=is_global)
+    _, (graph, *_) = objective._logits(batch)
+    num_linked = 0
+    for window, count in enumerate(batch.num_global.tolist()):
+        begin, end = batch.ptr[window:window + 2].tolist()
+        tokens, mask = batch.tokens[begin:end], graph.block(window).to_mask()
+        is_asked = torch.arange(len(tokens)) < count
+        is_word = (tokens != tokens[0]) & (tokens != tokens[-1])
+        linked = (tokens.unsqueeze(1) == tokens) & is_word & (is_asked.unsqueeze(1) != is_asked)
+        near = torch.ones_like(mask).triu(-1).tril(1)
+        if is_global:
+            near |= is_asked.unsqueeze(1) | is_asked
+        assert torch.equal(mask, near | linked)
+        num_linked += int(linked.sum())
+    assert num_linked >= 6
+
+
 @pytest.mark.parametrize('options, error, match', [
     (dict(words='bleu'), ValueError, "'words' must be one of squad, triviaqa"),
     (dict(max_answer=0), ValueError, "'max_answer' must be at least 1"),
@@ -259,6 +281,8 @@ def test_bad_options_of_the_objective(options, error, match):
             objective(model(own), global_question=True)
         with pytest.raises(TypeError, match=f"'model' must be a {model.__name__} .got Encoder"):
             objective(own)
+    with pytest.raises(ValueError, match="'link_equal' needs an encoder with share_source=True"):
+        QuestionAnswering(SpanModel(own), link_equal=True)
 
 
 # Choices #############################################################################
