@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 2**24  # bytes
 LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
+BLOCK = 2**20  # bytes
 LARGEST_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
 MOST_NODES = 100_000  # of YAML when its aliases are written out
 # Bytes that arrays may take: so many whatever the file, and so many for each of its own. Zip makes
@@ -61,8 +62,10 @@ def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> 
         OSError: The file cannot be read.
         ValueError: It is larger than ``most`` bytes, or of another encoding.
     """
-    with path.open('rb') as file:
-        content = file.read(most + 1)
+    content = bytearray()
+    with path.open('rb') as file:  # which would take room for ``most`` bytes at once
+        while len(content) <= most and (block := file.read(BLOCK)):
+            content += block
     if len(content) > most:
         raise ValueError(f'{path}: larger than {most:,} bytes')
     return _decoded(content, encoding, str(path)).replace('\r\n', '\n')

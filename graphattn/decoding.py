@@ -142,6 +142,7 @@ class _Step(Shard):
         if bool((edge_key > place[graph.query]).any()):
             raise ValueError("'source' must be causal for tokens to be decoded one after the "
                              "other; '& Causal()' makes a pattern so")
+
         def kept(name: str, new: Tensor) -> Tensor:
             return self._cache.put(attention, name, place, new, times * self.num_tokens)[used]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +79,7 @@ def read_array(path: Path) -> np.ndarray:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
             images = file['data']
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever NumPy and zipfile raise
         raise ValueError(f'{path}: no array of images ({error})') from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of [num_images, {BYTES}] (got "
@@ -98,12 +97,14 @@ def read_picture(path: Path) -> np.ndarray:
 
     try:
         with Image.open(path, formats=['PNG']) as picture:
-            if picture.size != (SIDE, SIDE) or picture.mode != 'RGB':
-                raise ValueError(f'{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got '
-                                 f'{picture.size[0]} x {picture.size[1]} of {picture.mode})')
-            return np.asarray(picture, dtype=np.uint8).reshape(-1)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            size, mode = picture.size, picture.mode
+            image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
+    except Exception as error:  # whatever the decoder raises
         raise ValueError(f'{path}: no picture in PNG ({error})') from error
+    if image is None:
+        raise ValueError(f'{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x '
+                         f'{size[1]} of {mode})')
+    return image.reshape(-1)
 
 
 def _write(images: Iterator[np.ndarray], path: Path) -> None:
