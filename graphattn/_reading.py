@@ -17,6 +17,7 @@ import numpy as np
 
 LONGEST_LINE = 2**24  # bytes
 LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
+BLOCK = 2**20  # bytes
 LARGEST_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
 MOST_NODES = 100_000  # of YAML when its aliases are written out
 MOST_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the stack is full
@@ -59,8 +60,10 @@ def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> 
         OSError: The file cannot be read.
         ValueError: It is larger than ``most`` bytes, or of another encoding.
     """
-    with path.open('rb') as file:
-        content = file.read(most + 1)
+    content = bytearray()
+    with path.open('rb') as file:  # which would take room for ``most`` bytes at once
+        while len(content) <= most and (block := file.read(BLOCK)):
+            content += block
     if len(content) > most:
         raise ValueError(f'{path}: larger than {most:,} bytes')
     return _decoded(content, encoding, str(path)).replace('\r\n', '\n')
@@ -77,7 +80,12 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """The JSON object in a text.
+    """The JSON object in a text, see :func:`json_value`."""
+    return json_value(text, where, dict)
+
+
+def json_value(text: str, where: str, kind: type) -> Any:
+    """The JSON object (``dict``) or array (``list``) in a text.
 
     Raises:
         ValueError: It is something else; the message begins with ``where``.
@@ -88,8 +96,9 @@ def json_object(text: str, where: str) -> dict:
             json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: not JSON ({error})') from error
-    if not isinstance(value, dict):
-        raise ValueError(f'{where}: expected a JSON object (got {type(value).__name__})')
+    if not isinstance(value, kind):
+        expected = {dict: 'object', list: 'array'}[kind]
+        raise ValueError(f'{where}: expected a JSON {expected} (got {type(value).__name__})')
     return value
 
 

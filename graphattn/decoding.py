@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_pointer, check_ptr, check_sides
 from graphattn.blocks import block_of
-from graphattn.functional.recursion import is_one_hop
+from graphattn.functional import edge_attention
+from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.recursion import is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.shard import Shard
 
@@ -19,7 +23,8 @@ class KeyValueCache:
     ``cache.step(ptr)`` stands in the place of ``ptr`` for the tokens that come next: layers,
     encoders and models then give what they give for the whole sequences, in time that follows the
     edges of the new queries. The graph must be causal, and is that of sequences of ``length``
-    tokens, however many there are so far.
+    tokens, however many there are so far. With several hops the values after each of them are kept
+    too, for along causal edges they do not change either.
 
     Args:
         length (int): Tokens that a sequence has when it is whole; there is room for as many.
@@ -74,22 +79,21 @@ class KeyValueCache:
         self.seen = [end for _, end in spans]
         return _Step(self, ptr, spans)
 
-    def put(self, layer: nn.Module, place: Tensor, new: tuple[Tensor, Tensor],
-            num_places: int, has_begun: bool) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer ``[num_places, heads, channels]``, the new ones among them.
-        ``has_begun`` says that there are tokens already, which the layer then has seen."""
-        if layer not in self._kept:
+    def put(self, layer: nn.Module, name: str, place: Tensor, new: Tensor, num_places: int,
+            has_begun: bool) -> Tensor:
+        """What a layer has kept under a name, ``[num_places, heads, channels]``, the new ones among
+        it. ``has_begun`` says that there are tokens already, which the layer then has seen."""
+        kept = self._kept.setdefault(layer, {})
+        if name not in kept:
             if has_begun:
                 raise ValueError("'ptr' is of a cache that another model has filled; each model "
                                  "begins with a KeyValueCache of its own")
-            self._kept[layer] = tuple(x.new_zeros(num_places, *x.shape[1:]) for x in new)
-        kept = self._kept[layer]
-        for buffer, x in zip(kept, new):
-            if (buffer.size(0), *buffer.shape[1:]) != (num_places, *x.shape[1:]):
-                raise ValueError(f"'ptr' is of a cache for other heads: {tuple(buffer.shape[1:])} "
-                                 f"(got {tuple(x.shape[1:])})")
-            buffer[place] = x
-        return kept
+            kept[name] = new.new_zeros(num_places, *new.shape[1:])
+        if kept[name].shape != (num_places, *new.shape[1:]):
+            raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept[name].shape[1:])} "
+                             f"(got {tuple(new.shape[1:])})")
+        kept[name][place] = new
+        return kept[name]
 
 
 class _Step(Shard):
@@ -129,9 +133,10 @@ class _Step(Shard):
         if torch.is_grad_enabled() and key.requires_grad:
             raise ValueError("'ptr' is of a cache, through which no gradient flows; decode inside "
                              "of torch.no_grad()")
-        if not is_one_hop(attention.hops, attention.teleport if teleport is None else teleport):
-            raise ValueError("'hops' must be 1 without a teleport for tokens to be decoded one "
-                             "after the other, for more pass through tokens that are not there yet")
+        teleport = attention.teleport if teleport is None else teleport
+        if attention.hops == math.inf:
+            raise ValueError("'hops' must be finitely many for tokens to be decoded one after the "
+                             "other, for the values after each hop are kept")
         times = graph.num_queries // max(self.num_own, 1)  # heads that are folded into nodes
         place = self.positions() + self.ptr[block_of(self.own_ptr)]
         fold = torch.arange(times, device=place.device).unsqueeze(1)
@@ -140,8 +145,24 @@ class _Step(Shard):
         if bool((edge_key > place[graph.query]).any()):
             raise ValueError("'source' must be causal for tokens to be decoded one after the "
                              "other; '& Causal()' makes a pattern so")
-        keys, values = self._cache.put(attention, place, (key, value), times * self.num_tokens,
-                                       has_begun=any(begin > 0 for begin, _ in self._spans))
+        has_begun = any(begin > 0 for begin, _ in self._spans)
+
+        def kept(name: str, new: Tensor) -> Tensor:
+            return self._cache.put(attention, name, place, new, times * self.num_tokens,
+                                   has_begun)[used]
+
         used, edge_key = edge_key.unique(return_inverse=True)
         near = BipartiteGraph.from_csr(graph.csr[0], edge_key, used.numel(), validate=False)
-        return attention(query, keys[used], values[used], near, **terms)
+        keys = kept('key', key)
+        if is_one_hop(attention.hops, teleport):
+            return attention(query, keys, kept('value', value), near, **terms)
+        if attention.training and attention.dropout:
+            raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
+                             "eval() before decoding")
+        value = repeat_heads(value, query.size(1))
+        z = value
+        for hop, share in enumerate(reversed(spread_teleport(teleport, attention.hops, value))):
+            reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
+                                     scale=attention.scale, backend=attention.backend, **terms)
+            z = torch.lerp(reached, value, share.unsqueeze(-1).to(value.dtype))
+        return z

@@ -87,6 +87,7 @@ MEANT = {
     'unfold_heads.x': torch.randn(10, 1, 4), 'tokens': torch.arange(5),
     'num_embeddings': 5, 'position': torch.arange(5), 'rotation': torch.rand(5, 2, 2),
     'segments': torch.zeros(5, dtype=torch.long), 'selected': torch.tensor([0, 3]),
+    'logits': torch.randn(5, 2), 'can_answer': torch.ones(5, dtype=torch.bool),
     'attention': GraphAttention(8, 2), 'encoder': encoder(), 'num_classes': 3,
     'CausalLanguageModel.encoder': Encoder(PatternSource(Full()), causal=True, **SIZES),
     'GlobalTokens.tokens': 2, 'module': GraphAttention(8, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -53,6 +54,27 @@ def test_attention_gives_what_it_gives_for_the_whole(name, steps):
     ptr = torch.tensor([0, LENGTH, 2 * LENGTH])
     expected = attention(x.flatten(0, 1), ptr).view_as(x)
     torch.testing.assert_close(decode(attention, x, STEPS[steps]), expected)
+
+
+HOPS = {'two': dict(hops=2, teleport=.1), 'five': dict(hops=5, teleport=.1),
+        'one with a teleport': dict(hops=1, teleport=.3), 'none': dict(hops=0),
+        'a teleport for each': dict(hops=3, teleport=[.1, .5, .9]),
+        'learned': dict(hops=3, teleport=.2, learn_teleport=True)}
+
+
+@pytest.mark.parametrize('hops', HOPS)
+@pytest.mark.parametrize('name', ['SlidingWindow(2) | GlobalTokens(1)', 'one for each head'])
+@torch.no_grad()
+def test_diffusion_gives_what_it_gives_for_the_whole(name, hops):
+    source = PatternSource('(SlidingWindow(2) | GlobalTokens(1)) & Causal()')
+    source = copy.deepcopy(SOURCES[name]) if name in SOURCES else source
+    attention = GraphAttention(CHANNELS, HEADS, source, **HOPS[hops])
+    if attention.teleport_logit is not None:
+        attention.teleport_logit += torch.tensor([0., 1.])
+    x, ptr = torch.randn(2, LENGTH, CHANNELS), torch.tensor([0, LENGTH, 2 * LENGTH])
+    expected = attention(x.flatten(0, 1), ptr).view_as(x)
+    for steps in STEPS.values():
+        torch.testing.assert_close(decode(attention, x, steps), expected)
 
 
 @torch.no_grad()
@@ -114,8 +136,12 @@ def test_what_cannot_be_decoded_is_refused():
         cache.step(one)
     with pytest.raises(ValueError, match="'ptr' must mark the 1 sequences"):
         cache.step(torch.tensor([0, 1, 2]))
-    with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be 1 without"):
-        attention(SlidingWindow(1) & Causal(), hops=2)(x, KeyValueCache(2).step(one))
+    endless = attention(SlidingWindow(1) & Causal(), hops=math.inf, teleport=.1)
+    with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be finitely many"):
+        endless(x, KeyValueCache(2).step(one))
+    dropping = attention(SlidingWindow(1) & Causal(), hops=2, dropout=.1)
+    with torch.no_grad(), pytest.raises(ValueError, match="'dropout' must not be drawn anew"):
+        dropping(x, KeyValueCache(2).step(one))
 
 
 @torch.no_grad()

@@ -42,3 +42,62 @@ class TextBatch(NamedTuple):
     selected: Tensor
     target: Tensor
     label: Tensor
+
+
+class QuestionBatch(NamedTuple):
+    """Windows of the texts of questions one after the other, each behind its question.
+
+    Attributes:
+        tokens (Tensor): Ids, int64 ``[num_tokens]``.
+        ptr (Tensor): Where each window begins, int64 ``[num_windows + 1]``.
+        segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
+        num_global (Tensor): How many first tokens of each window are the question's, [CLS] and
+            [SEP] included, int64 ``[num_windows]``.
+        first (Tensor): The first tokens of answers, int64 ``[num_answers]``: at least one in each
+            window, [CLS] if there is no answer in it.
+        last (Tensor): The last ones.
+        question_ptr (Tensor): The first window of each question, int64 ``[num_questions + 1]``.
+        offset (Tensor): From where to where in the characters of its text a token stands, int64
+            ``[num_tokens, 2]``; -1 for tokens of the question.
+        contexts (list of str): The text of each window.
+        ids (list of str): Of each question.
+        accepted (list): The accepted answers of each question.
+    """
+
+    tokens: Tensor
+    ptr: Tensor
+    segments: Tensor
+    num_global: Tensor
+    first: Tensor
+    last: Tensor
+    question_ptr: Tensor
+    offset: Tensor
+    contexts: list[str]
+    ids: list[str]
+    accepted: list[tuple[str, ...]]
+
+
+class ChoiceBatch(NamedTuple):
+    """Questions with several answers each, of which one is right.
+
+    Attributes:
+        tokens (Tensor): Ids, int64 ``[num_tokens]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
+        num_global (Tensor): How many first tokens of each sequence are global, int64
+            ``[num_sequences]``.
+        selected (Tensor): The token of each choice, int64 ``[num_choices]``.
+        choice (Tensor): Which choice of which question that is: its number among those of all
+            questions of the batch, int64 ``[num_choices]``. Several tokens may stand for one.
+        choice_ptr (Tensor): The first choice of each question, int64 ``[num_questions + 1]``.
+        label (Tensor): The right choice of each question, from 0 on, int64 ``[num_questions]``.
+    """
+
+    tokens: Tensor
+    ptr: Tensor
+    segments: Tensor
+    num_global: Tensor
+    selected: Tensor
+    choice: Tensor
+    choice_ptr: Tensor
+    label: Tensor

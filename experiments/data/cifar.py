@@ -1,13 +1,20 @@
-"""CIFAR-10 in its binary version, in grey."""
+"""CIFAR-10 in its binary version, in grey and in colour."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_labels
+from experiments.data.sequences import (
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+    check_labels,
+)
 
 IMAGES_PER_FILE = 10_000
 PIXELS = 32 * 32
@@ -29,21 +36,43 @@ class Cifar10(SequenceSource):
     path: str
 
     def read(self, max_length: int) -> SequenceData:
-        if max_length < PIXELS:
-            raise ValueError(f"'max_length' must be at least {PIXELS}, the pixels of an image (got "
-                             f"{max_length})")
-        folder = Path(self.path)
-        learn = [read_cifar(folder / f'data_batch_{number}.bin') for number in range(1, 6)]
-        image, label = (np.concatenate(part) for part in zip(*learn))
-        first = len(label) * 9 // 10
-        return SequenceData('CIFAR-10, grey', 256, 10, {
-            'train': Sequences.of_equal_length(image[:first], label[:first]),
-            'dev': Sequences.of_equal_length(image[first:], label[first:]),
-            'test': Sequences.of_equal_length(*read_cifar(folder / 'test_batch.bin'))})
+        check_at_least(PIXELS, max_length=max_length)
+        return _of_files(self.path, grey, 'CIFAR-10, grey', (32, 32, 1))
+
+
+@dataclass(frozen=True)
+class CifarColours(SequenceSource):
+    """Photographs of ten kinds of things, row by row, each pixel as red, green and blue: 3,072
+    bytes, the order in which densities of images are estimated. Files and parts are those of
+    :class:`Cifar10`.
+
+    Args:
+        path (str): The folder of the files.
+    """
+
+    path: str
+
+    def read(self, max_length: int) -> SequenceData:
+        check_at_least(3 * PIXELS, max_length=max_length)
+        return _of_files(self.path, raster, 'CIFAR-10', (32, 32, 3))
+
+
+def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: str,
+              shape: tuple[int, int, int]) -> SequenceData:
+    folder = Path(path)
+    learn = [read_cifar(folder / f'data_batch_{number}.bin') for number in range(1, 6)]
+    image, label = (np.concatenate(part) for part in zip(
+        *((of_colours(colours), label) for colours, label in learn)))
+    first = len(label) * 9 // 10
+    colours, test_label = read_cifar(folder / 'test_batch.bin')
+    return SequenceData(about, 256, 10, {
+        'train': Sequences.of_equal_length(image[:first], label[:first]),
+        'dev': Sequences.of_equal_length(image[first:], label[first:]),
+        'test': Sequences.of_equal_length(of_colours(colours), test_label)}, shape)
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The grey levels of the images in a file, uint8 ``[10000, 1024]``, and their classes.
+    """The colours of the images in a file, uint8 ``[10000, 3, 1024]``, and their classes.
 
     Raises:
         ValueError: The file is missing, of another length, or has a label that is no class.
@@ -61,7 +90,13 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
     rows = np.frombuffer(content, np.uint8).reshape(IMAGES_PER_FILE, -1)
     label = rows[:, 0].astype(np.int64)
     check_labels(label, 10, str(path))
-    return grey(rows[:, 1:].reshape(-1, 3, PIXELS)), label
+    return rows[:, 1:].reshape(-1, 3, PIXELS), label
+
+
+def raster(image: np.ndarray) -> np.ndarray:
+    """Bytes in raster order, uint8 ``[num_images, 3 * num_pixels]``, of colours ``[num_images, 3,
+    num_pixels]``: the three of each pixel follow each other."""
+    return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 
 def grey(image: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ class DigitImages(SequenceSource):
                             NUM_CLASSES, {
                                 part: Sequences.of_equal_length(rows[:, :-1].astype(np.uint8),
                                                                 rows[:, -1])
-                                for part, rows in zip(PARTS, split_digits(self.path))})
+                                for part, rows in zip(PARTS, split_digits(self.path))}, (8, 8, 1))
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:

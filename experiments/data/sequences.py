@@ -64,12 +64,14 @@ class SequenceData(NamedTuple):
         num_tokens (int): How many symbols there are.
         num_classes (int): How many classes.
         parts (dict): The sequences of ``train``, ``dev`` and ``test``.
+        shape (tuple, optional): Of images: rows, columns and colours.
     """
 
     about: str
     num_tokens: int
     num_classes: int
     parts: dict[str, Sequences]
+    shape: tuple[int, int, int] | None = None
 
 
 class SequenceSource(ABC):

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from experiments.data.batch import Batch
 from experiments.objectives.classification import Classification
 from experiments.objectives.densities import densities
+from experiments.objectives.means import Means
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn.pair_mask import PairMask
@@ -39,7 +40,7 @@ class DocumentClassification(Classification):
     def __init__(self, model: nn.Module, **kwargs):
         super().__init__(model, **kwargs)
         self.metrics = nn.ModuleDict({stage: new_metrics(model.num_classes) for stage in STAGES})
-        self.means: dict[str, MeanMetric] = {}
+        self.means = Means()
         self.dev: list[dict[str, float]] = []
 
     def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
@@ -52,8 +53,7 @@ class DocumentClassification(Classification):
         values = {f'density/{place}': value
                   for place, value in densities(graphs, num_documents).items()}
         for name, value in {'loss': loss, **values}.items():
-            # Lightning's own mean over processes is off where they have unequally many documents.
-            self.means.setdefault(name, MeanMetric().to(self.device)).update(value, num_documents)
+            self.means.add(name, value, num_documents)
 
     def on_validation_epoch_end(self) -> None:
         values = self._log_metrics('val')
@@ -81,9 +81,8 @@ class DocumentClassification(Classification):
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
         """Logs what was gathered, of all processes, and begins anew."""
-        values = {name: float(mean.compute()) for name, mean in self.means.items()}
+        values = self.means.compute()
         values |= {name: float(value) for name, value in self.metrics[stage].compute().items()}
-        self.means = {}
         self.metrics[stage].reset()
         self.log_dict({f'{stage}/{name}': value for name, value in values.items()})
         return values

@@ -8,9 +8,10 @@ import warnings
 from pathlib import Path
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MetricCollection
 from torchmetrics.classification import (
     BinaryF1Score,
     MulticlassAccuracy,
@@ -24,6 +25,7 @@ from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
+from experiments.objectives.means import Means
 from experiments.runs.pretrained import pretrained_classifier
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
@@ -82,7 +84,7 @@ class FineTuning(Training):
         self.tokenizer_path = Path(pretrained).parent.parent / 'tokenizer.json'
         self.metrics = nn.ModuleDict({name: new_metrics(len(self.task.classes))
                                       for name in self.task.dev})
-        self.means: dict[str, MeanMetric] = {}
+        self.means = Means()
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
@@ -142,10 +144,19 @@ class FineTuning(Training):
         super().on_load_checkpoint(checkpoint)
         self.dev = checkpoint['dev']
 
-    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+    @torch.no_grad()
+    def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
+        """The number of the class, or the score, of each example."""
+        output, _ = self._output(batch)
+        return output.argmax(dim=-1) if self.task.classes else output.squeeze(-1)
+
+    def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         has_segments = self.model.encoder.segment_embedding is not None
-        output, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True,
-                                    segments=batch.segments if has_segments else None)
+        return self.model(batch.tokens, batch.ptr, return_graphs=True,
+                          segments=batch.segments if has_segments else None)
+
+    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+        output, graphs = self._output(batch)
         if self.task.classes:
             return F.cross_entropy(output, batch.label), output, graphs
         score = output.squeeze(-1)
@@ -156,22 +167,17 @@ class FineTuning(Training):
         prediction = output.argmax(dim=-1) if self.task.classes else output.float()
         self.metrics[name].update(prediction, batch.label)
         num_sequences = batch.label.numel()
-        self._add(f'loss/{name}', loss, num_sequences)
+        self.means.add(f'loss/{name}', loss, num_sequences)
         if name == self.task.dev[0]:
             for place, density in densities(graphs, num_sequences).items():
-                self._add(f'density/{place}', density, num_sequences)
-
-    def _add(self, name: str, value: Tensor, weight: int) -> None:
-        # Lightning's own mean over processes is off where they have unequally many examples.
-        self.means.setdefault(name, MeanMetric().to(self.device)).update(value, weight)
+                self.means.add(f'density/{place}', density, num_sequences)
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
         """Logs what was gathered, of all processes, and begins anew."""
-        values = {name: float(mean.compute()) for name, mean in self.means.items()}
+        values = self.means.compute()
         values |= {f'{metric}/{name}': float(value)
                    for name, collection in self.metrics.items()
                    for metric, value in collection.compute().items()}
-        self.means = {}
         for collection in self.metrics.values():
             collection.reset()
         self.log_dict({f'{stage}/{name}': value for name, value in values.items()})

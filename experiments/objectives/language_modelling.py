@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.data.batch import TextBatch
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
+from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
 
@@ -19,12 +22,31 @@ class LanguageModelling(Training):
 
     (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, the perplexity of the
     masked tokens, the density of every head, and beside the loss of the masked tokens the entropy
-    of the unigrams, below which no model gets that does not look at the context.
+    of the unigrams, below which no model gets that does not look at the context. For development
+    and testing also the loss in bits: for each token, which Longformer's script calls BPC; for each
+    character, and for each byte of the text, of which a token has so many on average,
+
+    .. math::
+        \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
+        \frac{\mathrm{tokens}}{\mathrm{characters}}
+
+    Tokens that are hidden are drawn uniformly, so that the average is theirs too.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.MaskedLanguageModel`.
+        roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
+            RoBERTa with whose weights it begins, see :func:`experiments.runs.pretrained.roberta`;
+            the positions are repeated.
         **kwargs: Those of :class:`experiments.objectives.Training`.
+
+    Raises:
+        TypeError, ValueError: As there, or the weights do not fit the model.
     """
+
+    def __init__(self, model: nn.Module, roberta: str | None = None, **kwargs):
+        super().__init__(model, **kwargs)
+        if roberta is not None:
+            with_roberta(roberta, model)
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, graphs = self._evaluate(batch, 'train')
@@ -74,7 +96,11 @@ class LanguageModelling(Training):
         loss = self.trainer.callback_metrics[f'{stage}/mlm_loss']
         self.log(f'{stage}/perplexity', loss.exp())
         if stage != 'train':
-            self.log(f'{stage}/mlm_loss/unigram_entropy', self.trainer.datamodule.unigram_entropy)
+            data = self.trainer.datamodule
+            self.log(f'{stage}/mlm_loss/unigram_entropy', data.unigram_entropy)
+            bits = float(loss) * data.size['tokens'] / math.log(2)
+            for name in ('token', 'character', 'byte'):
+                self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
 
 
 _BY_EPOCH = {'on_step': False, 'on_epoch': True, 'sync_dist': True}

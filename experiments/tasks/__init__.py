@@ -1,13 +1,16 @@
 """Data, one task per file."""
 
+from experiments.tasks.choices import Choices
 from experiments.tasks.digits import Digits
 from experiments.tasks.documents import Documents
 from experiments.tasks.duplicates import Duplicates
 from experiments.tasks.glue import Glue
+from experiments.tasks.images import Images
 from experiments.tasks.long_range import LongRange
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.planted import Planted
+from experiments.tasks.questions import Questions
 from experiments.tasks.two_hop import TwoHop
 
-__all__ = ['Digits', 'Documents', 'Duplicates', 'Glue', 'LongRange', 'MaskedLanguage', 'Planted',
-           'TwoHop']
+__all__ = ['Choices', 'Digits', 'Documents', 'Duplicates', 'Glue', 'Images', 'LongRange',
+           'MaskedLanguage', 'Planted', 'Questions', 'TwoHop']

@@ -5,34 +5,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from functools import cached_property
-from hashlib import blake2b
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from experiments.data.batch import Batch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
-from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
-from experiments.tasks.mlm import BatchStream, ResumableLoader
-from graphattn._files import write_whole
+from experiments.data.text.tokenizer import special_tokens
+from experiments.tasks.tokenized import TokenizedTask
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NUM_SPECIAL = 2
-BATCHES_IN_BUCKET = 32
 
 
-class Documents(L.LightningDataModule):
+class Documents(TokenizedTask):
     """Documents of hundreds to thousands of tokens, each with a class::
 
         tokens    [CLS] it was the best of times , ... far better rest [SEP]
@@ -49,6 +43,7 @@ class Documents(L.LightningDataModule):
         max_length (int): The most tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Documents per step and process.
         seed (int): Which order.
+        num_workers (int): Processes that prepare batches, for each training process.
         cache (str): A folder for tokenizers that are trained here.
 
     Raises:
@@ -56,17 +51,13 @@ class Documents(L.LightningDataModule):
             documents for training, or the model is for other data.
     """
 
+    shortest = NUM_SPECIAL + 1
+
     def __init__(self, documents: DocumentSource, tokenizer: str | None = None,
                  vocab_size: int = 8192, max_length: int = 4096, batch_size: int = 8,
-                 seed: int = 0, cache: str = 'data/cache'):
-        super().__init__()
-        for name, size, least in (('vocab_size', vocab_size, 100), ('batch_size', batch_size, 1),
-                                  ('max_length', max_length, NUM_SPECIAL + 1), ('seed', seed, 0)):
-            if size < least:
-                raise ValueError(f"'{name}' must be at least {least} (got {size})")
-        self.documents, self.tokenizer_path = documents, tokenizer
-        self.vocab_size, self.max_length, self.batch_size = vocab_size, max_length, batch_size
-        self.seed, self.cache = seed, Path(cache)
+                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+        self.documents = documents
         self.sets: dict[str, EncodedDocuments] = {}
 
     @cached_property
@@ -83,26 +74,17 @@ class Documents(L.LightningDataModule):
                                  f"are none of {name!r})")
         return collection
 
-    def prepare_data(self) -> None:
-        model = self.trainer.lightning_module.model
-        positions = model.encoder.position_embedding.num_embeddings
-        if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
-                             f"model (got {self.max_length})")
+    def texts(self) -> Iterable[str]:
+        return (document.text for document in self.collection.parts['train'])
+
+    def check_model(self, model: nn.Module) -> None:
+        super().check_model(model)
         if model.num_classes != len(self.collection.classes):
             raise ValueError(f"'num_classes' of the model must be {len(self.collection.classes)}, "
                              f"as in the documents (got {model.num_classes})")
-        path = self._trained_tokenizer
-        if self.tokenizer_path is None and not path.exists():
-            trained = train_tokenizer(self._texts, self.vocab_size)
-            write_whole(path, lambda temporary: trained.save(str(temporary)))
-        tokenizer = load_tokenizer(self.tokenizer_path or path)
-        self._check_vocabulary(model, tokenizer)
-        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
-                    lambda temporary: tokenizer.save(str(temporary)))
 
     def setup(self, stage: str | None = None) -> None:
-        tokenizer = load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+        tokenizer = self.load_tokenizer()
         for part in PARTS if stage in (None, 'fit') else PARTS[1:]:
             if part not in self.sets:
                 self.sets[part] = EncodedDocuments(self.collection.parts[part], tokenizer,
@@ -110,43 +92,18 @@ class Documents(L.LightningDataModule):
                 self.sets[part].describe(part)
 
     def train_dataloader(self) -> DataLoader:
-        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
-        sampler = BucketStream(self.sets['train'].lengths, self.batch_size,
-                               self.trainer.world_size, self.trainer.global_rank, seed=self.seed,
-                               shuffle=True, batches_done=lambda: progress.processed)
-        return ResumableLoader(_Batches(self.sets['train']), batch_size=None, sampler=sampler)
+        return self.for_training(_Batches(self.sets['train']), self.sets['train'].lengths)
 
     def val_dataloader(self) -> DataLoader:
-        return self._longest_first(self.sets['dev'])
+        return self._in_order('dev')
 
     def test_dataloader(self) -> DataLoader:
-        return self._longest_first(self.sets['test'])
+        return self._in_order('test')
 
-    def _longest_first(self, encoded: EncodedDocuments) -> DataLoader:
-        """Over all processes every document once, in batches of similar length."""
-        ordered = Subset(encoded, np.argsort(-encoded.lengths, kind='stable').tolist())
-        sampler = UnrepeatedDistributedSampler(ordered, self.trainer.world_size,
-                                               self.trainer.global_rank, shuffle=False)
-        return DataLoader(ordered, self.batch_size, sampler=sampler, collate_fn=collate)
-
-    @property
-    def _trained_tokenizer(self) -> Path:
-        digest = blake2b(f'{self.vocab_size}'.encode(), digest_size=12)
-        for text in self._texts():
-            digest.update(text.encode() + b'\0')
-        return self.cache / f'tokenizer-{digest.hexdigest()}.json'
-
-    def _texts(self) -> Iterable[str]:
-        return (document.text for document in self.collection.parts['train'])
-
-    @staticmethod
-    def _check_vocabulary(model: nn.Module, tokenizer: Tokenizer) -> None:
-        num_tokens = model.encoder.token_embedding.num_embeddings
-        if tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError(f"'num_tokens' of the encoder must be at least "
-                             f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
-                             f"{num_tokens})")
+    def _in_order(self, part: str) -> DataLoader:
+        encoded = self.sets[part]
+        return self.longest_first(lambda numbers: collate([encoded[i] for i in numbers]),
+                                  encoded.lengths)
 
 
 class EncodedDocuments(Dataset):
@@ -220,34 +177,6 @@ class _Batches(Dataset):
 
     def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
         return collate([self.documents[index] for _, index in keys])
-
-
-class BucketStream(BatchStream):
-    """Batches of documents of similar length, so that no process waits for another's long ones.
-
-    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length; then
-    the batches are shuffled. Documents that are left over from the last batch are any.
-
-    Args:
-        lengths (np.ndarray): Of each document, int64 ``[num_documents]``.
-        *args: As :class:`experiments.tasks.mlm.BatchStream` after the number of examples.
-        **kwargs: The same.
-    """
-
-    def __init__(self, lengths: np.ndarray, *args, **kwargs):
-        super().__init__(len(lengths), *args, **kwargs)
-        self.lengths = lengths
-
-    def _order(self, epoch: int) -> np.ndarray:
-        order = super()._order(epoch)
-        size = self.batch_size * self.num_processes
-        whole = len(order) - len(order) % size
-        bucket = BATCHES_IN_BUCKET * size
-        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
-        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
-        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
-        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
-        return np.concatenate([batches.ravel(), order[whole:]])
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:

@@ -21,6 +21,7 @@ from experiments.data.text.tokenizer import (
     SpecialTokens,
     load_tokenizer,
     special_tokens,
+    train_byte_pairs,
     train_tokenizer,
 )
 from experiments.runs.figures import mask_probabilities
@@ -36,7 +37,7 @@ MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the others stay as they a
 
 
 class MaskedLanguage(L.LightningDataModule):
-    """Sequences of a corpus in which the hidden tokens are to be found::
+    r"""Sequences of a corpus in which the hidden tokens are to be found::
 
         tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
         segments    0    0   0     0     0   0   0    1  1   1     1    1   1
@@ -51,6 +52,9 @@ class MaskedLanguage(L.LightningDataModule):
     in another epoch. What a sequence looks like depends on (``seed``, epoch, its number) alone,
     not on processes, workers or where a run resumed.
 
+    With ``max_length=4096``, without ``next_sentence`` and with ``short_share=0`` a sequence is a
+    whole document, or as much of one as fits, as in Longformer's and Diffuser's pre-training.
+
     One document in twenty is for development. They are for testing too, with other masks.
 
     Args:
@@ -60,6 +64,8 @@ class MaskedLanguage(L.LightningDataModule):
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
             ``vocab_size`` tokens is trained on the corpus.
         vocab_size (int): For a tokenizer that is trained here.
+        byte_pairs (bool): It is one of bytes, as RoBERTa's; otherwise of word pieces, as BERT's,
+            which does not know a capital from a small letter.
         max_length (int): The most tokens in a sequence, the special ones included.
         batch_size (int): Sequences per step and process.
         next_sentence (bool): Two segments and a label; otherwise one segment.
@@ -79,6 +85,7 @@ class MaskedLanguage(L.LightningDataModule):
         corpus: str = 'docs',
         tokenizer: str | None = None,
         vocab_size: int = 8192,
+        byte_pairs: bool = False,
         max_length: int = 128,
         batch_size: int = 32,
         next_sentence: bool = True,
@@ -99,6 +106,7 @@ class MaskedLanguage(L.LightningDataModule):
         if not 0. < masked_share <= 1.:
             raise ValueError(f"'masked_share' must be in (0, 1] (got {masked_share})")
         self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
+        self.byte_pairs = byte_pairs
         self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers
         self.next_sentence, self.short_share = next_sentence, short_share
         self.masked_share, self.seed, self.cache = masked_share, seed, Path(cache)
@@ -132,6 +140,7 @@ class MaskedLanguage(L.LightningDataModule):
         folder = self._encoded_folder(tokenizer)
         parts = {'train': 'train', 'val': 'val', 'test': 'val'}
         self.unigram_entropy = EncodedCorpus(folder / 'train').unigram_entropy(special)
+        self.size = EncodedCorpus(folder / 'val').size
         self.examples = {name: self._examples(EncodedCorpus(folder / part), special, name)
                          for name, part in parts.items()}
 
@@ -159,13 +168,15 @@ class MaskedLanguage(L.LightningDataModule):
 
     @property
     def _trained_tokenizer(self) -> Path:
-        key = corpus_key(self._corpus_path, f'trained, {self.vocab_size} tokens')
+        kind = 'byte pairs' if self.byte_pairs else 'word pieces'
+        key = corpus_key(self._corpus_path, f'trained, {kind}, {self.vocab_size} tokens')
         return self.cache / f'tokenizer-{key}.json'
 
     def _make_tokenizer(self) -> Tokenizer:
         path = self.tokenizer_path or self._trained_tokenizer
         if self.tokenizer_path is None and not path.exists():
-            tokenizer = train_tokenizer(self._texts, self.vocab_size)
+            train = train_byte_pairs if self.byte_pairs else train_tokenizer
+            tokenizer = train(self._texts, self.vocab_size)
             write_whole(path, lambda temporary: tokenizer.save(str(temporary)))
         return load_tokenizer(path)
 

@@ -9,8 +9,10 @@ from graphattn.models.classifiers import (
 from graphattn.models.encoder import Encoder
 from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
+from graphattn.models.multiple_choice_model import MultipleChoiceModel
 from graphattn.models.pooler import Pooler
+from graphattn.models.span_model import SpanModel, best_spans
 
-__all__ = ['CausalLanguageModel', 'Encoder', 'MaskedLanguageModel', 'PairClassifier', 'Pooler',
-           'SequenceClassifier', 'TokenClassifier', 'encoder_of', 'load_bert', 'load_roberta',
-           'to_hugging_face']
+__all__ = ['CausalLanguageModel', 'Encoder', 'MaskedLanguageModel', 'MultipleChoiceModel',
+           'PairClassifier', 'Pooler', 'SequenceClassifier', 'SpanModel', 'TokenClassifier',
+           'best_spans', 'encoder_of', 'load_bert', 'load_roberta', 'to_hugging_face']

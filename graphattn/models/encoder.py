@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from typing import Literal
 
@@ -49,10 +50,13 @@ class Encoder(nn.Module):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
-        positions (str): ``'learned'`` embeddings of positions, ``'sinusoidal'`` ones, which are
-            fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none, but queries and
-            keys are rotated in each layer (:class:`graphattn.layers.RotaryPositions`). Sources do
-            not see rotations, so that block models then know nothing of positions.
+        positions (str or list of int): ``'learned'`` embeddings of positions, ``'sinusoidal'``
+            ones, which are fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none,
+            but queries and keys are rotated in each layer
+            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that block
+            models then know nothing of positions. The sides of a grid, such as ``[32, 32, 3]`` for
+            the rows, columns and colours of an image, have learned ones of each, which are added
+            (:class:`GridPositions`).
         embedding_std (float): Standard deviation of embeddings when they are drawn. BERT has 0.02.
         padding_token (int, optional): Tokens of this id are left out, though the positions of the
             others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
@@ -110,7 +114,7 @@ num_blocks=2, density=32.4%))
         attention: nn.Module | None = None,
         head_channels: int | None = None,
         hidden_channels: int | None = None,
-        positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] = 'learned',
+        positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] | list[int] = 'learned',
         embedding_std: float = 0.02,
         padding_token: int | None = None,
         num_segments: int = 0,
@@ -133,7 +137,8 @@ num_blocks=2, density=32.4%))
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
-        check_choice('positions', positions, (*EMBEDDINGS, 'rotary'))
+        if not isinstance(positions, list):
+            check_choice('positions', positions, (*EMBEDDINGS, 'rotary'))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
@@ -164,6 +169,12 @@ num_blocks=2, density=32.4%))
         if positions == 'rotary':
             size = channels // heads if head_channels is None else head_channels
             self.position_embedding = RotaryPositions(max_length, size)
+        elif isinstance(positions, list):
+            self.position_embedding = GridPositions(positions, channels)
+            if self.position_embedding.num_embeddings < max_length:
+                raise ValueError(f"'max_length' must be at most "
+                                 f"{self.position_embedding.num_embeddings}, the places of the "
+                                 f"grid {positions} (got {max_length})")
         else:
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
@@ -183,9 +194,10 @@ num_blocks=2, density=32.4%))
             for layer in self.layers:
                 copied = layer.attention.source if attention is None else layer.attention
                 copied.reset_parameters()
-        for embedding in (self.token_embedding, self.position_embedding, self.segment_embedding):
-            if isinstance(embedding, nn.Embedding):
-                nn.init.normal_(embedding.weight, std=embedding_std)
+        for module in (self.token_embedding, self.position_embedding, self.segment_embedding):
+            for embedding in module.modules() if module is not None else ():
+                if isinstance(embedding, nn.Embedding):
+                    nn.init.normal_(embedding.weight, std=embedding_std)
 
     def forward(
         self,
@@ -313,6 +325,46 @@ class SinusoidalPositions(nn.Module):
     def forward(self, position: Tensor) -> Tensor:
         """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
+
+
+class GridPositions(nn.Module):
+    r"""Learned embeddings of places in a grid: of their row, their column, and so on, added.
+
+    .. math:: E_i = \sum_a E^{(a)}_{c_a(i)}
+
+    where the last coordinate :math:`c_a` changes the fastest.
+
+    Args:
+        sides (list of int): How many rows, columns, and so on.
+        channels (int): Size of each embedding.
+
+    Raises:
+        TypeError, ValueError: A side is no positive int, or there is none.
+
+    Source: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), Sec. 5.3, for
+    the rows, columns and colours of images.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models.encoder import GridPositions
+        >>> GridPositions([32, 32, 3], 16)(torch.arange(3072)).shape
+        torch.Size([3072, 16])
+    """
+
+    def __init__(self, sides: list[int], channels: int):
+        super().__init__()
+        if not sides:
+            raise ValueError("'positions' must name a side of the grid or more (got [])")
+        for side in sides:
+            check_size('positions', side, 1, LONGEST_SIDE)
+        self.sides = tuple(sides)
+        self.num_embeddings = math.prod(sides)
+        self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        return sum(embedding(coordinate) for embedding, coordinate in zip(
+            self.along, torch.unravel_index(position, self.sides)))
 
 
 class _NoPositions(nn.Module):

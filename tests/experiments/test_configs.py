@@ -22,6 +22,7 @@ import yaml
 from torch import Tensor, nn
 
 from experiments import train
+from experiments.data.batch import Batch
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.config_file import laid_over
 from graphattn.models import CausalLanguageModel
@@ -37,12 +38,14 @@ SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
 SELF_PRETRAINING = CONFIGS / 'lra/self_pretraining.yaml'  # laid over any of the tasks
+FROM_PRETRAINING = CONFIGS / 'documents/from_pretraining.yaml'  # and over any of the collections
 
 
 def whole_ones(folder: Path) -> list[Path]:
     """What lies beside a folder of its name is laid under each config in there."""
     return sorted(path for path in folder.rglob('*.yaml')
-                  if not path.with_suffix('').is_dir() and path != SELF_PRETRAINING)
+                  if not path.with_suffix('').is_dir()
+                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING))
 
 
 PATHS = whole_ones(CONFIGS)
@@ -54,13 +57,28 @@ study_paths = pytest.mark.parametrize('path', whole_ones(STUDIES), ids=lambda pa
 
 @paths
 def test_a_config_takes_a_step_on_every_length(path, tmp_path):
-    config = whole(path)
+    take_steps(*built(with_pretraining(whole(path), tmp_path)))
+
+
+@pytest.mark.parametrize('name', ['imdb', 'newsgroups', 'hyperpartisan', 'amazon512', 'amazon2048'])
+def test_collections_are_classified_with_the_pre_trained_encoder(name, tmp_path):
+    config = laid_over(CONFIGS / f'documents/{name}.yaml', FROM_PRETRAINING)
+    config = with_pretraining(config, tmp_path)
+    objective, data = built(config)
+    saved = torch.load(config['model']['init_args']['pretrained'], weights_only=True)['state_dict']
+    for part, value in objective.model.encoder.state_dict().items():
+        assert torch.equal(value, saved[f'model.encoder.{part}'])
+    take_steps(objective, data)
+
+
+def with_pretraining(config: dict, folder: Path) -> dict:
+    """A config whose pre-training, if it has one, lies in a folder."""
     arguments = config['model']['init_args']
     if 'pretrained' in arguments:  # runs/GROUP/NAME/checkpoints/last.ckpt
         _, group, name, *_ = Path(arguments['pretrained']).parts
         pretraining = yaml.safe_load((CONFIGS / group / f'{name}.yaml').read_text())
-        arguments['pretrained'] = write_pretraining(tmp_path, pretraining)
-    take_steps(*built(config))
+        arguments['pretrained'] = write_pretraining(folder, pretraining)
+    return config
 
 
 @pytest.mark.parametrize('path', [path for path in PATHS
@@ -252,10 +270,42 @@ def masked_language(model: nn.Module, data: L.LightningDataModule,
     """The shortest has one word in each segment; one token of the longer sequence is hidden."""
     for lengths in ragged(5 if data.next_sentence else 3, data.max_length):
         ptr = torch.tensor([0, *lengths]).cumsum(0)
-        segments = [torch.arange(length) > length // 2 for length in lengths]
+        segments = [(torch.arange(length) > length // 2) & data.next_sentence
+                    for length in lengths]
         label = torch.tensor([0, 1] if data.next_sentence else [])
         yield task.TextBatch(random_ids(model, sum(lengths)), ptr, torch.cat(segments).long(),
                              torch.tensor([1]), random_ids(model, 1), label.long())
+
+
+def questions(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """The shortest window has a word of the question, and one of the text, which is the answer."""
+    for lengths in ragged(task.NUM_SPECIAL + 2, data.max_length):
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        tokens = random_ids(model, sum(lengths))
+        segments = torch.cat([torch.arange(length) > 2 for length in lengths]).long()
+        yield task.QuestionBatch(tokens, ptr, segments, torch.tensor([3, 3]), ptr[:-1] + 3,
+                                 ptr[1:] - 2, torch.tensor([0, 1, 2]),
+                                 torch.zeros(len(tokens), 2).long(), ['', ''], ['0', '1'], [(), ()])
+
+
+def choices(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """Two questions of two choices, each in a sequence of its own, or both in one."""
+    is_alone = type(data.questions).__name__ == 'Swag'
+    for lengths in ragged(task.Choices.shortest, data.max_length):
+        lengths = [length for length in lengths for _ in range(2 if is_alone else 1)]
+        ptr = torch.tensor([0, *lengths]).cumsum(0)
+        segments = torch.cat([torch.arange(length) > 2 for length in lengths]).long()
+        selected = ptr[:-1] if is_alone else torch.stack([ptr[:-1] + 1, ptr[:-1] + 3]).T.flatten()
+        yield task.ChoiceBatch(random_ids(model, sum(lengths)), ptr, segments,
+                               torch.full((len(lengths),), 0 if is_alone else 4), selected,
+                               torch.arange(4), torch.tensor([0, 2, 4]), torch.tensor([1, 0]))
+
+
+def images(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:
+    """All are of one size; the model's last entry is none of a pixel."""
+    tokens = random_ids(model, 2 * data.max_length).clamp(
+        max=model.encoder.token_embedding.num_embeddings - 2)
+    yield Batch(tokens, data.max_length * torch.arange(3), torch.zeros(2).long())
 
 
 def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:
@@ -267,5 +317,6 @@ def random_ids(model: nn.Module, length: int) -> Tensor:
     return torch.randint(model.encoder.token_embedding.num_embeddings, (length,))
 
 
-BATCHES = {'Digits': digits, 'Documents': documents, 'Glue': glue, 'LongRange': long_range,
-           'MaskedLanguage': masked_language}
+BATCHES = {'Choices': choices, 'Digits': digits, 'Documents': documents, 'Glue': glue,
+           'Images': images, 'LongRange': long_range, 'MaskedLanguage': masked_language,
+           'Questions': questions}

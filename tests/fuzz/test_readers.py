@@ -28,13 +28,16 @@ from PIL import Image
 
 from analysis.graphs import read_graph, sampled_graphs
 from experiments.data.digits import read_digits
+from experiments.data.imagenet64 import ImageNet64
 from experiments.data.listops_files import read_listops
 from experiments.data.pathfinder_files import read_picture
+from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.encoding import EncodedCorpus, encode_corpus
-from experiments.data.text.glue_files import TASKS, read_rows
+from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from experiments.data.text.package_docs import PackageDocs
+from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.text_pairs import read_pairs
 from graphattn.models import Encoder, SequenceClassifier
@@ -147,6 +150,29 @@ def write_run(folder: Path) -> None:
                folder / 'checkpoints' / 'last.ckpt')
 
 
+def trivia(folder: Path) -> object:
+    return TriviaQa(str(folder / 'qa.json'), str(folder / 'qa.json'), str(folder / 'pages')).read()
+
+
+def write_trivia(folder: Path) -> None:
+    (folder / 'pages/wikipedia').mkdir(parents=True)
+    (folder / 'pages/wikipedia/A.txt').write_text(TEXT[0])
+    (folder / 'qa.json').write_text(json.dumps({
+        'Domain': 'Wikipedia', 'VerifiedEval': False, 'Data': [{
+            'QuestionId': 'q', 'Question': 'Where?', 'EntityPages': [{'Filename': 'A.txt'}],
+            'Answer': {'Value': 'here', 'Aliases': [], 'NormalizedAliases': ['here']}}]}))
+
+
+def imagenet(folder: Path) -> object:
+    return ImageNet64(str(folder), str(folder / 'cache')).read(3 * 64 * 64)
+
+
+def write_imagenet(folder: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (50, 3 * 64 * 64)).astype(np.uint8)
+    np.savez(folder / 'train_data_batch_1.npz', data=images, labels=np.ones(50, int))
+    np.savez(folder / 'val_data.npz', data=images[:1])
+
+
 def part_of(reader: Reader, name: str) -> Reader:
     return reader._replace(file=name)
 
@@ -155,6 +181,12 @@ CACHED = Reader('encoded/train/layout.json', write_cached, cached)
 ARTICLES = Reader('articles.xml', write_articles, articles)
 PACKAGES = Reader('documents.json', write_package_docs, package_docs)
 RUN = Reader('config.yaml', write_run, run)
+SQUAD = json.dumps({'data': [{'paragraphs': [{'context': TEXT[0], 'qas': [
+    {'id': '1', 'question': 'What?', 'answers': [{'text': 'first', 'answer_start': 4}]}]}]}]})
+SWAG = ('sent1,sent2,ending0,ending1,ending2,ending3,label\n'
+        'A man enters.,He,sits.,"runs, fast.",waits.,sleeps.,2\n')
+HOPS = json.dumps([{'id': '1', 'query': 'is_a x', 'answer': 'a', 'candidates': ['a', 'b'],
+                    'supports': TEXT}])
 LONG_REVIEW = json.dumps({'reviewText': 'a ' * 2**15, 'overall': 4.}).encode() + b'\n'
 REVIEW = ''.join(json.dumps({'reviewText': text, 'overall': 4.}) + '\n' for text in TEXT)
 IMAGE = '0,' * 60 + '1,2,3,16,' + '7\n'
@@ -183,6 +215,13 @@ READERS = {
                        lambda path: read_pairs(path, 100)),
     'PNG': Reader('sample_0.png', lambda folder: Image.effect_noise((32, 32), 50).save(
         folder / 'sample_0.png'), lambda folder: read_picture(folder / 'sample_0.png', 32)),
+    'SQuAD': text_file('squad.json', SQUAD, lambda path: Squad(str(path), str(path)).read()),
+    'TriviaQA': Reader('qa.json', write_trivia, trivia),
+    'SWAG': text_file('swag.csv', SWAG, lambda path: Swag(str(path), str(path)).read()),
+    'WikiHop': text_file('hops.json', HOPS, lambda path: WikiHop(str(path), str(path)).read()),
+    'ImageNet': Reader('train_data_batch_1.npz', write_imagenet, imagenet),
+    'GLUE, to be labelled': text_file('test.tsv', 'index\tsentence\n0\tA cat.\n1\tA dog.\n',
+                                      lambda path: list(read_test_rows(path, TASKS['SST-2']))),
     'text': text_file('corpus.txt', '\n'.join(TEXT), lambda path: list(read_documents(path))),
     'packages, documents': PACKAGES,
     'packages, names': part_of(PACKAGES, 'names.json'),

@@ -277,6 +277,49 @@ def test_of_a_causal_encoder_no_token_sees_a_later_one(source, share_source):
         assert differs[i] and not differs[:i].any() and not differs[PTR[PTR > i][0]:].any()
 
 
+@pytest.mark.parametrize('pattern', [
+    'Full', 'SlidingWindow(2) | GlobalTokens(1)', 'bigbird(block=2, num_global=1, num_random=1)',
+    'diffuser(window=4, num_global=2, num_random=2)', 'LogSparse', 'block model'])
+@pytest.mark.parametrize('hops, teleport, num_layers', [(1, 0., 3), (2, .1, 1), (5, .1, 4),
+                                                        (math.inf, .3, 2)])
+def test_no_token_sees_a_later_one_at_any_depth_and_however_far_values_travel(
+        pattern, hops, teleport, num_layers):
+    """Global tokens that see all would let the future in at the second hop."""
+    torch.manual_seed(0)
+    source = (BlockModelSource(heads=2, head_channels=8, clusters=4) if pattern == 'block model'
+              else PatternSource(pattern))
+    model = CausalLanguageModel(encoder(source, causal=True, hops=hops, teleport=teleport,
+                                        num_layers=num_layers, max_length=12)).double().eval()
+
+    def logits(tokens):
+        return model(tokens, torch.tensor([0, 12]), generator=torch.Generator().manual_seed(0))
+    before = logits(TOKENS)
+    for place in range(1, 12):
+        later = torch.cat([TOKENS[:place], (TOKENS[place:] + 7) % 20])
+        after = logits(later)
+        torch.testing.assert_close(after[:place], before[:place], rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(after[place], before[place])
+
+
+def test_positions_of_a_grid_are_those_of_its_sides():
+    model = encoder(positions=[2, 3, 3], max_length=18, channels=64)
+    along = model.position_embedding.along
+    embedded = model.position_embedding(torch.tensor([0, 4, 17]))
+    for number, (row, column, colour) in enumerate([(0, 0, 0), (0, 1, 1), (1, 2, 2)]):
+        assert torch.equal(embedded[number], along[0].weight[row] + along[1].weight[column]
+                           + along[2].weight[colour])
+    assert model.position_embedding.num_embeddings == 18 and .01 < along[0].weight.std() < .04
+
+
+@pytest.mark.parametrize('sides, error, match', [
+    ([2, 2, 1], ValueError, r"'max_length' must be at most 4, the places of the grid \[2, 2, 1\]"),
+    ([], ValueError, "'positions' must name a side"), ([0], ValueError, "'positions' must be at"),
+    ([2.5], TypeError, "'positions' must be an int")])
+def test_grids_that_cannot_be_are_refused(sides, error, match):
+    with pytest.raises(error, match=match):
+        encoder(positions=sides)
+
+
 def test_parameters_of_a_causal_encoder_have_their_names():
     source = BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))
     encoder(source).load_state_dict(encoder(source, causal=True).state_dict())

@@ -178,6 +178,19 @@ def _write_docs(folder: Path) -> dict:
 
 def installed_documents() -> Iterator[tuple[str, Document]]:
     """The package, and the sentences, of every module and licence in a fixed order."""
+    for package, texts in _installed_texts():
+        yield package, [sentence for text in texts for sentence in english_sentences(text)]
+
+
+def installed_docstrings() -> Iterator[tuple[str, Document]]:
+    """The package, and the sentences, of every docstring by itself."""
+    for package, texts in _installed_texts():
+        for text in texts:
+            yield package, english_sentences(text)
+
+
+def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
+    """The package of every module and licence, and its docstrings or its text."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -185,8 +198,7 @@ def installed_documents() -> Iterator[tuple[str, Document]]:
     for root, file in tqdm(files, desc='reading documentation', unit=' files', disable=None):
         read = _docstrings if file.suffix == '.py' else _whole_text
         package = 'python' if root == Path(paths['stdlib']) else file.relative_to(root).parts[0]
-        yield package.removesuffix('.py'), [sentence for text in read(file)
-                                            for sentence in english_sentences(text)]
+        yield package.removesuffix('.py'), read(file)
 
 
 def _is_source(path: Path) -> bool:

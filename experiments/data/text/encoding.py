@@ -1,12 +1,20 @@
-"""A corpus as token ids in memory-mapped files, and the sequences that are cut from it."""
+"""A corpus as token ids in memory-mapped files, and the sequences that are cut from it.
+
+A large corpus is encoded in shards by several processes, and what was encoded before a run was
+killed is not encoded again. The shards are then joined, so that what comes out does not depend on
+how many there were.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
-from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 PARTS = ('train', 'val')
 TOKEN_TYPES = ('uint16', 'uint32')
 DOCUMENTS_AT_ONCE = 256
+CHARACTERS_IN_SHARD = 2**24
+COUNTED = ('documents', 'sentences', 'tokens', 'characters', 'bytes')
+FORMAT = 2  # of the files; in the names of what holds them
 
 
 class EncodedCorpus:
@@ -41,15 +52,21 @@ class EncodedCorpus:
         document_ptr (np.ndarray): The first sentence of each document, int64
             ``[num_documents + 1]``.
         counts (np.ndarray): How often each token occurs, int64 ``[vocab_size]``.
+        size (dict): How many documents, sentences, tokens, characters and bytes there are; a blank
+            stands between sentences.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         try:
-            dtype = read_json(folder / 'layout.json')['tokens']
-            if dtype not in TOKEN_TYPES:
-                raise ValueError(f'layout.json: no type of tokens: {dtype!r:.60}')
-            self.tokens = _memory_map(folder / 'tokens.bin', dtype)
+            layout = read_json(folder / 'layout.json')
+            if layout['type'] not in TOKEN_TYPES:
+                raise ValueError(f'layout.json: no type of tokens: {layout["type"]!r:.60}')
+            self.size = {name: int(layout[name]) for name in COUNTED}
+            self.tokens = _memory_map(folder / 'tokens.bin', layout['type'])
+            if len(self.tokens) != self.size['tokens']:
+                raise ValueError(f'tokens.bin: {len(self.tokens):,} tokens where there were '
+                                 f'{self.size["tokens"]:,}')
             self.sentence_ptr = _read_pointers(folder / 'sentence_ptr.bin', len(self.tokens))
             self.document_ptr = _read_pointers(folder / 'document_ptr.bin', self.num_sentences)
             self.counts = np.array(np.load(folder / 'counts.npy', 'r', allow_pickle=False))
@@ -133,13 +150,15 @@ def corpus_key(path: Path, tokenizer: str) -> str:
     files = sorted(path.rglob('*')) if path.is_dir() else [path]
     seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
             for file in files if file.is_file()]
-    return blake2b(json.dumps([seen, tokenizer]).encode(), digest_size=12).hexdigest()
+    return blake2b(json.dumps([FORMAT, seen, tokenizer]).encode(), digest_size=12).hexdigest()
 
 
 def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     """Writes the parts of a corpus into ``folder``, whole or not at all.
 
-    The documents pass through once, a few hundred at a time.
+    The documents pass through once, and as many processes as there are processors encode a shard of
+    them each. Those that are finished lie beside ``folder`` until all are, and are taken as they
+    are if the work begins again.
 
     Args:
         path (Path): A corpus, as :func:`read_documents` takes it.
@@ -147,70 +166,137 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
         folder (Path): Will hold ``train`` and ``val``, for :class:`EncodedCorpus`.
 
     Raises:
-        ValueError: The corpus cannot be read, or a part of it would be empty.
+        ValueError: The corpus cannot be read, a shard is damaged, or a part would be empty.
     """
-    # Said outright, for otherwise tokenizers warns of every process that loads data later.
-    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'true')
-    vocab_size = tokenizer.get_vocab_size()
+    shards = folder.with_name(f'{folder.name}-shards')
+    text = tokenizer.to_str()
+    num_processes = len(os.sched_getaffinity(0))
+    done: list[Path] = []
+    with ProcessPoolExecutor(num_processes, get_context('fork')) as pool:
+        pending = deque()
+        for number, documents in enumerate(_in_shards(read_documents(path))):
+            done.append(shards / f'{number:06}')
+            if not done[-1].exists():
+                pending.append(pool.submit(_encode_shard, documents, text, done[-1]))
+            while len(pending) > 2 * num_processes:  # so that few documents are in memory
+                pending.popleft().result()
+        for future in pending:
+            future.result()
+    parts = {part: _nonempty(done, part) for part in PARTS}
+    if not all(parts.values()):
+        counts = ' and '.join(f'{sum(shard.num_documents for shard in encoded)} for {part}'
+                              for part, encoded in parts.items())
+        shutil.rmtree(shards, ignore_errors=True)
+        raise ValueError(f"'corpus' must have documents for training and for development, of "
+                         f"which one in twenty is (got {counts} from {path}); separate the "
+                         f"documents of a file by blank lines")
     with new_folder(folder) as temporary:
-        writers = {part: _PartWriter(temporary / part, vocab_size) for part in PARTS}
-        documents = iter(tqdm(read_documents(path), desc='encoding the corpus',
-                              unit=' documents', disable=None))
-        while some := list(islice(documents, DOCUMENTS_AT_ONCE)):
-            for document, ids in zip(some, _encode(some, tokenizer)):
-                writers['val' if is_held_out(document) else 'train'].write(ids)
+        for part, encoded in parts.items():
+            _join(encoded, temporary / part)
+    shutil.rmtree(shards)
+
+
+def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    some, size = [], 0
+    for document in tqdm(documents, desc='encoding the corpus', unit=' documents', disable=None):
+        some.append(document)
+        size += sum(map(len, document))
+        if size >= CHARACTERS_IN_SHARD:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _encode_shard(documents: list[Document], tokenizer: str, folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are
+    encoder = Tokenizer.from_str(tokenizer)
+    with new_folder(folder) as temporary:
+        writers = {part: _PartWriter(temporary / part, encoder.get_vocab_size()) for part in PARTS}
+        for begin in range(0, len(documents), DOCUMENTS_AT_ONCE):
+            some = documents[begin:begin + DOCUMENTS_AT_ONCE]
+            for document, ids in zip(some, _encode(some, encoder)):
+                writers['val' if is_held_out(document) else 'train'].write(document, ids)
         for writer in writers.values():
             writer.close()
-        if not all(writer.num_documents for writer in writers.values()):
-            counts = ' and '.join(f'{writer.num_documents} for {part}'
-                                  for part, writer in writers.items())
-            raise ValueError(f"'corpus' must have documents for training and for development, of "
-                             f"which one in twenty is (got {counts} from {path}); separate the "
-                             f"documents of a file by blank lines")
 
 
 def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
-    """The ids of each sentence of each document."""
-    sentences = [sentence for document in documents for sentence in document]
+    """The ids of each sentence of each document; behind the first one they begin with a blank,
+    which tokenizers of bytes tell apart."""
+    sentences = [f' {sentence}' if place else sentence
+                 for document in documents for place, sentence in enumerate(document)]
     encoded = iter(tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
     for document in documents:
         yield [ids for _ in document if (ids := next(encoded).ids)]
 
 
+def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
+    """A part of the shards that have any of it; one that is not as it was written is an error that
+    names it."""
+    folders = [shard / part for shard in shards]
+    return [EncodedCorpus(folder) for folder in folders
+            if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
+            or (folder / 'document_ptr.bin').stat().st_size > 8]
+
+
+def _join(shards: list[EncodedCorpus], folder: Path) -> None:
+    folder.mkdir()
+    files = {name: (folder / f'{name}.bin').open('wb')
+             for name in ('tokens', 'sentence_ptr', 'document_ptr')}
+    size = dict.fromkeys(COUNTED, 0)
+    for shard in shards:
+        shard.tokens.tofile(files['tokens'])
+        (shard.sentence_ptr[:-1] + size['tokens']).tofile(files['sentence_ptr'])
+        (shard.document_ptr[:-1] + size['sentences']).tofile(files['document_ptr'])
+        size = {name: size[name] + shard.size[name] for name in COUNTED}
+    np.array([size['tokens']], np.int64).tofile(files['sentence_ptr'])
+    np.array([size['sentences']], np.int64).tofile(files['document_ptr'])
+    for file in files.values():
+        file.close()
+    np.save(folder / 'counts.npy', sum(shard.counts for shard in shards))
+    _write_layout(folder, str(shards[0].tokens.dtype), size)
+
+
+def _write_layout(folder: Path, dtype: str, size: dict[str, int]) -> None:
+    (folder / 'layout.json').write_text(json.dumps({'type': dtype, **size}) + '\n')
+
+
 class _PartWriter:
-    """Appends documents to the files of one part."""
+    """Appends documents to the files of one part of a shard."""
 
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()
         self.folder = folder
         self.dtype = TOKEN_TYPES[vocab_size > 2**16]
         self.counts = np.zeros(vocab_size, dtype=np.int64)
-        self.num_tokens = self.num_sentences = self.num_documents = 0
+        self.size = dict.fromkeys(COUNTED, 0)
         self.tokens, self.sentence_ptr, self.document_ptr = (
             self._open(name) for name in ('tokens', 'sentence_ptr', 'document_ptr'))
 
-    def write(self, sentences: list[list[int]]) -> None:
+    def write(self, document: Document, sentences: list[list[int]]) -> None:
         if not sentences:
             return
         tokens = np.concatenate(sentences).astype(self.dtype)
         sizes = np.array([len(ids) for ids in sentences], dtype=np.int64)
-        begin = self.num_tokens + np.cumsum(sizes) - sizes
+        begin = self.size['tokens'] + np.cumsum(sizes) - sizes
         self.tokens.write(tokens.tobytes())
         self.sentence_ptr.write(begin.tobytes())
-        self.document_ptr.write(np.int64(self.num_sentences).tobytes())
+        self.document_ptr.write(np.int64(self.size['sentences']).tobytes())
         self.counts += np.bincount(tokens, minlength=len(self.counts))
-        self.num_tokens += len(tokens)
-        self.num_sentences += len(sentences)
-        self.num_documents += 1
+        text = ' '.join(document)
+        own = (1, len(sentences), len(tokens), len(text), len(text.encode()))
+        self.size = {name: self.size[name] + count for name, count in zip(COUNTED, own)}
 
     def close(self) -> None:
-        self.sentence_ptr.write(np.int64(self.num_tokens).tobytes())
-        self.document_ptr.write(np.int64(self.num_sentences).tobytes())
+        self.sentence_ptr.write(np.int64(self.size['tokens']).tobytes())
+        self.document_ptr.write(np.int64(self.size['sentences']).tobytes())
         for file in (self.tokens, self.sentence_ptr, self.document_ptr):
             file.close()
         np.save(self.folder / 'counts.npy', self.counts)
-        layout = {'tokens': self.dtype, 'sentence_ptr': 'int64', 'document_ptr': 'int64'}
-        (self.folder / 'layout.json').write_text(json.dumps(layout) + '\n')
+        _write_layout(self.folder, self.dtype, self.size)
 
     def _open(self, name: str) -> BinaryIO:
         return (self.folder / f'{name}.bin').open('wb')

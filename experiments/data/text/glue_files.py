@@ -22,6 +22,7 @@ class GlueTask:
             0 to 5.
         metric (str): What the papers report.
         dev (tuple): The development sets, names of files without ``.tsv``.
+        test (tuple): The test sets, likewise.
         columns (tuple): Names of the columns of files that have no header.
         has_broken_rows (bool): Whether rows without both sentences are known, and passed over.
     """
@@ -31,6 +32,7 @@ class GlueTask:
     classes: tuple[str, ...]
     metric: str
     dev: tuple[str, ...] = ('dev',)
+    test: tuple[str, ...] = ('test',)
     columns: tuple[str, ...] = ()
     has_broken_rows: bool = False
 
@@ -40,7 +42,8 @@ ENTAILMENT = ('entailment', 'not_entailment')
 TASKS = {
     # In this order classes 0 and 1 are those that SBM-Transformer's Table 4 counts.
     'MNLI': GlueTask(SENTENCES, 'gold_label', ('contradiction', 'neutral', 'entailment'),
-                     'accuracy', dev=('dev_matched', 'dev_mismatched')),
+                     'accuracy', dev=('dev_matched', 'dev_mismatched'),
+                     test=('test_matched', 'test_mismatched')),
     'QQP': GlueTask(('question1', 'question2'), 'is_duplicate', BINARY, 'f1',
                     has_broken_rows=True),
     'QNLI': GlueTask(('question', 'sentence'), 'label', ENTAILMENT, 'accuracy'),
@@ -95,6 +98,31 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     if num_broken:
         print(f'{path}: {num_broken} of {num_rows + num_broken} rows lack a sentence and are '
               f'passed over')
+
+
+def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The number and the sentences of each row of a test set, which has a header, no labels, and
+    for the server no row may be missing: a sentence that is not there is empty.
+
+    Raises:
+        ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
+            malformed.
+    """
+    lines = _lines(path)
+    _, columns = next(lines, (1, ['']))
+    for name in task.text:
+        if name not in columns:
+            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+    positions, is_empty = [columns.index(name) for name in task.text], True
+    for number, entries in lines:
+        if not entries[0].isdecimal() or len(entries) > len(columns):
+            raise ValueError(f'{path}, line {number}: expected a number and as many as '
+                             f'{len(columns)} columns between tabs (got {len(entries)}, the first '
+                             f'of them {entries[0]!r:.60})')
+        is_empty = False
+        yield entries[0], tuple(entries[i] if i < len(entries) else '' for i in positions)
+    if is_empty:
+        raise ValueError(f'{path} holds no rows')
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

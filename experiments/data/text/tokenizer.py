@@ -1,4 +1,4 @@
-"""WordPiece tokenizers: trained on a corpus, or read from a file."""
+"""Tokenizers of word pieces and of byte pairs: trained on a corpus, or read from a file."""
 
 from __future__ import annotations
 
@@ -66,6 +66,41 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     tokenizer = Tokenizer(WordPiece(learner.get_vocab(), unk_token='[UNK]'))
     _process_as_bert(tokenizer)
     _frame_as_bert(tokenizer)
+    return tokenizer
+
+
+def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
+    """A tokenizer of pairs of bytes as roberta-base has it, with a vocabulary learned from texts.
+
+    It loses nothing: every text comes back from its tokens, byte for byte. The special tokens come
+    first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
+
+    Args:
+        texts (Callable): Gives pieces of text.
+        vocab_size (int): The most tokens that the vocabulary may hold.
+
+    Raises:
+        ValueError: 'vocab_size' has no room for the special tokens and the bytes.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel as Decoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.processors import RobertaProcessing
+    from tokenizers.trainers import BpeTrainer
+
+    alphabet = ByteLevel.alphabet()
+    names = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
+    if vocab_size < len(alphabet) + len(names):
+        raise ValueError(f"'vocab_size' must be at least {len(alphabet) + len(names)}, for the "
+                         f"special tokens and each byte (got {vocab_size})")
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = Decoder()
+    tokenizer.train_from_iterator(texts(), BpeTrainer(
+        vocab_size=vocab_size, special_tokens=names, show_progress=False,
+        initial_alphabet=sorted(alphabet)))
+    tokenizer.post_processor = RobertaProcessing(('</s>', 2), ('<s>', 0), add_prefix_space=False)
     return tokenizer
 
 

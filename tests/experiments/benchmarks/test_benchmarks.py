@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures('started_by_a_server')
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion',
-                                  'distributed', 'hugging_face', 'layer', 'length', 'ordering',
-                                  'sampler', 'scaling', 'tiles'])
+                                  'distributed', 'hugging_face', 'layer', 'length',
+                                  'long_encoder', 'ordering', 'sampler', 'scaling', 'tiles'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path):
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])

@@ -4,21 +4,38 @@ import math
 
 import pytest
 
-from experiments.objectives import Classification, DocumentClassification, LanguageModelling
-from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier
+from experiments.objectives import (
+    Classification,
+    DensityEstimation,
+    DocumentClassification,
+    LanguageModelling,
+    MultipleChoice,
+    QuestionAnswering,
+)
+from graphattn.models import (
+    CausalLanguageModel,
+    Encoder,
+    MaskedLanguageModel,
+    MultipleChoiceModel,
+    SequenceClassifier,
+    SpanModel,
+)
 from graphattn.sources import PatternSource
 
 ENCODER = {'num_tokens': 10, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 1}
 
 
-def encoder():
-    return Encoder(PatternSource('Full'), **ENCODER)
+def encoder(**options):
+    return Encoder(PatternSource('Full'), **ENCODER, **options)
 
 
 OBJECTIVES = {
     Classification: lambda: SequenceClassifier(encoder(), 3),
     DocumentClassification: lambda: SequenceClassifier(encoder(), 3),
     LanguageModelling: lambda: MaskedLanguageModel(encoder()),
+    DensityEstimation: lambda: CausalLanguageModel(encoder(causal=True)),
+    MultipleChoice: lambda: MultipleChoiceModel(encoder()),
+    QuestionAnswering: lambda: SpanModel(encoder()),
 }
 objectives = pytest.mark.parametrize('objective', OBJECTIVES, ids=lambda kind: kind.__name__)
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from experiments import train
 from experiments.data.batch import TextBatch
+from experiments.data.text.encoding import EncodedCorpus
 from experiments.objectives import LanguageModelling
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full, load_masks
@@ -63,7 +64,7 @@ def finished_run(corpus, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run):
+def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, corpus):
     folder, batches = finished_run
     assert {path.name for path in folder.iterdir()} == {
         'config.yaml', 'metrics.csv', 'summary.json', 'checkpoints', 'curves.png', 'masks.npz',
@@ -75,6 +76,11 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run):
     summary = json.loads((folder / 'summary.json').read_text())
     assert summary['perplexity'] == pytest.approx(math.exp(summary['mlm_loss']), rel=1e-5)
     assert summary['loss'] == pytest.approx(summary['mlm_loss'] + summary['nsp_loss'], rel=1e-2)
+    size = EncodedCorpus(next(corpus.glob('cache/encoded-*')) / 'val').size
+    bits = summary['mlm_loss'] / math.log(2)
+    for name in ('token', 'character', 'byte'):
+        assert summary[f'bits_per_{name}'] == pytest.approx(
+            bits * size['tokens'] / size[f'{name}s'], rel=1e-5)
     entropy = metrics['val/mlm_loss/unigram_entropy']
     assert (entropy == entropy[0]).all() and summary['mlm_loss/unigram_entropy'] > 5
     assert len(batches) == len({digest for _, digest in batches}) == len(batches) // 2 * 2

@@ -10,9 +10,10 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaConfig, RobertaModel
 
 from experiments import train
+from experiments.objectives import LanguageModelling
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.pretrained import pretrained_classifier, roberta
-from graphattn.models import Encoder, SequenceClassifier, load_roberta
+from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.patterns import Full, SlidingWindow, save_masks
 from graphattn.sources import BlockModelSource, PatternSource
 from tests.experiments.document_folders import write_imdb
@@ -242,6 +243,17 @@ def test_weights_that_are_not_robertas(roberta_file, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps({**config, 'hidden_act': 'relu'}))
     with pytest.raises(ValueError, match=r"'config' must have hidden_act='gelu', .* .got 'relu'"):
         roberta(tmp_path / 'other.bin', untrained())
+
+
+def test_pre_training_begins_with_robertas_weights(roberta_file):
+    encoder = Encoder(PatternSource('SlidingWindow(2)'), **SIZES, hops=5, teleport=.1)
+    model = MaskedLanguageModel(encoder, next_sentence=False)
+    LanguageModelling(model, roberta=str(roberta_file))
+    expected = load_file(roberta_file)['embeddings.position_embeddings.weight'][2:]
+    position = encoder.position_embedding.weight
+    assert torch.equal(position[:32], expected) and torch.equal(position[32:], expected[:8])
+    with pytest.raises(ValueError, match="'weights' cannot be read: nowhere.bin"):
+        LanguageModelling(model, roberta='nowhere.bin')
 
 
 @pytest.mark.slow

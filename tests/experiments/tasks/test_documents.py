@@ -22,7 +22,8 @@ from experiments.objectives.document_classification import (
     new_metrics,
 )
 from experiments.tasks import Documents
-from experiments.tasks.documents import BucketStream, EncodedDocuments, collate
+from experiments.tasks.documents import EncodedDocuments, collate
+from experiments.tasks.tokenized import BucketStream
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb

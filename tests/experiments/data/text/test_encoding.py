@@ -3,11 +3,15 @@
 import math
 import os
 import pickle
+import shutil
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from experiments.data.text import encoding
+from experiments.data.text.corpus import is_held_out, read_documents
 from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
 from experiments.data.text.tokenizer import load_tokenizer, special_tokens
 from tests.experiments.data.text.traceable import held_out, write_traceable
@@ -103,7 +107,73 @@ def test_an_encoding_is_whole_or_not_there(traceable, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         encode_corpus(path, tokenizer, tmp_path / 'encoded')
-    assert [entry.name for entry in tmp_path.iterdir()] == ['corpus']
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ['corpus', 'encoded-shards']
+    assert not any((tmp_path / 'encoded-shards').iterdir())
+
+
+FILES = 'tokens.bin', 'sentence_ptr.bin', 'document_ptr.bin', 'counts.npy', 'layout.json'
+
+
+def contents(folder):
+    return {f'{part}/{name}': (folder / part / name).read_bytes()
+            for part in ('train', 'val') for name in FILES}
+
+
+def test_shards_and_a_second_beginning_change_nothing(traceable, encoded, tmp_path, monkeypatch):
+    """Killed in its fourth shard, and begun again: what was finished is not touched."""
+    _, path, tokenizer = traceable
+    monkeypatch.setattr(encoding, 'CHARACTERS_IN_SHARD', 400)
+    folder, write = tmp_path / 'again', encoding.new_folder
+
+    def killed(path):
+        return os._exit(9) if path.name >= '000003' else write(path)
+    monkeypatch.setattr(encoding, 'new_folder', killed)
+    with pytest.raises(BrokenProcessPool):
+        encode_corpus(path, tokenizer, folder)
+    shards = tmp_path / 'again-shards'
+    before = {shard: shard.stat().st_ino for shard in shards.glob('0*')}
+    assert {shard.name for shard in before} <= {'000000', '000001', '000002'} and before
+
+    def looked_at(path):
+        assert not path.exists()
+        assert all(shard.stat().st_ino == number for shard, number in before.items())
+        return write(path)
+    monkeypatch.setattr(encoding, 'new_folder', looked_at)
+    encode_corpus(path, tokenizer, folder)
+    assert contents(folder) == contents(tmp_path / 'encoded') and not shards.exists()
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_a_shard_that_was_cut_short_is_named(name, traceable, tmp_path, monkeypatch):
+    _, path, tokenizer = traceable
+    monkeypatch.setattr(encoding, 'CHARACTERS_IN_SHARD', 400)
+    write = encoding.new_folder
+
+    @contextmanager
+    def cut_short(path):
+        with write(path) as folder:
+            yield folder
+            if path.name == '000001':
+                file = folder / 'train' / name
+                os.truncate(file, file.stat().st_size - 2)
+    monkeypatch.setattr(encoding, 'new_folder', cut_short)
+    with pytest.raises(ValueError, match=r"'cache' is damaged .*; delete .*encoded-shards/000001$"):
+        encode_corpus(path, tokenizer, tmp_path / 'encoded')
+    assert not (tmp_path / 'encoded').exists()
+    shutil.rmtree(tmp_path / 'encoded-shards/000001')  # as it says
+    monkeypatch.setattr(encoding, 'new_folder', write)
+    encode_corpus(path, tokenizer, tmp_path / 'encoded')
+
+
+def test_characters_and_bytes_are_those_of_the_text(traceable, encoded):
+    documents, _, parts = encoded
+    texts = {'train': [], 'val': []}
+    for document in read_documents(traceable[1]):
+        texts['val' if is_held_out(document) else 'train'].append(' '.join(document))
+    for part, corpus in parts.items():
+        assert corpus.size['documents'] == len(texts[part]) == corpus.num_documents
+        assert corpus.size['characters'] == sum(map(len, texts[part]))
+        assert corpus.size['bytes'] == sum(len(text.encode()) for text in texts[part])
 
 
 def test_a_corpus_without_documents_for_both_parts(traceable, tmp_path):

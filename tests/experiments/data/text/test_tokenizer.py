@@ -7,6 +7,7 @@ from experiments.data.text.tokenizer import (
     NAMES,
     load_tokenizer,
     special_tokens,
+    train_byte_pairs,
     train_tokenizer,
 )
 
@@ -73,3 +74,20 @@ def test_a_file_that_will_not_do(name, content, match, tmp_path):
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=f"'tokenizer' .*{match}"):
         load_tokenizer(tmp_path / name)
+
+
+@pytest.mark.parametrize('text', ['The Cat  sat.', 'naïve Größe 東京 \U0001f600', ' a\tb\nc ',
+                                  'X' * 300])
+def test_byte_pairs_lose_nothing(text, tmp_path):
+    tokenizer = train_byte_pairs(texts, 300)
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
+    ids = loaded.encode(text, add_special_tokens=False).ids
+    assert loaded.decode(ids) == text and special_tokens(loaded) == (1, 3, 0, 2, 4)
+    assert loaded.encode(text).ids == [0, *ids, 2]
+    assert train_byte_pairs(texts, 300).get_vocab() == tokenizer.get_vocab()
+
+
+def test_no_room_for_the_bytes():
+    with pytest.raises(ValueError, match="'vocab_size' must be at least 261, .*got 200"):
+        train_byte_pairs(texts, 200)

@@ -1,0 +1,114 @@
+"""Training steps of long encoders beside Hugging Face's Longformer of the same size.
+
+Tokens per second, forward and backward, measured in turns, and the peak of memory over what the
+process held with the model.
+
+    python -m experiments.benchmarks.long_encoder
+    python -m experiments.benchmarks.long_encoder --quick
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.benchmarks.hugging_face import RADIUS, Setting
+from experiments.benchmarks.measure import (
+    elsewhere,
+    interleave,
+    peak_bytes,
+    progress,
+    run_benchmark,
+)
+from experiments.runs.tables import report
+from graphattn._files import write_whole
+from graphattn.models import Encoder
+from graphattn.patterns import get
+
+THEIRS = "Hugging Face's Longformer"
+# Longformer's own edges, and Diffuser's (Table S.10), by hops.
+OURS = {'longformer': (get('longformer', radius=RADIUS, num_global=1), 1),
+        'diffuser, 1 hop': (get('diffuser', cls_global=True), 1),
+        'diffuser, 5 hops': (get('diffuser', cls_global=True), 5)}
+BASE = dict(num_tokens=30_522, channels=768, heads=12, hidden_channels=3072, num_segments=2,
+            norm_first=False)
+CASES = (*(f'graphattn, {name}' for name in OURS), THEIRS)
+
+
+def main(
+    tokens: PositiveInt = 4096,
+    batch: PositiveInt = 1,
+    layers: PositiveInt = 2,
+    rounds: PositiveInt = 5,
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Times training steps of encoders of BERT-base's width; peaks are those of another process.
+
+    Args:
+        tokens: Length of each sequence, a multiple of 512.
+        batch: Sequences.
+        layers: Layers.
+        rounds: Measurements of each model, of which the median counts.
+        quick: A short sequence, which ends within a minute.
+        out: Where table and figure go.
+    """
+    if quick:
+        tokens, batch, layers, rounds = 1024, 1, 1, 2
+    setting = Setting(tokens, batch, layers)
+    steps = {case: step(setting, case) for case in progress(CASES, 'building')}
+    times = interleave(steps, rounds, seconds=120.)
+    del steps
+    peaks = elsewhere(peaks_of_training, setting)
+    rows = [{'case': case, 'train s': seconds, 'tokens per s': tokens * batch / seconds,
+             "times Hugging Face's": times[THEIRS] / seconds, 'peak MiB': peaks[case] / 2**20}
+            for case, seconds in times.items()]
+    report(rows, 'long_encoder', out)
+    draw(rows, setting, out)
+
+
+def step(setting: Setting, case: str) -> Callable[[], None]:
+    """A training step of the model of the case, without dropout."""
+    if case == THEIRS:
+        return setting.step(case)
+    pattern, hops = OURS[case.removeprefix('graphattn, ')]
+    torch.manual_seed(0)
+    model = Encoder(pattern, max_length=setting.tokens, num_layers=setting.layers, hops=hops,
+                    teleport=.1 if hops > 1 else 0., share_source=True, **BASE)
+    tokens = torch.randint(5, 30_000, (setting.batch * setting.tokens,))
+    ptr = setting.tokens * torch.arange(setting.batch + 1)
+
+    def train() -> None:
+        model.zero_grad()
+        model(tokens, ptr).square().mean().backward()
+    return train
+
+
+def peaks_of_training(setting: Setting) -> dict[str, int]:
+    """The most memory of a second step, beyond what the process held with the model."""
+    return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
+
+
+def draw(rows: list[dict], setting: Setting, out: Path) -> None:
+    """Bars of throughput and memory into ``out/long_encoder.png``."""
+    figure = Figure(figsize=(9, 2.8), layout='constrained')
+    names = [row['case'] for row in rows]
+    for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):
+        bars = axes.barh(names, [row[name] for row in rows],
+                         color=['C7' if case == THEIRS else 'C0' for case in names])
+        axes.bar_label(bars, fmt='%.4g', padding=3, fontsize=8)
+        axes.margins(x=0.18)
+        axes.set_xlabel(name)
+    axes.invert_yaxis()
+    figure.suptitle(f'Forward and backward, {setting.layers} layers of BERT-base, {setting.batch} '
+                    f'x {setting.tokens} tokens', fontsize=10)
+    write_whole(out / 'long_encoder.png', lambda path: figure.savefig(path, dpi=110))
+    print(f'drawn in {out / "long_encoder.png"}')
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

@@ -1,0 +1,123 @@
+"""ImageNet at 64 x 64 pixels, in its two released forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.cifar import raster
+from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
+from graphattn._files import new_folder
+from graphattn._reading import check_arrays
+
+SIDE = 64
+BYTES = 3 * SIDE * SIDE
+IMAGES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class ImageNet64(SequenceSource):
+    """Photographs, row by row, each pixel as red, green and blue: 12,288 bytes.
+
+    Either the arrays ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz`` (Chrabaszcz et
+    al., 2017), each with ``data`` uint8 ``[num_images, 12288]``, all reds before the greens and
+    blues; or the pictures of ``train_64x64/*.png`` and ``valid_64x64/*.png`` (van den Oord et al.,
+    2016), by which the papers estimate densities. They are made one array on disk once, and only
+    what a batch needs of it is read. The last fiftieth of those for training is for development;
+    testing is done on the part for validation, as in the papers. There are no classes.
+
+    Args:
+        path (str): The folder of the files or of the two folders.
+        cache (str): Where the arrays go, 16 GB.
+    """
+
+    path: str
+    cache: str = 'data/cache/imagenet64'
+
+    def read(self, max_length: int) -> SequenceData:
+        check_at_least(BYTES, max_length=max_length)
+        folder, cache = Path(self.path), Path(self.cache)
+        if not cache.exists():
+            with new_folder(cache) as temporary:
+                for part, images in (('train', _images(folder, 'train')),
+                                     ('val', _images(folder, 'val'))):
+                    _write(images, temporary / f'{part}.bin')
+        learn, test = (_mapped(cache / f'{part}.bin') for part in ('train', 'val'))
+        first = len(learn) * 49 // 50
+        return SequenceData('ImageNet at 64 x 64 pixels', 256, 1, {
+            part: Sequences.of_equal_length(images, np.zeros(len(images)))
+            for part, images in (('train', learn[:first]), ('dev', learn[first:]),
+                                 ('test', test))}, (SIDE, SIDE, 3))
+
+
+def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
+    """Some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
+    arrays = sorted(folder.glob(f'{part}_data*.npz'))
+    pictures = sorted((folder / {'train': 'train_64x64', 'val': 'valid_64x64'}[part]).glob('*.png'))
+    if not arrays and not pictures:
+        raise ValueError(f"'path' must be the folder of {part}_data*.npz, or that of train_64x64 "
+                         f"and valid_64x64 with pictures in PNG (there are none in {folder})")
+    for path in tqdm(arrays, desc=f'reading {part}', unit=' files', disable=None):
+        yield raster(read_array(path).reshape(-1, 3, SIDE * SIDE))
+    if not arrays:
+        for begin in tqdm(range(0, len(pictures), IMAGES_AT_ONCE), desc=f'reading {part}',
+                          unit=f' x {IMAGES_AT_ONCE} pictures', disable=None):
+            yield np.stack([read_picture(path) for path in pictures[begin:begin + IMAGES_AT_ONCE]])
+
+
+def read_array(path: Path) -> np.ndarray:
+    """The images of a released file, uint8 ``[num_images, 12288]``; no pickle is opened.
+
+    Raises:
+        ValueError: The file cannot be read, or holds something else.
+    """
+    try:
+        check_arrays(path)
+        with np.load(path, allow_pickle=False) as file:
+            images = file['data']
+    except Exception as error:  # whatever NumPy and zipfile raise
+        raise ValueError(f'{path}: no array of images ({error})') from error
+    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
+        raise ValueError(f"{path}: expected 'data' as uint8 of [num_images, {BYTES}] (got "
+                         f"{images.dtype} of shape {images.shape})")
+    return images
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """A picture in PNG, uint8 ``[12288]``.
+
+    Raises:
+        ValueError: It cannot be read, or is of another size or mode.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=['PNG']) as picture:
+            size, mode = picture.size, picture.mode
+            image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
+    except Exception as error:  # whatever the decoder raises
+        raise ValueError(f'{path}: no picture in PNG ({error})') from error
+    if image is None:
+        raise ValueError(f'{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x '
+                         f'{size[1]} of {mode})')
+    return image.reshape(-1)
+
+
+def _write(images: Iterator[np.ndarray], path: Path) -> None:
+    with path.open('wb') as file:
+        for some in images:
+            some.tofile(file)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        size = path.stat().st_size
+        if size == 0 or size % BYTES:
+            raise ValueError(f'{size:,} bytes are no whole images')
+        return np.memmap(path, dtype=np.uint8, mode='r').reshape(-1, BYTES)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'cache' is damaged ({path}: {error}); delete {path.parent}") from error

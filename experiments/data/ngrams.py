@@ -1,0 +1,104 @@
+"""What is worth to know the few symbols before each one: unigrams and n-grams of bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.data.sequences import Sequences
+
+LONGEST = 6  # symbols, of which seven are a number of 64 bits
+
+
+def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: int,
+               num_symbols: int = 256) -> float:
+    r"""The bits that each symbol costs in an n-gram model with Witten and Bell's interpolation.
+
+    .. math::
+        p_k(s \mid c) = \frac{n(c s) + t(c) \, p_{k-1}(s \mid c')}{n(c) + t(c)}
+
+    where c are the k symbols before s and c' all of them but the first, n counts in training and
+    t(c) is how many different symbols follow c there; p of less than nothing is uniform. Before a
+    sequence stands a symbol of its own.
+
+    Args:
+        train (sequence of np.ndarray): Sequences of symbols below ``num_symbols`` to count.
+        test (sequence of np.ndarray): Sequences to predict.
+        order (int): How many symbols the model looks back: 0 for unigrams, at most 6.
+        num_symbols (int): How many symbols there are, at most 256.
+
+    Raises:
+        ValueError: A number is out of range, or there is nothing to predict.
+
+    Source: Witten and Bell, "The zero-frequency problem" (1991), method C.
+    """
+    if not 0 <= order <= LONGEST or not 1 <= num_symbols <= 256:
+        raise ValueError(f"'order' must be from 0 to {LONGEST} and 'num_symbols' from 1 to 256 "
+                         f"(got {order} and {num_symbols})")
+    learn, asked = (_behind_starts(sequences, order, num_symbols) for sequences in (train, test))
+    if not asked[1].size:
+        raise ValueError("'test' must hold a symbol to predict")
+    probability = np.full(asked[1].size, 1 / num_symbols)
+    for length in range(order + 1):
+        context, whole = _numbers(*learn, length)
+        kinds, count = np.unique(whole, return_counts=True)
+        contexts, first, different = np.unique(kinds // 257, return_index=True, return_counts=True)
+        total = np.add.reduceat(count, first)
+        asked_context, asked_whole = _numbers(*asked, length)
+        n = _looked_up(kinds, count, asked_whole)
+        n_context = _looked_up(contexts, total, asked_context)
+        t = _looked_up(contexts, different, asked_context)
+        known = n_context > 0
+        probability[known] = ((n[known] + t[known] * probability[known])
+                              / (n_context[known] + t[known]))
+    return float(-np.log2(probability).mean())
+
+
+def _behind_starts(sequences: Sequence[np.ndarray], order: int,
+                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
+    """All sequences in a row, ``order`` symbols for the beginning before each, and the places of
+    their own symbols in it."""
+    start = np.full(order, num_symbols, dtype=np.uint64)
+    row = [start, *(part for sequence in sequences
+                    for part in (np.asarray(sequence).astype(np.uint64), start))]
+    own = [np.zeros(order, bool), *(part for sequence in sequences for part in (
+        np.ones(len(sequence), bool), np.zeros(order, bool)))]
+    return np.concatenate(row), np.flatnonzero(np.concatenate(own))
+
+
+def _numbers(row: np.ndarray, places: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number for the ``length`` symbols before each place, and one for them and the symbol."""
+    context = np.zeros(len(places), dtype=np.uint64)
+    for back in range(length, 0, -1):
+        context = context * np.uint64(257) + row[places - back]
+    return context, context * np.uint64(257) + row[places]
+
+
+def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    place = np.searchsorted(keys, asked).clip(max=len(keys) - 1)
+    return np.where(keys[place] == asked, values[place], 0)
+
+
+def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
+    """The bits that each byte costs in PNG, all images one below the other in one picture, so that
+    the head of the file hardly counts.
+
+    Args:
+        images (Sequences): In raster order.
+        shape (tuple): Rows, columns and colours of each.
+    """
+    from PIL import Image
+
+    rows, columns, colours = shape
+    column = images.tokens.reshape(-1, columns, colours)
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(column.squeeze(2) if colours == 1 else column)).save(
+        file, 'PNG', optimize=True)
+    return 8 * file.tell() / images.tokens.size
+
+
+def sequences_of(part: Sequences) -> list[np.ndarray]:
+    """Each sequence of a part."""
+    return [part.sequence(number) for number in range(part.num_sequences)]

@@ -1,0 +1,51 @@
+"""How well an answer agrees with those that are accepted, as SQuAD and TriviaQA count it."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+_ARTICLE = re.compile(r'\b(a|an|the)\b')
+_NOT_PUNCTUATION = str.maketrans('', '', string.punctuation)
+_BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}‘’´`', ' '))
+
+
+def squad_words(text: str) -> list[str]:
+    """The words of an answer as SQuAD's evaluation compares them: in small letters, without
+    punctuation and articles."""
+    return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
+
+
+def trivia_words(text: str) -> list[str]:
+    """As TriviaQA's evaluation does: marks, underscores among them, separate words."""
+    return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
+
+
+WORDS = {'squad': squad_words, 'triviaqa': trivia_words}
+
+
+def agreement(answer: str, accepted: Iterable[str],
+              words: Callable[[str], list[str]] = squad_words) -> tuple[float, float]:
+    """Exact match and F1 with the accepted answer that agrees best.
+
+    F1 is of the words that both have, each as often as both have it. No answer is the empty text;
+    where none is accepted, nothing else is right. (The official scripts of SQuAD 1.1 and 2.0.)
+
+    Args:
+        answer (str): What is judged.
+        accepted (Iterable): Right answers; none where the question has no answer. Those without a
+            word, such as "the", are passed over.
+        words (Callable): :func:`squad_words` or :func:`trivia_words`.
+    """
+    said = words(answer)
+    right = [own for text in accepted if (own := words(text))] or [[]]
+    return (float(said in right), max(_f1(said, own) for own in right))
+
+
+def _f1(said: list[str], right: list[str]) -> float:
+    if not said or not right:
+        return float(said == right)
+    shared = (Counter(said) & Counter(right)).total()
+    return 2 * shared / (len(said) + len(right))

@@ -1,0 +1,155 @@
+"""Questions with several answers to choose from, from the files that their makers distribute."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.data.text.question_files import check_ids, read_file, value_of
+from graphattn._reading import read_lines
+
+NUM_ENDINGS = 4
+
+
+class ChoiceQuestion(NamedTuple):
+    """A question, and what is to be chosen.
+
+    Attributes:
+        id (str): Its own among those of its part.
+        text (str): The question, or how a story begins.
+        choices (tuple): The answers, or how it goes on.
+        documents (tuple): What is to be read for it, if anything.
+        label (int): Number of the right choice.
+    """
+
+    id: str
+    text: str
+    choices: tuple[str, ...]
+    documents: tuple[str, ...]
+    label: int
+
+
+class ChoiceData(NamedTuple):
+    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``."""
+
+    about: str
+    parts: dict[str, list[ChoiceQuestion]]
+
+
+class ChoiceSource(ABC):
+    """Where questions come from."""
+
+    @abstractmethod
+    def read(self) -> ChoiceData:
+        """All questions; the same ones each time.
+
+        Raises:
+            ValueError: A file is missing or malformed; the message names it, and the line or the
+                place in it.
+        """
+
+
+@dataclass(frozen=True)
+class Swag(ChoiceSource):
+    """How does a story go on? SWAG's files ``train.csv`` and ``val.csv``, with a header::
+
+        ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
+
+    The first sentence is the question; a choice is the beginning of the second one (``sent2``) and
+    an ending.
+
+    Args:
+        train (str): train.csv.
+        dev (str): val.csv.
+        test (str, optional): Another file with labels; dev if omitted, for SWAG's have none.
+        about (str): What the files are.
+    """
+
+    train: str
+    dev: str
+    test: str | None = None
+    about: str = 'SWAG'
+
+    def read(self) -> ChoiceData:
+        parts = {'train': list(_swag_rows(Path(self.train))),
+                 'dev': list(_swag_rows(Path(self.dev)))}
+        parts['test'] = list(_swag_rows(Path(self.test))) if self.test else parts['dev']
+        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
+            check_ids(str(path), questions)
+        return ChoiceData(self.about, parts)
+
+
+@dataclass(frozen=True)
+class WikiHop(ChoiceSource):
+    """Which candidate does a relation lead to, by way of several documents? The files of WikiHop
+    and MedHop::
+
+        [{"id": "WH_train_0", "query": "participant_of juan rossell", "answer": "1996 olympics",
+          "candidates": ["1996 olympics", "olympic games"], "supports": ["The 2004 ..."]}]
+
+    Args:
+        train (str): train.json.
+        dev (str): dev.json.
+        test (str, optional): Another file with answers; dev if omitted, for theirs have none.
+    """
+
+    train: str
+    dev: str
+    test: str | None = None
+
+    def read(self) -> ChoiceData:
+        parts = {'train': list(_hop_rows(Path(self.train))),
+                 'dev': list(_hop_rows(Path(self.dev)))}
+        parts['test'] = list(_hop_rows(Path(self.test))) if self.test else parts['dev']
+        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
+            check_ids(str(path), questions)
+        return ChoiceData('WikiHop', parts)
+
+
+def _swag_rows(path: Path) -> Iterator[ChoiceQuestion]:
+    endings = [f'ending{number}' for number in range(NUM_ENDINGS)]
+    needed = ['sent1', 'sent2', *endings, 'label']
+    try:
+        rows = csv.reader((line for _, line in read_lines(path)), strict=True)
+        columns = next(rows, [])
+        for name in needed:
+            if name not in columns:
+                raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+        for entries in rows:
+            where = f'{path}, line {rows.line_num}'
+            if len(entries) != len(columns):
+                raise ValueError(f'{where}: expected {len(columns)} columns (got {len(entries)})')
+            row = dict(zip(columns, entries))
+            if missing := [name for name in ('sent1', *endings) if not row[name].strip()]:
+                raise ValueError(f'{where}: no text in column {missing[0]!r}; each question has '
+                                 f'{NUM_ENDINGS} choices')
+            if row['label'] not in map(str, range(NUM_ENDINGS)):
+                raise ValueError(f'{where}: expected a label from 0 to {NUM_ENDINGS - 1} (got '
+                                 f'{row["label"]!r:.60})')
+            yield ChoiceQuestion(
+                str(rows.line_num), row['sent1'],
+                tuple(f'{row["sent2"]} {row[name]}'.strip() for name in endings), (),
+                int(row['label']))
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read ({error.strerror})') from error
+    except csv.Error as error:
+        raise ValueError(f'{path}, line {rows.line_num}: not CSV ({error})') from error
+
+
+def _hop_rows(path: Path) -> Iterator[ChoiceQuestion]:
+    for number, row in enumerate(read_file(path, list)):
+        where = f'{path}, [{number}]'
+        query, answer = (value_of(row, name, str, where) for name in ('query', 'answer'))
+        choices, documents = (tuple(value_of(row, name, list, where))
+                              for name in ('candidates', 'supports'))
+        if not documents or not all(isinstance(text, str) and text.strip()
+                                    for text in (*choices, *documents)):
+            raise ValueError(f"{where}: expected texts as 'candidates' and 'supports'")
+        if answer not in choices:
+            raise ValueError(f"{where}: the answer {answer!r:.60} is none of the 'candidates'")
+        yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,
+                             documents, choices.index(answer))

@@ -1,0 +1,158 @@
+r"""Questions in the formats of SQuAD and SWAG from text that every machine has.
+
+    python -m experiments.data.text.local_questions --out data/local_questions
+
+They are not SQuAD or SWAG, and results on them are none on those sets. They come from docstrings of
+the installed Python and its packages; those for development and testing are from docstrings that
+:func:`experiments.data.text.document_files.part_of` puts there by what they say.
+
+- ``squad/train.json``, ``dev.json``, ``test.json``: a sentence that heads a docstring, or defines
+  something in it, has a gap; which word of the rest of the docstring is missing? As in SQuAD 2.0,
+  some words are nowhere in the rest, if they are asked for.
+- ``swag/train.csv``, ``val.csv``, ``test.csv``: which of four sentences follows on a sentence? The
+  others are from other docstrings.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.sequences import check_at_least
+from experiments.data.text.choice_files import NUM_ENDINGS
+from experiments.data.text.corpus import Document, distinct, installed_docstrings
+from experiments.data.text.document_files import PARTS, part_of
+from experiments.runs.command_line import run_function
+from graphattn._files import new_folder
+
+GAP = '_'
+LEAST_CONTEXT = 20  # words
+MOST_SENTENCES, MOST_GAPS = 8, 3
+SWAG_NAMES = {'train': 'train', 'dev': 'val', 'test': 'test'}
+SWAG_COLUMNS = ('', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source',
+                *(f'ending{number}' for number in range(NUM_ENDINGS)), 'label')
+_DEFINES = re.compile(r'\b(is|are) (a|an|the|any|one)\b|\b(means|denotes|defines|refers to)\b')
+_WORD = re.compile(r'(?<![\w-])[a-z]{4,}(?![\w-])')
+COMMON = frozenset('''about also been both each else even from given gives have here into itself
+just like many more most much must none only other over same should some such than that their them
+then there these they this those thus used uses using very want well were what when where whether
+which while will with within without would your'''.split())
+
+
+def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
+                          share_without: float = 0., seed: int = 0) -> None:
+    """Writes all files, or none.
+
+    Args:
+        out (Path): A folder that does not exist yet, or is empty.
+        documents (Iterable): Pairs of the package and the sentences of a docstring.
+        share_without (float): How likely a gap is one that no word of the rest fills.
+        seed (int): Which gaps, and which sentences beside the right one.
+
+    Raises:
+        ValueError: There is something at ``out``, a value is out of range, or the documents give no
+            question for some part.
+    """
+    if not 0. <= share_without < 1.:
+        raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
+    check_at_least(0, seed=seed)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+    parts: dict[str, list[Document]] = {part: [] for part in PARTS}
+    for _, document in documents:
+        parts[part_of(' '.join(document))].append(document)
+    with new_folder(out) as folder:
+        for name in ('squad', 'swag'):
+            (folder / name).mkdir()
+        for number, (part, some) in enumerate(parts.items()):
+            rng = np.random.default_rng((seed, number))
+            paragraphs = [paragraph for document in some
+                          for paragraph in gaps(document, share_without, rng)]
+            rows = following_sentences(some, rng)
+            if not paragraphs or not rows:
+                raise ValueError(f"'documents' must give questions for every part (there are "
+                                 f"{len(paragraphs)} gaps and {len(rows)} choices for {part})")
+            rows_of_part = (row for paragraph in paragraphs for row in paragraph['qas'])
+            for place, row in enumerate(rows_of_part):
+                row['id'] = f'{part}-{place}'
+            content = {'version': 'local', 'data': [{'title': part, 'paragraphs': paragraphs}]}
+            (folder / 'squad' / f'{part}.json').write_text(
+                json.dumps(content, ensure_ascii=False, indent=1) + '\n', encoding='utf-8')
+            with (folder / 'swag' / f'{SWAG_NAMES[part]}.csv').open(
+                    'w', encoding='utf-8', newline='') as file:
+                csv.writer(file).writerows([SWAG_COLUMNS, *rows])
+
+
+def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
+    """SQuAD's paragraphs, each with the questions of one sentence that heads a docstring or defines
+    something."""
+    asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
+                  if _DEFINES.search(sentence))]
+    paragraphs = []
+    for place in asked:
+        first = max(0, place - MOST_SENTENCES // 2)
+        rest = document[first:place] + document[place + 1:first + MOST_SENTENCES + 1]
+        context = ' '.join(rest)
+        if len(context.split()) < LEAST_CONTEXT:
+            continue
+        words: dict[bool, list[re.Match]] = {True: [], False: []}
+        for found in _WORD.finditer(document[place]):
+            if found[0] not in COMMON:
+                words[_place_of(found[0], context) is None].append(found)
+        rows = []
+        for _ in range(MOST_GAPS):
+            own = words[bool(rng.random() < share_without)]
+            if own:
+                rows.append(_gap(document[place], own.pop(rng.integers(len(own))), context))
+        if rows:
+            paragraphs.append({'context': context, 'qas': rows})
+    return paragraphs
+
+
+def _gap(sentence: str, word: re.Match, context: str) -> dict:
+    place = _place_of(word[0], context)
+    answers = [] if place is None else [{'text': word[0], 'answer_start': place}]
+    return {'id': '', 'question': sentence[:word.start()] + GAP + sentence[word.end():],
+            'is_impossible': place is None, 'answers': answers}
+
+
+def _place_of(word: str, text: str) -> int | None:
+    found = re.search(rf'(?<![\w-]){word}(?![\w-])', text)
+    return None if found is None else found.start()
+
+
+def following_sentences(documents: list[Document],
+                        rng: np.random.Generator) -> list[tuple[object, ...]]:
+    """SWAG's rows."""
+    pairs = [pair for document in documents for pair in zip(document, document[1:])]
+    if len(pairs) <= NUM_ENDINGS:
+        return []
+    rows = []
+    for number, (first, second) in enumerate(pairs):
+        others = rng.choice(len(pairs) - 1, NUM_ENDINGS - 1, replace=False)
+        endings = [pairs[other + (other >= number)][1] for other in others]
+        label = int(rng.integers(NUM_ENDINGS))
+        endings.insert(label, second)
+        rows.append((number, f'local_{number}', number, first, first, '', 'gold', *endings, label))
+    return rows
+
+
+def main(out: str = 'data/local_questions', share_without: float = 0., seed: int = 0) -> None:
+    """Makes the questions from the documentation of the installed Python.
+
+    Args:
+        out: The folder to make.
+        share_without: How likely a gap is one that no word of the rest fills.
+        seed: Which gaps and sentences.
+    """
+    build_local_questions(Path(out), distinct(installed_docstrings()), share_without, seed)
+    print(f'written to {out}')
+
+
+if __name__ == '__main__':
+    run_function(main)

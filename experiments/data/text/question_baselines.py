@@ -1,0 +1,69 @@
+"""What questions are worth to guesses that have learned next to nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from experiments.data.text.answers import agreement
+from experiments.data.text.choice_files import ChoiceData, ChoiceQuestion
+from experiments.data.text.local_questions import GAP
+from experiments.data.text.question_files import Question
+
+_WORD = re.compile(r'\w+')
+NEARBY = 10  # words
+
+
+def longest_match_scores(questions: list[Question]) -> dict[str, float]:
+    """Exact match and F1 of :func:`longest_match`, from 0 to 1."""
+    scores = [agreement(longest_match(question), question.accepted) for question in questions]
+    return dict(zip(('exact_match', 'f1'), np.mean(scores, axis=0).tolist()))
+
+
+def longest_match(question: Question) -> str:
+    """The word of the context whose neighbours agree the furthest with those of the gap, to the
+    left and to the right; of equal ones, that which has the most words of the question nearby."""
+    before, _, after = (_words(part) for part in question.text.partition(GAP))
+    asked = {*before, *after}
+    best = (-1, -1), ''
+    for context in question.contexts:
+        words = _words(context)
+        for place, word in enumerate(words):
+            if word in asked:
+                continue
+            run = (_run(before[::-1], words[:place][::-1][:len(before)])
+                   + _run(after, words[place + 1:place + 1 + len(after)]))
+            near = words[max(0, place - NEARBY):place + NEARBY + 1]
+            score = run, sum(other in asked for other in near)
+            best = max(best, (score, word), key=lambda row: row[0])
+    return best[1]
+
+
+def choice_accuracies(data: ChoiceData) -> dict[str, float]:
+    """How often the number that is right most frequently in training is right, and the choice that
+    shares the most of its words with the question; from 0 to 1."""
+    test = data.parts['test']
+    most, = Counter(question.label for question in data.parts['train']).most_common(1)
+    return {'most frequent number': float(np.mean([question.label == most[0]
+                                                   for question in test])),
+            'most shared words': float(np.mean([most_shared(question) == question.label
+                                                for question in test]))}
+
+
+def most_shared(question: ChoiceQuestion) -> int:
+    """The choice of which the largest share of words is in the question."""
+    asked = {*_words(question.text)}
+    shares = [np.mean([word in asked for word in words]) if (words := _words(choice)) else 0.
+              for choice in question.choices]
+    return int(np.argmax(shares))
+
+
+def _run(asked: list[str], found: list[str]) -> int:
+    return next((place for place, (one, other) in enumerate(zip(asked, found)) if one != other),
+                min(len(asked), len(found)))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())

@@ -1,0 +1,288 @@
+"""Questions with texts that hold their answers, from the files that their makers distribute."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from experiments.data.text.answers import trivia_words
+from graphattn._reading import json_value, read_text
+
+LARGEST_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
+MOST_SPANS = 64  # of one document, as in Longformer
+MOST_NAMED = 20
+
+
+class Question(NamedTuple):
+    """A question, and what is to be said.
+
+    Attributes:
+        id (str): Its own among those of its part.
+        text (str): The question.
+        contexts (tuple): The texts in which the answer may be.
+        spans (tuple): To be learned: number of the context, where in it the answer begins, and
+            where it ends, in characters. Empty where there is none.
+        accepted (tuple): What counts as right; empty where the question has no answer.
+    """
+
+    id: str
+    text: str
+    contexts: tuple[str, ...]
+    spans: tuple[tuple[int, int, int], ...]
+    accepted: tuple[str, ...]
+
+
+class QuestionData(NamedTuple):
+    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``."""
+
+    about: str
+    parts: dict[str, list[Question]]
+
+
+class QuestionSource(ABC):
+    """Where questions come from."""
+
+    @abstractmethod
+    def read(self) -> QuestionData:
+        """All questions; the same ones each time.
+
+        Raises:
+            ValueError: A file is missing or malformed; the message names it, and the line or the
+                place in it.
+        """
+
+
+@dataclass(frozen=True)
+class Squad(QuestionSource):
+    """SQuAD 1.1 or 2.0, or whatever has its format::
+
+        {"data": [{"title": ..., "paragraphs": [{"context": "It is a lamp.", "qas": [
+            {"id": "1", "question": "What is it?", "is_impossible": false,
+             "answers": [{"text": "a lamp", "answer_start": 6}]}]}]}]}
+
+    A question whose answers are not where they are said to be is not trained on; a warning has its
+    id.
+
+    Args:
+        train (str): train-v1.1.json or train-v2.0.json.
+        dev (str): dev-v1.1.json or dev-v2.0.json.
+        test (str, optional): Another file of them; dev if omitted, for SQuAD's own is not public.
+        about (str): What the files are.
+    """
+
+    train: str
+    dev: str
+    test: str | None = None
+    about: str = 'SQuAD'
+
+    def read(self) -> QuestionData:
+        parts = {'train': _trainable(self.train, list(_squad_questions(Path(self.train)))),
+                 'dev': list(_squad_questions(Path(self.dev)))}
+        parts['test'] = list(_squad_questions(Path(self.test))) if self.test else parts['dev']
+        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
+            check_ids(str(path), questions)
+        return QuestionData(self.about, parts)
+
+
+@dataclass(frozen=True)
+class TriviaQa(QuestionSource):
+    """TriviaQA's questions with the pages of Wikipedia, or of the web, that came up for them.
+
+    An answer is wherever a page has one of its names (distant supervision). For training, pages
+    without any are left out. A file of the verified part says so of itself, and then only what was
+    verified is read of it. Wikipedia's questions are answered from all of their pages; those of the
+    web once for each page, as in the official evaluation.
+
+    Args:
+        train (str): wikipedia-train.json or web-train.json, of the folder ``qa``.
+        dev (str): wikipedia-dev.json, or verified-wikipedia-dev.json, for example.
+        evidence (str): The folder of ``wikipedia`` and ``web``, with a text file for each page.
+        test (str, optional): Another file with answers; dev if omitted.
+        max_words (int): Pages are cut there; 4,096 in Longformer's set-up.
+    """
+
+    train: str
+    dev: str
+    evidence: str
+    test: str | None = None
+    max_words: int = 4096
+
+    def __post_init__(self):
+        if self.max_words < 1:
+            raise ValueError(f"'max_words' must be at least 1 (got {self.max_words})")
+
+    def read(self) -> QuestionData:
+        train = [question for question in self._read(self.train, has_answers=True)
+                 if question.spans]
+        dev = self._read(self.dev, has_answers=False)
+        parts = {'train': train, 'dev': dev,
+                 'test': self._read(self.test, has_answers=False) if self.test else dev}
+        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
+            check_ids(str(path), questions)
+        return QuestionData('TriviaQA', parts)
+
+    def _read(self, path: str, has_answers: bool) -> list[Question]:
+        file = read_file(Path(path), dict)
+        is_verified = value_of(file, 'VerifiedEval', bool, path)
+        domain = value_of(file, 'Domain', str, path)
+        if domain not in ('Wikipedia', 'Web'):
+            raise ValueError(f"{path}: expected 'Domain' Wikipedia or Web (got {domain!r:.60})")
+        questions = []
+        rows = value_of(file, 'Data', list, path)
+        for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):
+            where = f'{path}, Data[{number}]'
+            if is_verified and not value_of(row, 'QuestionPartOfVerifiedEval', bool, where):
+                continue
+            pages = list(self._pages(row, domain, is_verified, where))
+            answer = value_of(row, 'Answer', dict, where)
+            names, accepted = _names(answer, f'{where}.Answer')
+            groups = [pages] if domain == 'Wikipedia' else [[page] for page in pages]
+            for group in groups:
+                kept = [(name, text, spans) for name, text in group
+                        if (spans := list(_spans(text, names))) or not has_answers]
+                number_of_page = {name: place for place, (name, _, _) in enumerate(kept)}
+                key = value_of(row, 'QuestionId', str, where)
+                questions.append(Question(
+                    key if domain == 'Wikipedia' else f'{key}--{group[0][0]}',
+                    value_of(row, 'Question', str, where), tuple(text for _, text, _ in kept),
+                    tuple((number_of_page[name], *span) for name, _, spans in kept
+                          for span in spans), accepted))
+        return questions
+
+    def _pages(self, row: dict, domain: str, is_verified: bool,
+               where: str) -> Iterator[tuple[str, str]]:
+        kinds = {'EntityPages': 'wikipedia'}
+        if domain == 'Web':
+            kinds['SearchResults'] = 'web'
+        for kind, folder in kinds.items():
+            for page in row.get(kind, []):
+                if is_verified and domain == 'Web' and not page.get('DocPartOfVerifiedEval'):
+                    continue
+                name = value_of(page, 'Filename', str, f'{where}.{kind}')
+                words = self._page(Path(self.evidence) / folder, name).split()
+                yield name, ' '.join(words[:self.max_words])
+
+    @staticmethod
+    def _page(folder: Path, name: str) -> str:
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which leads out "
+                             f"of {folder})")
+        try:
+            return read_text(path)
+        except OSError as error:
+            raise ValueError(f"'evidence' cannot be read: {path} ({error.strerror})") from error
+
+
+def _squad_questions(path: Path) -> Iterator[Question]:
+    misplaced = []
+    articles = value_of(read_file(path, dict), 'data', list, str(path))
+    for a, article in enumerate(articles):
+        for p, paragraph in enumerate(value_of(article, 'paragraphs', list, f'{path}, data[{a}]')):
+            where = f'{path}, data[{a}].paragraphs[{p}]'
+            context = value_of(paragraph, 'context', str, where)
+            for q, row in enumerate(value_of(paragraph, 'qas', list, where)):
+                question = _squad_question(row, context, f'{where}.qas[{q}]')
+                if question.accepted and not question.spans:
+                    misplaced.append(question.id)
+                yield question
+    if misplaced:
+        warnings.warn(f'{path}: answers of {len(misplaced)} questions are not where they are said '
+                      f'to be in their contexts, and are not trained on: {listed(misplaced)}',
+                      stacklevel=2)
+
+
+def _squad_question(row: Any, context: str, where: str) -> Question:
+    # Those of SQuAD 2.0 without an answer have none of these, or say so.
+    answers = value_of(row, 'answers', list, where)
+    answers = [] if row.get('is_impossible', False) else answers
+    spans, accepted = [], []
+    for number, answer in enumerate(answers):
+        place = f'{where}.answers[{number}]'
+        text = value_of(answer, 'text', str, place)
+        begin = value_of(answer, 'answer_start', int, place)
+        accepted.append(text)
+        if text.strip() and begin >= 0 and context[begin:begin + len(text)] == text:
+            spans.append((0, begin, begin + len(text)))
+    return Question(value_of(row, 'id', str, where), value_of(row, 'question', str, where),
+                    (context,), tuple(spans[:1]), tuple(accepted))
+
+
+def _trainable(path: str, questions: list[Question]) -> list[Question]:
+    kept = [question for question in questions if question.spans or not question.accepted]
+    if not any(question.spans for question in kept):
+        raise ValueError(f'{path}: no question has its answer in its context')
+    return kept
+
+
+def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
+    """What an answer is called in a text, and what is accepted."""
+    aliases = value_of(answer, 'Aliases', list, where)
+    human = answer.get('HumanAnswers', [])
+    names = [value_of(answer, 'Value', str, where), *aliases, *human]
+    normalised = [*value_of(answer, 'NormalizedAliases', list, where),
+                  *(' '.join(trivia_words(text)) for text in human)]
+    if not all(isinstance(name, str) for name in (*names, *normalised)):
+        raise ValueError(f'{where}: expected texts for names of the answer')
+    return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
+
+
+def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
+    """Where a text has one of the names, as words of their own and in any case."""
+    if not names:
+        return
+    by_length = sorted(names, key=len, reverse=True)
+    pattern = '|'.join(re.escape(name) for name in by_length)
+    for number, found in enumerate(re.finditer(rf'(?<!\w)(?:{pattern})(?!\w)', text,
+                                               re.IGNORECASE)):
+        if number == MOST_SPANS:
+            return
+        yield found.span()
+
+
+def check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
+    """Refuses a part without questions, or with two of the same id."""
+    if not questions:
+        raise ValueError(f'{path} holds no questions')
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise ValueError(f'{path}: two questions have the id {question.id!r:.60}')
+        seen.add(question.id)
+
+
+def listed(ids: list[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f' and {len(ids) - MOST_NAMED} more' if len(ids) > MOST_NAMED else ''
+    return ', '.join(ids[:MOST_NAMED]) + more
+
+
+def read_file(path: Path, kind: type) -> Any:
+    """The JSON object (``dict``) or array (``list``) in a file.
+
+    Raises:
+        ValueError: It cannot be read, or holds something else; the message names it, and the line.
+    """
+    try:
+        return json_value(read_text(path, most=LARGEST_FILE), str(path), kind)
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read ({error.strerror})') from error
+
+
+def value_of(row: Any, name: str, kind: type, where: str) -> Any:
+    """What a JSON object has under a name.
+
+    Raises:
+        ValueError: It is no object, or has nothing of the kind; the message begins with ``where``.
+    """
+    value = row.get(name) if isinstance(row, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+        raise ValueError(f'{where}: expected {name!r}, a JSON {kind.__name__} (got {value!r:.60})')
+    return value

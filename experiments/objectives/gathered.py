@@ -1,0 +1,15 @@
+"""What several processes have found, in one."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+
+def gathered(rows: list) -> list:
+    """The rows of all processes, in each of them, sorted, so that they are the same for any number
+    of processes."""
+    if dist.is_available() and dist.is_initialized():
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, rows)
+        rows = [row for part in parts for row in part]
+    return sorted(rows)

@@ -1,0 +1,92 @@
+"""Training a model that chooses one of several answers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.utils import scatter, to_dense_batch
+
+from experiments.data.batch import ChoiceBatch
+from experiments.objectives.base import Training
+from experiments.objectives.densities import densities
+from experiments.objectives.means import Means
+from experiments.objectives.told_beside import (
+    check_shares_a_pattern,
+    graph_of_questions,
+    segments_for,
+)
+from experiments.runs.pretrained import load_encoder
+from graphattn import BipartiteGraph
+from graphattn.models import MultipleChoiceModel
+from graphattn.pair_mask import PairMask
+
+
+class MultipleChoice(Training):
+    """The cross-entropy of the right choice among those of its question, and accuracy.
+
+    Args:
+        model (nn.Module): A :class:`graphattn.models.MultipleChoiceModel`.
+        global_question (bool): The tokens of the question and of choices that share a sequence
+            attend to all, and are attended by all. The layers of the encoder then share a
+            PatternSource.
+        pretrained (str, optional): A checkpoint with whose encoder this one begins.
+        **kwargs: Those of :class:`experiments.objectives.Training`.
+
+    Raises:
+        TypeError, ValueError: As there, or the model is another one.
+    """
+
+    def __init__(self, model: nn.Module, global_question: bool = False,
+                 pretrained: str | None = None, **kwargs):
+        super().__init__(model, **kwargs)
+        if not isinstance(model, MultipleChoiceModel):
+            raise TypeError(f"'model' must be a MultipleChoiceModel (got {type(model).__name__})")
+        if global_question:
+            check_shares_a_pattern(model.encoder, 'global_question')
+        self.global_question = global_question
+        self.means = Means()
+        if pretrained is not None:
+            load_encoder(model.encoder, pretrained)
+
+    def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
+        loss, _, graphs = self._loss(batch)
+        self.log('train/loss', loss, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True,
+                 batch_size=batch.label.numel())
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def test_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({f'val/{name}': value for name, value in self.means.compute().items()})
+
+    def on_test_epoch_end(self) -> None:
+        self.log_dict({f'test/{name}': value for name, value in self.means.compute().items()})
+
+    def _loss(self, batch: ChoiceBatch
+              ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+        encoder = self.model.encoder
+        graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
+                                   is_global=self.global_question, links_equal=False)
+        logits, graphs = self.model(
+            batch.tokens, batch.ptr, segments=segments_for(encoder, batch.segments), graph=graph,
+            selected=batch.selected, return_graphs=True)
+        logits = scatter(logits.float(), batch.choice, dim_size=int(batch.choice_ptr[-1]),
+                         reduce='mean')
+        question = torch.repeat_interleave(batch.choice_ptr.diff())
+        dense, _ = to_dense_batch(logits, question, fill_value=torch.finfo(logits.dtype).min,
+                                  batch_size=batch.label.numel())
+        return F.cross_entropy(dense, batch.label), dense, graphs
+
+    def _evaluate(self, batch: ChoiceBatch) -> None:
+        loss, logits, graphs = self._loss(batch)
+        num_questions, num_sequences = batch.label.numel(), batch.ptr.numel() - 1
+        accuracy = (logits.argmax(dim=1) == batch.label).float().mean()
+        for name, value in (('loss', loss), ('accuracy', accuracy)):
+            self.means.add(name, value, num_questions)
+        for place, density in densities(graphs, num_sequences).items():
+            self.means.add(f'density/{place}', density, num_sequences)

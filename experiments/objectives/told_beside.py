@@ -1,0 +1,71 @@
+"""What the encoder of a task of text is told beside the tokens."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+import torch
+from torch import Tensor
+
+from graphattn import BipartiteGraph
+from graphattn.models import Encoder
+from graphattn.patterns import GlobalTokens
+from graphattn.sources import PatternSource
+
+
+def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
+                       is_global: bool, links_equal: bool) -> BipartiteGraph | None:
+    """The graph of the encoder's pattern with more edges, or none, if there are no more.
+
+    Args:
+        encoder (Encoder): All layers share its source.
+        tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        num_asked (Tensor): How many first tokens of each are the question's, with [CLS] before
+            them and [SEP] behind, int64 ``[num_sequences]``.
+        is_global (bool): These attend to all of their sequence, and are attended by all, as in
+            Longformer's tasks.
+        links_equal (bool): The words of the question and the same ones of the text attend to one
+            another.
+    """
+    if not is_global and not links_equal:
+        return None
+    more = []
+    if is_global:
+        parts = [GlobalTokens(count).build(length)
+                 for length, count in zip(ptr.diff().tolist(), num_asked.tolist())]
+        more.append(BipartiteGraph.batch(parts).to(ptr.device))
+    if links_equal:
+        more.append(_equal_tokens(tokens, ptr, num_asked))
+    return reduce(or_, more, encoder.source.graph(ptr))
+
+
+def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGraph:
+    pairs = []
+    for begin, end, count in zip(ptr.tolist(), ptr.tolist()[1:], num_asked.tolist()):
+        asked, text = tokens[begin + 1:begin + count - 1], tokens[begin + count:end - 1]
+        place, other = (asked.unsqueeze(1) == text).nonzero().unbind(dim=1)
+        pairs.append(torch.stack([begin + 1 + place, begin + count + other]))
+    there = torch.cat([tokens.new_empty(2, 0), *pairs], dim=1)
+    edges = torch.cat([there, there.flip(0)], dim=1)
+    return BipartiteGraph.from_edge_index(edges, tokens.numel(), tokens.numel(), query_ptr=ptr,
+                                          key_ptr=ptr)
+
+
+def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
+    """What an encoder is told of segments: nothing if it knows but one, as RoBERTa."""
+    known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
+    return segments if known > 1 else None
+
+
+def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
+    """Refuses an encoder to whose edges none can be added, as an option wants.
+
+    Raises:
+        ValueError: Its layers do not share a pattern, one for all heads.
+    """
+    source = getattr(encoder, 'source', None)
+    if not isinstance(source, PatternSource) or source.per_head:
+        raise ValueError(f"'{option}' needs an encoder with share_source=True and a PatternSource "
+                         f"of one pattern for all heads")

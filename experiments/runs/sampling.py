@@ -1,0 +1,62 @@
+"""Pictures that a model draws by itself, byte by byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from graphattn.decoding import KeyValueCache
+from graphattn.models import CausalLanguageModel
+
+
+@torch.no_grad()
+def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
+           temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
+    """Sequences that a model draws, each symbol in the light of those before it.
+
+    Args:
+        model (CausalLanguageModel): Its edges do not depend on tokens.
+        start (int): What stands before the first symbol; it is never drawn, nor is any above it.
+        length (int): Symbols of each sequence.
+        number (int): How many sequences, side by side.
+        temperature (float): What the logits are divided by.
+        generator (torch.Generator, optional): Torch's default one if omitted.
+
+    Returns:
+        int64 Tensor ``[number, length]``.
+    """
+    was_training = model.training
+    model.eval()
+    device = model.encoder.token_embedding.weight.device
+    cache, ptr = KeyValueCache(length, number), torch.arange(number + 1, device=device)
+    drawn = torch.full((number, length + 1), start, device=device)
+    for place in tqdm(range(length), desc='sampling', unit=' symbols', disable=None, leave=False):
+        logits = model(drawn[:, place], cache.step(ptr))[:, :start].float() / temperature
+        drawn[:, place + 1] = logits.softmax(dim=1).multinomial(1, generator=generator).squeeze(1)
+    model.train(was_training)
+    return drawn[:, 1:]
+
+
+def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
+    """Images in rows, with the name of each row beside it.
+
+    Args:
+        rows (dict): Images by the name of their row, ``[num_images, height * width * colours]``.
+        shape (tuple): Height, width and colours.
+        levels (int): Of each colour; the last one is the brightest.
+    """
+    most = max(len(images) for images in rows.values())
+    figure = Figure(figsize=(1.1 * most + 1.4, 1.2 * len(rows) + .3), layout='constrained')
+    for panels, (name, images) in zip(figure.subplots(len(rows), most, squeeze=False),
+                                      rows.items()):
+        for axes, image in zip(panels, images):
+            axes.imshow(image.reshape(shape).squeeze() / (levels - 1), cmap='gray', vmin=0, vmax=1)
+        for axes in panels:
+            axes.set(xticks=[], yticks=[])
+        for axes in panels[len(images):]:
+            axes.set_axis_off()
+        panels[0].set_ylabel(name, rotation=0, ha='right', va='center', fontsize=9)
+    return figure

@@ -1,0 +1,131 @@
+r"""Masked tokens of long documents (Diffuser, Table S.2): pattern by hops, in bits.
+
+    python -m experiments.studies.pretraining --scale small
+    python -m experiments.studies.pretraining --scale paper --corpus data/books_news_wikipedia \
+        --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
+
+All begin alike and train for as many steps. The papers call the loss of a token in bits BPC, as
+Longformer's script computes it; here are also those of a character and of a byte. Beside them stand
+models of the bytes of the same text: unigrams and n-grams, which predict every byte from those
+before it, where masked models see both sides and most of the text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jsonargparse.typing import PositiveInt
+
+from experiments.data.ngrams import ngram_bits
+from experiments.data.text.corpus import build_docs, is_held_out, read_documents
+from experiments.runs.command_line import run_function
+from experiments.studies.few_documents import few_documents
+from experiments.studies.study import CONFIGS, ScaleName, Study
+from experiments.studies.task_runs import (
+    COUNT,
+    DIFFUSER,
+    FULL,
+    SHIPPED,
+    TaskRuns,
+    attentions,
+    bars,
+    chosen,
+)
+from graphattn._files import new_folder
+
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
+DEFAULT = {'smoke': (FULL, DIFFUSER),
+           'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
+           'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
+ORDERS = (0, 2, 5)  # symbols that the models of bytes look back
+BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in ('token', 'character', 'byte')}
+AT_FIRST = 'bits per token, step 0'
+# Of a token, after 0, 10,000 and 50,000 steps; the others' are those of pre-trained models.
+PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
+         'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
+MOST_BYTES = 2**25  # of either part, for the models of bytes
+
+
+def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
+         roberta: str | None = None, tokenizer: str | None = None,
+         seeds: PositiveInt | None = None, out: Path = Path('runs/studies')) -> None:
+    """Pre-trains a model of each attention.
+
+    Args:
+        scale: How much of it.
+        names: Which attentions.
+        corpus: Text, as :class:`experiments.tasks.MaskedLanguage` takes it; the documentation of
+            this Python if omitted.
+        roberta: Weights of a RoBERTa of the sizes of the scale, with which all begin.
+        tokenizer: A tokenizer.json; one of byte pairs is trained on the corpus if omitted.
+        seeds: Trainings of each.
+        out: Folder of all studies.
+    """
+    study = Study('pretraining', scale, out)
+    known = attentions(COUNT[scale])
+    names = chosen(names, known, DEFAULT[scale], 'names')
+    text = Path(corpus) if corpus else local_corpus(study)
+    options = ['--data.init_args.corpus', str(text), '--data.init_args.cache',
+               str(study.out / scale / 'cache')]
+    for option, value in (('model.init_args.roberta', roberta),
+                          ('data.init_args.tokenizer', tokenizer)):
+        options += [f'--{option}', value] if value else []
+    config = (SHIPPED / 'pretraining/diffuser.yaml' if scale == 'paper'
+              else CONFIGS / scale / 'pretraining.yaml')
+    runs = TaskRuns(study, 'pretraining', (config,), tuple(options))
+    number, rows = range(seeds or SEEDS[scale]), []
+    for name in names:
+        first = runs.scored(known[name], number, {AT_FIRST: ('bits_per_token', 1.)},
+                            '--trainer.max_steps', '0', suffix='-start')
+        rows.append({'attention': name, AT_FIRST: first[AT_FIRST],
+                     **runs.scored(known[name], number, BITS), **dict(zip(
+                         ('paper, 0 steps', 'paper, 10K', 'paper, 50K'),
+                         PAPER.get(name, (None,) * 3)))})
+    rows += byte_models(text)
+    about = f'text: {corpus or "the documentation of this Python"}'
+    print(f'\n{about}')
+    study.report(rows, bars(rows, ['bits per token', 'bits per character'],
+                            f'Masked tokens, and models of bytes in grey.\n{about}'))
+
+
+def local_corpus(study: Study) -> Path:
+    """The documentation of this Python, of which smoke tests take a little."""
+    folder = study.out / study.scale / 'documentation'
+    if folder.exists():
+        return folder
+    if study.scale != 'smoke':
+        build_docs(folder)
+        return folder
+    with new_folder(folder) as temporary:
+        text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
+        (temporary / 'corpus.txt').write_text(text)
+    return folder
+
+
+def byte_models(corpus: Path) -> list[dict]:
+    """Rows of models that count bytes of the part for training and predict those of development."""
+    parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    left = {True: MOST_BYTES, False: MOST_BYTES}
+    num_characters = 0
+    for document in read_documents(corpus):
+        held_out = is_held_out(document)
+        text = ' '.join(document)
+        content = np.frombuffer(text.encode(), np.uint8)
+        if left[held_out] < content.size:
+            continue
+        left[held_out] -= content.size
+        parts[held_out].append(content)
+        num_characters += len(text) if held_out else 0
+    num_bytes = sum(content.size for content in parts[True])
+    rows = []
+    for order in ORDERS:
+        bits = ngram_bits(parts[False], parts[True], order)
+        rows.append({'attention': f'bytes, {order + 1}-grams' if order else 'bytes, unigrams',
+                     'bits per character': bits * num_bytes / num_characters,
+                     'bits per byte': bits})
+    return rows
+
+
+if __name__ == '__main__':
+    run_function(main)

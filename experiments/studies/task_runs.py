@@ -1,0 +1,130 @@
+"""What the studies of questions, pre-training and densities train: one task, several attentions."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from matplotlib.figure import Figure
+
+from experiments.data.text.corpus import distinct, installed_docstrings
+from experiments.data.text.local_questions import build_local_questions
+from experiments.studies.document_runs import Attention
+from experiments.studies.few_documents import few_documents
+from experiments.studies.study import CONFIGS, Study, spread, summary
+from graphattn.patterns import Full, SlidingWindow, get
+
+SHIPPED = CONFIGS.parents[1] / 'configs'
+FULL, NO_DIAGONAL, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser'
+COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # of each of Diffuser's three kinds of edges
+
+
+@dataclass(frozen=True)
+class TaskRuns:
+    """Runs of :meth:`Study.trained` on one task; the same arguments are the same run.
+
+    Args:
+        study (Study): Where the runs go.
+        name (str): Of the task, in the names of runs.
+        configs (tuple): Of :mod:`experiments.train`, each laid over those before it.
+        options (tuple): More of the command line.
+    """
+
+    study: Study
+    name: str
+    configs: tuple[Path, ...]
+    options: tuple[str, ...] = ()
+
+    def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
+        """A model with this attention in all layers.
+
+        Args:
+            attention (Attention): Which.
+            seed (int): Order of the batches, the start, and whatever is drawn.
+            *options: More of the command line.
+            suffix (str): What they change, to tell the run apart.
+        """
+        configs = [part for path in self.configs for part in ('--config', str(path))]
+        return self.study.trained(
+            f'{self.name}-{attention.name}-{attention.hops}-{seed}{suffix}', *configs,
+            *self.options, '--seed_everything', str(seed), '--data.init_args.seed', str(seed),
+            *attention.options(seed), *options)
+
+    def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
+               *options: str, suffix: str = '') -> dict[str, float | None]:
+        """What the test part says of models of these seeds: means, deviations and the density.
+
+        Args:
+            attention (Attention): Which.
+            seeds (range): Of the trainings.
+            metrics (dict): By its title, a metric of summary.json and what it is multiplied by.
+            *options: As :meth:`trained`, and ``suffix``.
+        """
+        reports = [summary(self.trained(attention, seed, *options, suffix=suffix))
+                   for seed in seeds]
+        scores: dict[str, float | None] = {}
+        for title, (metric, factor) in metrics.items():
+            values = [factor * report[metric] for report in reports]
+            scores |= {title: statistics.mean(values), f'{title}, spread': spread(values)}
+        density = [100 * value for report in reports for value in report['density'].values()]
+        return {**scores, 'density, %': statistics.mean(density)}
+
+
+def attentions(count: int) -> dict[str, Attention]:
+    """Attentions by name, with ``count`` tokens of each kind in Diffuser's, which keep BigBird's
+    block and the half of Longformer's window as wide."""
+    diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
+                                         num_random=count, cls_global=True))
+    return {FULL: Attention('full', Full()),
+            NO_DIAGONAL: Attention('no_diagonal', Full() - SlidingWindow(0)),
+            'Longformer': Attention('longformer', get('longformer', radius=count, num_global=1)),
+            'BigBird': Attention('bigbird', get('bigbird', block=count // 2)),
+            'Diffuser, 1 hop': diffuser, DIFFUSER: diffuser.diffused()}
+
+
+def local_questions(study: Study) -> Path:
+    """The folder of the questions that every machine has, which all studies of a scale share."""
+    folder = study.out / study.scale / 'local_questions'
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f'{folder}.lock'):
+        if not folder.exists():
+            build_local_questions(folder, few_documents() if study.scale == 'smoke'
+                                  else distinct(installed_docstrings()))
+    return folder
+
+
+def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...],
+           what: str) -> tuple[str, ...]:
+    """Names that are known, or those by default.
+
+    Raises:
+        ValueError: One is not; the message calls them ``what``.
+    """
+    if unknown := [name for name in names or () if name not in known]:
+        raise ValueError(f"'{what}' must be some of {', '.join(known)} (got {', '.join(unknown)})")
+    return tuple(names or default)
+
+
+def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attention') -> Figure:
+    """A bar for each row and column, with the standard deviation over seeds; rows that have none
+    are guesses and grey."""
+    figure = Figure(figsize=(2.2 + 3.4 * len(columns), 0.4 * len(rows) + 1.6), layout='constrained')
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, column in zip(panels, columns):
+        values = [row.get(column) for row in rows]
+        most = max(value for value in values if value is not None) or 1.
+        for y, (row, value) in enumerate(zip(rows, values)):
+            if value is None:
+                continue
+            is_guess = f'{column}, spread' not in row
+            axes.barh(y, value, color='0.75' if is_guess else 'tab:blue', alpha=.6, capsize=3,
+                      xerr=row.get(f'{column}, spread'))
+            axes.text(1.02 * most, y, f'{value:.3g}', va='center', fontsize=9)
+        axes.set(xlabel=column, xlim=(0, 1.22 * most), yticks=range(len(rows)),
+                 yticklabels=[row[label] for row in rows])
+        axes.grid(alpha=.3, axis='x')
+    panels[0].invert_yaxis()
+    figure.suptitle(title, fontsize=10)
+    return figure

@@ -1,0 +1,189 @@
+"""Questions with several answers to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.data.batch import ChoiceBatch
+from experiments.data.text.choice_files import ChoiceData, ChoiceQuestion, ChoiceSource
+from experiments.data.text.tokenizer import special_tokens
+from experiments.tasks.questions import window_spans
+from experiments.tasks.tokenized import TokenizedTask
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+AT_ONCE = 256
+
+
+class Choices(TokenizedTask):
+    """Questions with several answers, each in a sequence of its own, as BERT has it for SWAG::
+
+        [CLS] she opens the door [SEP] she walks into the room [SEP]
+          ^ the first token stands for the choice
+
+    or all in one sequence before the documents that they are about, as Longformer for WikiHop, with
+    [MASK] where that has tokens of its own. The documents are cut into as many pieces as need be,
+    each behind the question and all choices; a choice's logit is the mean of those::
+
+        [CLS] country ancient rome [SEP] [MASK] italy [MASK] greece [SEP] rome is ... [SEP] ...
+                                            ^            ^
+
+    Args:
+        questions (ChoiceSource): Where they come from.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            ``vocab_size`` tokens is trained on the part for training.
+        vocab_size (int): For a tokenizer that is trained here.
+        max_length (int): The most tokens of a sequence. Of a question and a choice without
+            documents, the longer one is cut.
+        batch_size (int): Questions per step and process.
+        seed (int): Which order.
+        num_workers (int): Processes that prepare batches, for each training process.
+        cache (str): A folder for tokenizers that are trained here.
+
+    Raises:
+        ValueError: A value is out of range, the files cannot be used, or the model is for other
+            data.
+    """
+
+    shortest = 5
+
+    def __init__(self, questions: ChoiceSource, tokenizer: str | None = None,
+                 vocab_size: int = 8192, max_length: int = 128, batch_size: int = 16,
+                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+        self.questions = questions
+        self.sets: dict[str, EncodedChoices] = {}
+
+    @cached_property
+    def data(self) -> ChoiceData:
+        return self.questions.read()
+
+    def texts(self) -> Iterable[str]:
+        return chain.from_iterable((question.text, *question.choices, *question.documents)
+                                   for question in self.data.parts['train'])
+
+    def setup(self, stage: str | None = None) -> None:
+        tokenizer = self.load_tokenizer()
+        for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
+            if part not in self.sets:
+                self.sets[part] = EncodedChoices(self.data.parts[part], tokenizer, self.max_length)
+                self.sets[part].describe(self.data.about, part)
+
+    def train_dataloader(self) -> DataLoader:
+        encoded = self.sets['train']
+        return self.for_training(_Batches(encoded), encoded.lengths)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._in_order('dev')
+
+    def test_dataloader(self) -> DataLoader:
+        return self._in_order('test')
+
+    def _in_order(self, part: str) -> DataLoader:
+        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
+
+
+class EncodedChoices:
+    """Questions as token ids.
+
+    Args:
+        questions (list): What to encode.
+        tokenizer (tokenizers.Tokenizer): What with.
+        max_length (int): The most tokens of a sequence.
+
+    Attributes:
+        lengths (np.ndarray): Tokens of all sequences of each question, int64 ``[num_questions]``.
+
+    Raises:
+        ValueError: A question and its choices leave no room for documents; the message has its id.
+    """
+
+    def __init__(self, questions: list[ChoiceQuestion], tokenizer: Tokenizer, max_length: int):
+        self.special, self.max_length = special_tokens(tokenizer), max_length
+        self.label = np.array([question.label for question in questions])
+        self.ids = [question.id for question in questions]
+        texts = list(dict.fromkeys(chain.from_iterable(
+            (question.text, *question.choices, *question.documents) for question in questions)))
+        ids: dict[str, np.ndarray] = {}
+        for begin in range(0, len(texts), AT_ONCE):
+            some = texts[begin:begin + AT_ONCE]
+            encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+            ids |= {text: np.array(one.ids, dtype=np.int32) for text, one in zip(some, encoded)}
+        self.parts = [(ids[question.text], [ids[choice] for choice in question.choices],
+                       [ids[document] for document in question.documents])
+                      for question in questions]
+        self.lengths = np.array([sum(len(tokens) for tokens, *_ in self._sequences(number))
+                                 for number in range(len(questions))], dtype=np.int64)
+
+    def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
+        """Some questions."""
+        tokens, first, num_global, selected, choice = [], [], [], [], []
+        start, choice_ptr, ptr = 0, [0], [0]
+        for number in numbers:
+            for own, num_first, own_global, places, choices in self._sequences(number):
+                tokens.append(own)
+                first.append(np.arange(len(own)) >= num_first)
+                num_global.append(own_global)
+                selected += [start + place for place in places]
+                choice += [choice_ptr[-1] + which for which in choices]
+                start += len(own)
+                ptr.append(start)
+            choice_ptr.append(choice_ptr[-1] + len(self.parts[number][1]))
+        arrays = (np.concatenate(tokens), ptr, np.concatenate(first), num_global, selected, choice,
+                  choice_ptr, self.label[np.array(numbers)])
+        return ChoiceBatch(*(torch.from_numpy(np.asarray(array, dtype=np.int64))
+                             for array in arrays))
+
+    def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
+        """Of a question: tokens, how many are in the first segment, how many are global, the places
+        of choices, and which choices these are."""
+        text, choices, documents = self.parts[number]
+        cls, sep = [self.special.cls], [self.special.sep]
+        if not documents:
+            for which, choice in enumerate(choices):
+                room = self.max_length - 3
+                # Whoever is longer gets what the other one leaves, and at least half.
+                keep = min(len(text), max(-(-room // 2), room - len(choice)))
+                tokens = np.concatenate([cls, text[:keep], sep, choice[:room - keep], sep])
+                yield tokens, keep + 2, 0, [0], [which]
+            return
+        marked = [np.append([self.special.mask], choice) for choice in choices]
+        before = np.concatenate([cls, text, sep, *marked, sep])
+        places = len(text) + 2 + np.cumsum([0, *map(len, marked[:-1])])
+        read = np.concatenate([np.append(document, sep) for document in documents])
+        room = self.max_length - len(before)
+        if room < 2:
+            raise ValueError(f"'max_length' must be more than {len(before) + 1}, the question "
+                             f"{self.ids[number]!r} with its {len(choices)} choices (got "
+                             f"{self.max_length})")
+        for begin, end in window_spans(len(read), room, room):
+            yield (np.concatenate([before, read[begin:end]]), len(before), len(before),
+                   places.tolist(), list(range(len(choices))))
+
+    @rank_zero_only
+    def describe(self, about: str, name: str) -> None:
+        """Prints how many there are, and how long."""
+        counts = [len(choices) for _, choices, _ in self.parts]
+        most = np.bincount(self.label).max()
+        print(f'{about}, {name:<5} {len(self.label):>7,} questions of {min(counts)} to '
+              f'{max(counts)} choices; the most frequent number is right in '
+              f'{most / len(self.label):.1%}; the longest has {self.lengths.max():,} tokens')
+
+
+class _Batches(Dataset):
+    """Maps a list of (epoch, number of the question) to a batch."""
+
+    def __init__(self, encoded: EncodedChoices):
+        self.encoded = encoded
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> ChoiceBatch:
+        return self.encoded.batch([index for _, index in keys])

@@ -1,0 +1,61 @@
+"""Images whose density is estimated, and images that the model draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from experiments.data.sequences import SequenceSource
+from experiments.runs.sampling import pictures, sample
+from experiments.tasks.long_range import LongRange
+
+SAMPLES = 8
+
+
+class Images(LongRange):
+    """Images as sequences of bytes in raster order, all of one size; in the end a model draws some.
+
+    Args:
+        source (SequenceSource): Where they come from; it says the shape of its images.
+        num_samples (int): How many images are drawn in ``samples.png``; 0 for none.
+        **kwargs: Those of :class:`LongRange`. There is no [CLS].
+
+    Raises:
+        ValueError: As there, or the model has no entry beside the symbols, which stands for the
+            beginning, or the source gives no images.
+    """
+
+    def __init__(self, source: SequenceSource, max_length: int, num_samples: int = SAMPLES,
+                 **kwargs):
+        super().__init__(source, max_length, **kwargs)
+        if num_samples < 0:
+            raise ValueError(f"'num_samples' must not be negative (got {num_samples})")
+        if self.cls:
+            raise ValueError("'cls' must be False for images, which begin with their first pixel")
+        self.num_samples = num_samples
+
+    def prepare_data(self) -> None:
+        super().prepare_data()
+        num_tokens = self.trainer.lightning_module.model.encoder.token_embedding.num_embeddings
+        if num_tokens != self.data.num_tokens + 1:
+            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, the "
+                             f"symbols of {self.data.about} and one for the beginning (got "
+                             f"{num_tokens})")
+        if self.data.shape is None:
+            raise ValueError(f"'source' must give images (got {type(self.source).__name__})")
+
+    def figures(self, model: nn.Module) -> dict[str, Figure]:
+        """Images of the part for testing, and as many that the model draws."""
+        if not self.num_samples:
+            return {}
+        length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens
+        device = model.encoder.token_embedding.weight.device
+        drawn = sample(model, num_tokens, length, self.num_samples,
+                       generator=torch.Generator(device).manual_seed(self.seed))
+        real = self.data.parts['test']
+        rows = {'for testing': np.stack([real.sequence(number) for number in
+                                         range(min(self.num_samples, real.num_sequences))]),
+                'drawn': drawn.cpu().numpy()}
+        return {'samples': pictures(rows, self.data.shape, num_tokens)}

@@ -1,0 +1,297 @@
+"""Questions whose answers are words of a text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from experiments.data.batch import QuestionBatch
+from experiments.data.sequences import check_at_least
+from experiments.data.text.question_files import Question, QuestionData, QuestionSource, listed
+from experiments.data.text.tokenizer import special_tokens
+from experiments.tasks.tokenized import TokenizedTask
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NUM_SPECIAL = 3
+AT_ONCE = 256
+
+
+class Questions(TokenizedTask):
+    """Questions, and texts in which their answers stand::
+
+        tokens    [CLS] who sang ? [SEP] ... the song was sung by nina simone in ... [SEP]
+        segments    0    0   0   0   0    1   1   1    1   1    1   1    1    1   1    1
+        first, last                                                 ^    ^
+
+    What does not fit a sequence is cut into windows that overlap; each has the whole question. In
+    training each window counts for itself, and one that holds no answer points at [CLS], as BERT's.
+    One that has cut every answer of which it holds a part is left out, and a question of which no
+    window holds a whole answer is named in a warning. When it is tested a question's answer comes
+    from all of its windows.
+
+    Args:
+        questions (QuestionSource): Where they come from.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            ``vocab_size`` tokens is trained on the part for training.
+        vocab_size (int): For a tokenizer that is trained here.
+        max_length (int): The most tokens of a window.
+        stride (int): Tokens from the beginning of one window of a text to that of the next.
+        max_question (int): Longer questions are cut there.
+        learn_empty (bool): Windows without an answer are trained on. Longformer leaves them out of
+            TriviaQA.
+        batch_size (int): Windows per step and process; in testing, questions.
+        seed (int): Which order.
+        num_workers (int): Processes that prepare batches, for each training process.
+        cache (str): A folder for tokenizers that are trained here.
+
+    Raises:
+        ValueError: A value is out of range, the files cannot be used, or the model is for other
+            data.
+    """
+
+    shortest = NUM_SPECIAL + 2
+
+    def __init__(self, questions: QuestionSource, tokenizer: str | None = None,
+                 vocab_size: int = 8192, max_length: int = 384, stride: int = 128,
+                 max_question: int = 64, learn_empty: bool = True, batch_size: int = 32,
+                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+        check_at_least(1, stride=stride, max_question=max_question)
+        if max_question > max_length - NUM_SPECIAL - 1:
+            raise ValueError(f"'max_question' must leave room for the text, so it is at most "
+                             f"{max_length - NUM_SPECIAL - 1} (got {max_question})")
+        self.questions, self.stride, self.max_question = questions, stride, max_question
+        self.learn_empty = learn_empty
+        self.sets: dict[str, EncodedQuestions] = {}
+
+    @cached_property
+    def data(self) -> QuestionData:
+        return self.questions.read()
+
+    def texts(self) -> Iterable[str]:
+        questions = self.data.parts['train']
+        contexts = dict.fromkeys(chain.from_iterable(question.contexts for question in questions))
+        return chain(contexts, (question.text for question in questions))
+
+    def setup(self, stage: str | None = None) -> None:
+        tokenizer = self.load_tokenizer()
+        for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
+            if part in self.sets:
+                continue
+            if part == 'test' and self.data.parts['test'] is self.data.parts['dev']:
+                self.sets['test'] = self.sets['dev']
+            else:
+                self.sets[part] = EncodedQuestions(
+                    self.data.parts[part], tokenizer, self.max_length, self.stride,
+                    self.max_question, part)
+                self.sets[part].describe(self.data.about, part)
+        if 'train' in self.sets:
+            self.learned = self.sets['train'].to_learn(self.learn_empty)
+
+    def train_dataloader(self) -> DataLoader:
+        encoded = self.sets['train']
+        return self.for_training(_Windows(encoded, self.learned),
+                                 encoded.window_length[self.learned])
+
+    def val_dataloader(self) -> DataLoader:
+        return self._in_order('dev')
+
+    def test_dataloader(self) -> DataLoader:
+        return self._in_order('test')
+
+    def _in_order(self, part: str) -> DataLoader:
+        encoded = self.sets[part]
+        return self.longest_first(encoded.questions_batch, encoded.length_of_question)
+
+
+class EncodedQuestions:
+    """Questions and their texts as token ids, and the windows that they make.
+
+    Args:
+        questions (list): What to encode.
+        tokenizer (tokenizers.Tokenizer): What with.
+        max_length (int): The most tokens of a window.
+        stride (int): From the beginning of one to that of the next.
+        max_question (int): The most tokens of a question.
+        name (str): What the progress bar says.
+
+    Attributes:
+        question (np.ndarray): The question of each window, int64 ``[num_windows]``; those of a
+            question follow each other.
+        window_length (np.ndarray): The tokens of each window, int64 ``[num_windows]``.
+        window_ptr (np.ndarray): The first window of each question, int64 ``[num_questions + 1]``.
+    """
+
+    def __init__(self, questions: list[Question], tokenizer: Tokenizer, max_length: int,
+                 stride: int, max_question: int, name: str):
+        self.questions, self.special = questions, special_tokens(tokenizer)
+        self.asked = [ids[:max_question] for ids, _ in _encode(
+            tokenizer, [question.text for question in questions], f'encoding questions of {name}')]
+        texts = list(dict.fromkeys(chain.from_iterable(q.contexts for q in questions)))
+        number_of = {text: number for number, text in enumerate(texts)}
+        self.texts = list(_encode(tokenizer, texts, f'encoding texts of {name}'))
+        self.text_of = [[number_of[text] for text in question.contexts] for question in questions]
+        windows, self.window_ptr = [], [0]
+        for number, asked in enumerate(self.asked):
+            room = max_length - NUM_SPECIAL - len(asked)
+            for context, text in enumerate(self.text_of[number]):
+                windows += [(number, context, begin, end) for begin, end in window_spans(
+                    len(self.texts[text][0]), room, stride)]
+            self.window_ptr.append(len(windows))
+        table = np.array(windows, dtype=np.int64).reshape(-1, 4)
+        self.question, self.context, self.begin, self.end = table.T
+        self.window_ptr = np.array(self.window_ptr)
+        self.window_length = NUM_SPECIAL + self.end - self.begin + np.array(
+            [len(asked) for asked in self.asked])[self.question]
+        before = np.concatenate([[0], np.cumsum(self.window_length)])
+        self.length_of_question = np.diff(before[self.window_ptr])
+        self.answers = [self._answers(number) for number in range(len(questions))]
+
+    def _answers(self, number: int) -> list[tuple[int, int, int]]:
+        """Of a question: number of the context, first token and last one."""
+        return [(context, *tokens) for context, begin, end in self.questions[number].spans
+                if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
+
+    def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
+        """The answers that a window holds, first and last token from its own beginning, and whether
+        it has a part of one."""
+        whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
+        before = 2 + len(self.asked[self.question[window]]) - begin
+        for context, first, last in self.answers[self.question[window]]:
+            if context == self.context[window] and first < end and last >= begin:
+                if first >= begin and last < end:
+                    whole.append((first + before, last + before))
+                else:
+                    has_part = True
+        return whole, has_part
+
+    def to_learn(self, learn_empty: bool) -> np.ndarray:
+        """The windows to train on, int64; warns of questions whose answers none of them holds.
+
+        Raises:
+            ValueError: There is no answer in any.
+        """
+        found = [self.answers_in(window) for window in range(len(self.question))]
+        has_whole = np.array([bool(whole) for whole, _ in found], dtype=bool)
+        is_empty = np.array([not whole and not has_part for whole, has_part in found], dtype=bool)
+        held = np.zeros(len(self.questions), dtype=bool)
+        held[self.question[has_whole]] = True
+        lost = [question.id for question, is_held in zip(self.questions, held)
+                if question.spans and not is_held]
+        if lost:
+            warnings.warn(f'no window holds a whole answer of {len(lost)} questions: {listed(lost)}'
+                          f'; they need a longer one, or a smaller stride', stacklevel=2)
+        # What cannot be found in the windows of its question is no question without an answer.
+        is_empty &= np.array([is_held or not question.spans for question, is_held in zip(
+            self.questions, held)], dtype=bool)[self.question]
+        if not has_whole.any():
+            raise ValueError("'max_length' must leave room for answers (no window for training "
+                             "holds one)")
+        return np.flatnonzero(has_whole | is_empty & learn_empty)
+
+    def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
+        """All windows of some questions."""
+        windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
+        return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
+
+    def batch(self, windows: Sequence[int], numbers: Sequence[int],
+              counts: Sequence[int]) -> QuestionBatch:
+        """Some windows.
+
+        Args:
+            windows (sequence of int): Which.
+            numbers (sequence of int): Questions.
+            counts (sequence of int): How many of the windows are each question's.
+        """
+        special = self.special
+        tokens, offsets, num_global, answers, contexts = [], [], [], [], []
+        ptr = np.concatenate([[0], np.cumsum(self.window_length[np.array(windows, dtype=int)])])
+        for window, start in zip(windows, ptr):
+            number = self.question[window]
+            asked, context = self.asked[number], self.context[window]
+            ids, offset = self.texts[self.text_of[number][context]]
+            begin, end = self.begin[window], self.end[window]
+            tokens.append(np.concatenate([[special.cls], asked, [special.sep], ids[begin:end],
+                                          [special.sep]]))
+            offsets.append(np.pad(offset[begin:end], ((len(asked) + 2, 1), (0, 0)),
+                                  constant_values=-1))
+            num_global.append(len(asked) + 2)
+            whole = self.answers_in(window)[0] or [(0, 0)]
+            answers += [(start + first, start + last) for first, last in whole]
+            contexts.append(self.questions[number].contexts[context])
+        segments = np.concatenate([np.zeros(0), *(
+            np.arange(len(own)) >= count for own, count in zip(tokens, num_global))])
+        first, last = np.array(answers, dtype=np.int64).reshape(-1, 2).T
+        question_ptr = np.concatenate([[0], np.cumsum(counts)])
+        arrays = (np.concatenate([np.zeros(0), *tokens]), ptr, segments, num_global, first, last,
+                  question_ptr, np.concatenate([np.zeros((0, 2)), *offsets]))
+        chosen = [self.questions[number] for number in numbers]
+        return QuestionBatch(
+            *(torch.from_numpy(np.asarray(array, dtype=np.int64)) for array in arrays), contexts,
+            [question.id for question in chosen], [question.accepted for question in chosen])
+
+    @rank_zero_only
+    def describe(self, about: str, name: str) -> None:
+        """Prints how many there are, and how long."""
+        num_without = sum(not question.accepted for question in self.questions)
+        print(f'{about}, {name:<5} {len(self.questions):>7,} questions, {num_without:,} without an '
+              f'answer; {len(self.question):,} windows, the longest of '
+              f'{self.window_length.max(initial=0):,} tokens')
+
+
+class _Windows(Dataset):
+    """Maps a list of (epoch, number of the window) to a batch."""
+
+    def __init__(self, encoded: EncodedQuestions, chosen: np.ndarray):
+        self.encoded, self.chosen = encoded, chosen
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> QuestionBatch:
+        windows = [int(self.chosen[index]) for _, index in keys]
+        numbers = [int(self.encoded.question[window]) for window in windows]
+        return self.encoded.batch(windows, numbers, [1] * len(windows))
+
+
+def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """From where to where the windows of a text stand, so that each token is in one.
+
+    Example:
+        >>> window_spans(10, 6, 2)
+        [(0, 6), (2, 8), (4, 10)]
+    """
+    step = min(stride, room)
+    num_more = -(-max(0, length - room) // step)
+    return [(step * i, min(step * i + room, length)) for i in range(num_more + 1)]
+
+
+def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
+    """The first and the last token that has any of the characters from ``begin`` to ``end``, or
+    none, where these are blanks or what the tokenizer drops.
+
+    Args:
+        offset (np.ndarray): From where to where the tokens stand, ``[num_tokens, 2]``.
+    """
+    first = int(np.searchsorted(offset[:, 1], begin, side='right'))
+    last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1
+    return (first, last) if first <= last else None
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str],
+            name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Ids int32 ``[num_tokens]`` and offsets int32 ``[num_tokens, 2]`` of each text."""
+    for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
+                      disable=len(texts) <= AT_ONCE):
+        for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],
+                                               add_special_tokens=False):
+            yield (np.array(encoding.ids, dtype=np.int32),
+                   np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))

@@ -1,0 +1,152 @@
+"""What tasks of text share: their tokenizer, what fits the model, and the order of batches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.data.sequences import check_at_least
+from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
+from experiments.tasks.mlm import BatchStream, ResumableLoader
+from graphattn._files import write_whole
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BATCHES_IN_BUCKET = 32
+
+
+class TokenizedTask(L.LightningDataModule):
+    """Texts as token ids, in batches of similar length.
+
+    The order for training depends on (``seed``, epoch) alone, and on the next batch of the run that
+    is wanted; so a run may stop anywhere and resume there, whatever the processes that train and
+    those that prepare batches.
+
+    Args:
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            ``vocab_size`` tokens is trained on the part for training.
+        vocab_size (int): For a tokenizer that is trained here.
+        max_length (int): The most tokens of a sequence.
+        batch_size (int): Examples per step and process.
+        seed (int): Which order.
+        num_workers (int): Processes that prepare batches, for each training process.
+        cache (str): A folder for tokenizers that are trained here.
+
+    Raises:
+        ValueError: A value is out of range, or the model is for other data.
+    """
+
+    def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,
+                 seed: int, num_workers: int, cache: str):
+        super().__init__()
+        check_at_least(100, vocab_size=vocab_size)
+        check_at_least(1, batch_size=batch_size)
+        check_at_least(self.shortest, max_length=max_length)
+        check_at_least(0, seed=seed, num_workers=num_workers)
+        self.tokenizer_path, self.vocab_size = tokenizer, vocab_size
+        self.max_length, self.batch_size = max_length, batch_size
+        self.seed, self.num_workers, self.cache = seed, num_workers, Path(cache)
+
+    @property
+    @abstractmethod
+    def shortest(self) -> int:
+        """The least that ``max_length`` may be."""
+
+    @abstractmethod
+    def texts(self) -> Iterable[str]:
+        """What a tokenizer is trained on."""
+
+    def prepare_data(self) -> None:
+        model = self.trainer.lightning_module.model
+        self.check_model(model)
+        path = self._trained_tokenizer
+        if self.tokenizer_path is None and not path.exists():
+            trained = train_tokenizer(self.texts, self.vocab_size)
+            write_whole(path, lambda temporary: trained.save(str(temporary)))
+        tokenizer = self.load_tokenizer()
+        num_tokens = model.encoder.token_embedding.num_embeddings
+        if tokenizer.get_vocab_size() > num_tokens:
+            raise ValueError(f"'num_tokens' of the encoder must be at least "
+                             f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
+                             f"{num_tokens})")
+        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
+                    lambda temporary: tokenizer.save(str(temporary)))
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses a model that is for other data, before anything is made."""
+        positions = model.encoder.position_embedding.num_embeddings
+        if self.max_length > positions:
+            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
+                             f"model (got {self.max_length})")
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The one that is given, or was trained here."""
+        return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+
+    def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
+        """Batches of examples of similar length, without end.
+
+        Args:
+            batches (Dataset): Maps a list of (epoch, number of the example) to a batch.
+            lengths (np.ndarray): Tokens of each example, int64 ``[num_examples]``.
+        """
+        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
+                               self.trainer.global_rank, seed=self.seed, shuffle=True,
+                               batches_done=lambda: progress.processed)
+        return ResumableLoader(batches, batch_size=None, sampler=sampler,
+                               num_workers=self.num_workers)
+
+    def longest_first(self, collate: Callable[[list[int]], tuple],
+                      lengths: np.ndarray) -> DataLoader:
+        """Over all processes every example once; what does not fit the memory does not at once."""
+        order = np.argsort(-lengths, kind='stable').tolist()
+        sampler = UnrepeatedDistributedSampler(order, self.trainer.world_size,
+                                               self.trainer.global_rank, shuffle=False)
+        return DataLoader(order, self.batch_size, sampler=sampler, collate_fn=collate)
+
+    @property
+    def _trained_tokenizer(self) -> Path:
+        digest = blake2b(f'{self.vocab_size}'.encode(), digest_size=12)
+        for text in self.texts():
+            digest.update(text.encode() + b'\0')
+        return self.cache / f'tokenizer-{digest.hexdigest()}.json'
+
+
+class BucketStream(BatchStream):
+    """Batches of documents of similar length, so that no process waits for another's long ones.
+
+    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length; then
+    the batches are shuffled. Documents that are left over from the last batch are any.
+
+    Args:
+        lengths (np.ndarray): Of each document, int64 ``[num_documents]``.
+        *args: As :class:`experiments.tasks.mlm.BatchStream` after the number of examples.
+        **kwargs: The same.
+    """
+
+    def __init__(self, lengths: np.ndarray, *args, **kwargs):
+        super().__init__(len(lengths), *args, **kwargs)
+        self.lengths = lengths
+
+    def _order(self, epoch: int) -> np.ndarray:
+        order = super()._order(epoch)
+        size = self.batch_size * self.num_processes
+        whole = len(order) - len(order) % size
+        bucket = BATCHES_IN_BUCKET * size
+        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
+        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
+        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
+        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
+        return np.concatenate([batches.ravel(), order[whole:]])

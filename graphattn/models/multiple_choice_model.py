@@ -1,0 +1,89 @@
+"""Choosing one of several answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
+from graphattn.graph import BipartiteGraph
+from graphattn.models.encoder import Encoder, check_encoder
+from graphattn.models.pooler import Pooler, check_not_empty
+from graphattn.pair_mask import PairMask
+
+
+class MultipleChoiceModel(nn.Module):
+    r"""Gives each choice a logit, :math:`\langle w, x \rangle + b`; softmax over those of a
+    question makes them probabilities.
+
+    A choice is a token: the first one of a sequence, where each choice has a sequence of its own
+    with the question in it, as in SWAG; or one of those that ``selected`` names, where a sequence
+    lists all choices behind such tokens, as Longformer has it for WikiHop.
+
+    Args:
+        encoder (Encoder): Encodes the tokens.
+        pooling (str): A choice is the encoded token (``'first'``), or what BERT's ``'pooler'``
+            makes of it, see :class:`Pooler`.
+        dropout (float): Dropout on the choice's features.
+
+    Raises:
+        ValueError: ``pooling`` is unknown.
+
+    Source: Devlin et al., BERT (2019), Sec. 4.4; Beltagy et al., "Longformer" (2020), App. D.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import Encoder, MultipleChoiceModel
+        >>> encoder = Encoder('Full', num_tokens=100, max_length=16, channels=32, heads=4,
+        ...                   num_layers=2)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 8, 20])  # two sequences
+        >>> model = MultipleChoiceModel(encoder)
+        >>> model(tokens, ptr).shape, model(tokens, ptr, selected=torch.tensor([2, 5, 9])).shape
+        (torch.Size([2]), torch.Size([3]))
+    """
+
+    def __init__(self, encoder: Encoder, *, pooling: Literal['first', 'pooler'] = 'pooler',
+                 dropout: float = 0.):
+        super().__init__()
+        check_encoder(encoder)
+        check_choice('pooling', pooling, ('first', 'pooler'))
+        check_dropout(dropout=dropout)
+        self.encoder = encoder
+        self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        ptr: Tensor,
+        *,
+        segments: Tensor | None = None,
+        selected: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
+        generator: torch.Generator | None = None,
+        return_graphs: bool = False,
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """Logits ``[num_choices]``; other arguments as :meth:`Encoder.forward`.
+
+        Args:
+            selected (Tensor, optional): The tokens that are choices, int64 ``[num_choices]``; the
+                first one of each sequence if omitted.
+
+        Raises:
+            ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or, without
+                it, a sequence is empty.
+        """
+        check_bool(return_graphs=return_graphs)
+        x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
+                                 return_graphs=True)
+        if selected is None:
+            check_not_empty(ptr)
+            selected = ptr[:-1]
+        check_ids('selected', selected, x.size(0), x.device)
+        choices = x[selected]
+        if self.pooler is not None:
+            choices = self.pooler(choices, torch.arange(len(choices) + 1, device=x.device))
+        logits = self.head(choices).squeeze(1)
+        return (logits, graphs) if return_graphs else logits

@@ -1,0 +1,145 @@
+"""Finding the answer to a question among the tokens of a text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import (
+    check_bool,
+    check_dropout,
+    check_floating,
+    check_has_numbers,
+    check_ptr,
+    check_sides,
+    check_strided,
+)
+from graphattn.graph import BipartiteGraph
+from graphattn.models.encoder import Encoder, check_encoder
+from graphattn.pair_mask import PairMask
+
+
+class SpanModel(nn.Module):
+    r"""Says of each token how likely an answer begins there, and how likely it ends there.
+
+    .. math::
+        p_\mathrm{first}(i) = \mathrm{softmax}_i \langle w_1, x_i \rangle, \qquad
+        p_\mathrm{last}(i) = \mathrm{softmax}_i \langle w_2, x_i \rangle
+
+    over the tokens of a sequence, which are the question and a text. Without an answer in the text
+    both are the first token. :func:`best_spans` makes answers of the logits.
+
+    Args:
+        encoder (Encoder): Encodes the tokens.
+        dropout (float): Dropout on the token's features.
+
+    Source: Devlin et al., BERT (2019), Sec. 4.2 and 4.3.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import Encoder, SpanModel, best_spans
+        >>> encoder = Encoder('SlidingWindow(2)', num_tokens=100, max_length=16, channels=32,
+        ...                   heads=4, num_layers=2)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 8, 20])  # two sequences
+        >>> logits = SpanModel(encoder)(tokens, ptr)
+        >>> spans = best_spans(logits, ptr, torch.arange(20) % 8 > 3, num_best=5)
+        >>> logits.shape, spans.score.shape
+        (torch.Size([20, 2]), torch.Size([2, 5]))
+    """
+
+    def __init__(self, encoder: Encoder, *, dropout: float = 0.):
+        super().__init__()
+        check_encoder(encoder)
+        check_dropout(dropout=dropout)
+        self.encoder = encoder
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 2))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        ptr: Tensor,
+        *,
+        segments: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
+        generator: torch.Generator | None = None,
+        return_graphs: bool = False,
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """Logits ``[num_tokens, 2]`` of the first token and of the last one; arguments as
+        :meth:`Encoder.forward`."""
+        check_bool(return_graphs=return_graphs)
+        x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
+                                 return_graphs=True)
+        logits = self.head(x)
+        return (logits, graphs) if return_graphs else logits
+
+
+class Spans(NamedTuple):
+    """The best answers of each sequence, the best one first.
+
+    Attributes:
+        score (Tensor): Sum of two logits, ``[num_sequences, num_best]``; minus infinity where a
+            sequence has no more spans.
+        first (Tensor): Number of the first token among those of all sequences, int64, as ``score``.
+        last (Tensor): Of the last one.
+    """
+
+    score: Tensor
+    first: Tensor
+    last: Tensor
+
+
+def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int = 20,
+               max_tokens: int = 30) -> Spans:
+    r"""The spans of the highest scores, of all those that are short enough.
+
+    .. math:: \mathrm{score}(i, j) = \ell_{i, 1} + \ell_{j, 2}, \qquad i \le j < i + m
+
+    BERT's own decoding looks at pairs of the highest single logits only, and may miss the best one.
+    The score of no answer is that of the first token, ``logits[ptr[:-1]].sum(dim=1)``.
+
+    Args:
+        logits (Tensor): Those of :class:`SpanModel`, ``[num_tokens, 2]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        can_answer (Tensor): Which tokens may be in an answer, bool ``[num_tokens]``.
+        num_best (int): How many answers of each sequence.
+        max_tokens (int): The most tokens :math:`m` of an answer.
+
+    Raises:
+        TypeError, ValueError: An argument is of the wrong type, or does not fit the others.
+    """
+    check_floating('logits', logits)
+    check_has_numbers('logits', logits)
+    if logits.dim() != 2 or logits.size(1) != 2:
+        raise ValueError(f"'logits' must be [num_tokens, 2] (got shape {tuple(logits.shape)})")
+    check_ptr('ptr', ptr, logits.size(0), logits.device)
+    if not isinstance(can_answer, Tensor) or can_answer.dtype != torch.bool:
+        raise TypeError(f"'can_answer' must be a bool Tensor (got "
+                        f"{getattr(can_answer, 'dtype', type(can_answer).__name__)})")
+    check_strided('can_answer', can_answer)
+    if can_answer.shape != logits.shape[:1] or can_answer.device != logits.device:
+        raise ValueError(f"'can_answer' must have an entry for each of the {logits.size(0)} tokens "
+                         f"on {logits.device} (got {tuple(can_answer.shape)} on "
+                         f"{can_answer.device})")
+    check_sides(num_best=num_best, max_tokens=max_tokens)
+    allowed = logits.detach().float().masked_fill(~can_answer.unsqueeze(1), -torch.inf)
+    begins, lengths = ptr.tolist(), ptr.diff().tolist()
+    rows = [_best_of_one(own, begin, num_best, max_tokens)
+            for own, begin in zip(allowed.split(lengths), begins)]
+    if not rows:
+        return Spans(allowed.new_empty(0, num_best), *ptr.new_empty(2, 0, num_best))
+    return Spans(*map(torch.stack, zip(*rows)))
+
+
+def _best_of_one(logits: Tensor, begin: int, num_best: int,
+                 max_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    first, last = logits.unbind(dim=1)
+    behind = torch.cat([last, last.new_full((max_tokens - 1,), -torch.inf)])
+    scores = first.unsqueeze(1) + behind.unfold(0, max_tokens, 1) if len(first) else first
+    score, place = scores.flatten().topk(min(num_best, scores.numel()))
+    missing = num_best - score.numel()
+    score = torch.cat([score, score.new_full((missing,), -torch.inf)])
+    place = torch.cat([place, place.new_zeros(missing)])
+    start = place.div(max_tokens, rounding_mode='floor')
+    return score, begin + start, begin + start + place % max_tokens

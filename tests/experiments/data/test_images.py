@@ -1,0 +1,163 @@
+"""Images as bytes in raster order, from the files of CIFAR-10 and ImageNet-64, and stand-ins."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.data import cifar
+from experiments.data.cifar import CifarColours, raster
+from experiments.data.digits import DigitImages
+from experiments.data.imagenet64 import BYTES, ImageNet64
+from experiments.data.pictures import PicturePieces, read_photograph
+
+RNG = np.random.default_rng(0)
+
+
+def planes(number, pixels):
+    """Red is 0 to 84, green 85 to 169, blue 170 to 254."""
+    return np.concatenate([RNG.integers(85 * colour, 85 * (colour + 1), (number, pixels))
+                           for colour in range(3)], axis=1).astype(np.uint8)
+
+
+def test_the_colours_of_a_pixel_follow_each_other():
+    image = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
+    assert raster(image).tolist() == [[0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]]
+
+
+@pytest.fixture
+def cifar_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar, 'IMAGES_PER_FILE', 20)
+    images = {}
+    for name in (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch'):
+        images[name] = planes(20, 1024)
+        rows = np.concatenate([RNG.integers(0, 10, (20, 1)).astype(np.uint8), images[name]], axis=1)
+        (tmp_path / f'{name}.bin').write_bytes(rows.tobytes())
+    return tmp_path, images
+
+
+def test_cifar_in_colour(cifar_folder):
+    folder, images = cifar_folder
+    data = CifarColours(str(folder)).read(3072)
+    assert data.shape == (32, 32, 3) and data.num_tokens == 256
+    assert [part.num_sequences for part in data.parts.values()] == [90, 10, 20]
+    image = data.parts['test'].sequence(3)
+    assert len(image) == 3072 and (image // 85).tolist() == [0, 1, 2] * 1024
+    assert image[1::3].tolist() == images['test_batch'][3, 1024:2048].tolist()
+    with pytest.raises(ValueError, match="'max_length' must be at least 3072 .got 3071"):
+        CifarColours(str(folder)).read(3071)
+
+
+def test_a_cifar_file_that_is_cut_short_is_named(cifar_folder):
+    folder, _ = cifar_folder
+    (folder / 'data_batch_2.bin').write_bytes(b'1234')
+    with pytest.raises(ValueError, match=r'data_batch_2.bin: expected 20 images .*got 4 bytes'):
+        CifarColours(str(folder)).read(3072)
+
+
+# ImageNet ############################################################################
+
+def write_npz(folder, **others):
+    images = {name: planes(number, 4096) for name, number in (
+        ('train_data_batch_1', 40), ('train_data_batch_2', 60), ('val_data', 5))}
+    for name, data in images.items():
+        np.savez(folder / f'{name}.npz', **{'data': data, 'labels': np.ones(len(data), int),
+                                            'mean': np.zeros(BYTES), **others})
+    return images
+
+
+def test_imagenet_from_arrays(tmp_path):
+    images = write_npz(tmp_path)
+    data = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert [part.num_sequences for part in data.parts.values()] == [98, 2, 5]
+    assert data.shape == (64, 64, 3)
+    image = data.parts['dev'].sequence(1)
+    assert (image // 85).tolist() == [0, 1, 2] * 4096
+    assert image[2::3].tolist() == images['train_data_batch_2'][59, 8192:].tolist()
+    base = image
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)  # what a batch does not need is not read
+    for path in tmp_path.glob('*.npz'):
+        path.unlink()
+    again = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert np.array_equal(again.parts['dev'].sequence(1), image)
+    taken = again.parts['train'].take(np.array([3, 1]))
+    assert taken.num_sequences == 2 and not isinstance(taken.tokens, np.memmap)
+
+
+def write_png(path, size=(64, 64), mode='RGB', content=None):
+    path.parent.mkdir(exist_ok=True)
+    shape = (*size[::-1], 3) if mode == 'RGB' else size[::-1]
+    image = RNG.integers(0, 256, shape).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(image, mode).save(file, 'PNG')
+    path.write_bytes(file.getvalue() if content is None else content)
+    return image
+
+
+def test_imagenet_from_pictures(tmp_path):
+    learn = [write_png(tmp_path / f'train_64x64/{number:03}.png') for number in range(60)]
+    test = write_png(tmp_path / 'valid_64x64/0.png')
+    data = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert [part.num_sequences for part in data.parts.values()] == [58, 2, 1]
+    assert np.array_equal(data.parts['test'].sequence(0), test.reshape(-1))
+    assert np.array_equal(data.parts['dev'].sequence(0), learn[58].reshape(-1))
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(size=(32, 64)), r'0.png: expected 64 x 64 pixels of mode RGB .got 32 x 64 of RGB'),
+    (dict(mode='L'), r'0.png: expected 64 x 64 pixels of mode RGB .got 64 x 64 of L'),
+    (dict(content=b'no picture'), '0.png: no picture in PNG'),
+    (dict(content=b'\x89PNG\r\n\x1a\n' + bytes(30)), '0.png: no picture in PNG')])
+def test_pictures_of_another_kind_are_refused(options, match, tmp_path):
+    write_png(tmp_path / 'train_64x64/0.png', **options)
+    with pytest.raises(ValueError, match=match):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert not (tmp_path / 'cache').exists()
+
+
+@pytest.mark.parametrize('data, match', [
+    (np.zeros((2, 3072), np.uint8), r"expected 'data' as uint8 of \[num_images, 12288\] .*3072"),
+    (np.zeros((2, BYTES), np.int64), 'got int64 of shape'),
+    (np.array([{}] * 2), 'no array of images')])
+def test_arrays_of_another_kind_are_refused_and_no_pickle_is_opened(data, match, tmp_path):
+    np.savez(tmp_path / 'train_data_batch_1.npz', data=data)
+    with pytest.raises(ValueError, match=f'train_data_batch_1.npz: .*{match}'):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+
+
+def test_imagenet_that_is_not_there_or_damaged_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'path' must be the folder of train_data"):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    np.savez(tmp_path / 'train_data_batch_1.npz', other=np.zeros(3))
+    with pytest.raises(ValueError, match="train_data_batch_1.npz: no array of images"):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    (tmp_path / 'train_data_batch_1.npz').write_bytes(b'PK')
+    with pytest.raises(ValueError, match="train_data_batch_1.npz: no array of images"):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    (tmp_path / 'cache').mkdir()
+    (tmp_path / 'cache/train.bin').write_bytes(bytes(BYTES + 5))
+    with pytest.raises(ValueError, match=r"'cache' is damaged .*12,293 bytes are no whole images"):
+        ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+
+
+# Stand-ins ###########################################################################
+
+def test_pieces_make_up_the_pictures():
+    data = PicturePieces(32).read(3072)
+    rows, columns = (size // 32 for size in read_photograph('china.jpg').shape[:2])
+    assert sum(part.num_sequences for part in data.parts.values()) == 2 * rows * columns
+    expected = read_photograph('china.jpg')[32:64, 64:96].reshape(-1)
+    train = data.parts['train'].tokens.reshape(-1, 3072)
+    assert any(np.array_equal(piece, expected) for piece in train)
+    assert data.about.startswith('stand-in') and DigitImages().read(64).shape == (8, 8, 1)
+
+
+@pytest.mark.parametrize('side, match', [(0, "'side' must be at least 1"),
+                                         (65, "'side' must be at most 64"),
+                                         (500, "'side' must be at most 64")])
+def test_pieces_of_another_size_are_refused(side, match):
+    with pytest.raises(ValueError, match=match):
+        PicturePieces(side).read(10**6)

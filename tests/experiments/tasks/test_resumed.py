@@ -1,0 +1,147 @@
+"""Every task of text and images that is killed and resumed ends as one that was not, on one process
+and on two, with others that prepare batches."""
+
+import csv
+import json
+import signal
+
+import pytest
+import torch
+import yaml
+
+from experiments import train
+from tests.experiments.data.text.traceable import write_traceable
+from tests.forked import forked
+
+pytestmark = pytest.mark.slow
+
+WORDS = 'lamp bell bird cook fell game hook land mast nest oath park rope song tree wood'.split()
+SIZES = {'channels': 8, 'heads': 2, 'num_layers': 1, 'dropout': .1, 'share_source': True}
+
+
+def questions(folder):
+    rows = []
+    for number in range(24):
+        words = [WORDS[(number * step + step**2) % 16] for step in range(1, 21)]
+        context, answer = ' '.join(words), words[number % 20]
+        rows.append({'context': context, 'qas': [{
+            'id': str(number), 'question': f'what is {answer} ?', 'is_impossible': number % 5 == 0,
+            'answers': [] if number % 5 == 0 else [
+                {'text': answer, 'answer_start': context.index(answer)}]}]})
+    path = folder / 'squad.json'
+    path.write_text(json.dumps({'data': [{'paragraphs': rows}]}))
+    return task('QuestionAnswering', 'SpanModel', {'max_length': 24, 'num_tokens': 200},
+                {'may_have_none': True, 'global_question': True},
+                'Questions', folder, max_length=24, stride=8, max_question=6, num_workers=2,
+                questions=source('text.question_files.Squad', train=path, dev=path))
+
+
+def choices(folder):
+    path = folder / 'swag.csv'
+    with path.open('w', newline='') as file:
+        rows = csv.writer(file)
+        rows.writerow(['sent1', 'sent2', *(f'ending{place}' for place in range(4)), 'label'])
+        for number in range(24):
+            rows.writerow([f'a {WORDS[number % 16]}', 'the', *(
+                WORDS[(number * place) % 16] for place in range(1, 5)), number % 4])
+    return task('MultipleChoice', 'MultipleChoiceModel', {'max_length': 12, 'num_tokens': 200}, {},
+                'Choices', folder, max_length=12, num_workers=2,
+                questions=source('text.choice_files.Swag', train=path, dev=path))
+
+
+def hops(folder):
+    path = folder / 'hops.json'
+    path.write_text(json.dumps([{
+        'id': str(number), 'query': f'is_a {WORDS[number % 16]}', 'answer': WORDS[number % 16],
+        'candidates': WORDS[number % 16:] + WORDS[:number % 16][:2 + number % 3],
+        'supports': [' '.join(WORDS)] * (1 + number % 3)} for number in range(24)]))
+    return task('MultipleChoice', 'MultipleChoiceModel', {'max_length': 80, 'num_tokens': 200},
+                {'global_question': True}, 'Choices', folder, max_length=80,
+                questions=source('text.choice_files.WikiHop', train=path, dev=path))
+
+
+def pretraining(folder):
+    write_traceable(folder)
+    return task('LanguageModelling', 'MaskedLanguageModel', {'max_length': 64, 'num_tokens': 400},
+                {}, 'MaskedLanguage', folder, corpus=str(folder / 'text.txt'), max_length=64,
+                num_workers=2, vocab_size=400, byte_pairs=True, next_sentence=False, short_share=0.)
+
+
+def density(folder):
+    return task('DensityEstimation', 'CausalLanguageModel',
+                {'max_length': 64, 'num_tokens': 18, 'positions': [8, 8, 1], 'causal': True},
+                {}, 'Images', None, max_length=64, num_samples=2,
+                source=source('digits.DigitImages'))
+
+
+def source(name, **arguments):
+    return {'class_path': f'experiments.data.{name}',
+            'init_args': {key: str(value) for key, value in arguments.items()}}
+
+
+def task(objective, model, encoder, options, data, folder, **arguments):
+    if folder is not None:
+        arguments = {'vocab_size': 200, 'cache': str(folder / 'cache'), **arguments}
+    if objective == 'LanguageModelling':
+        heads = {'next_sentence': False}
+    else:
+        heads = {}
+    return {
+        'seed_everything': 1, 'checkpoint_every': 2,
+        'trainer': {'max_steps': 9, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
+                    'enable_progress_bar': False, 'limit_test_batches': 3, 'limit_val_batches': 3},
+        'model': {'class_path': f'experiments.objectives.{objective}', 'init_args': {
+            'lr': 0.01, **options, 'model': {
+                'class_path': f'graphattn.models.{model}', 'init_args': {**heads, 'encoder': {
+                    'class_path': 'graphattn.models.Encoder', 'init_args': {
+                        **SIZES, **encoder, 'hops': 2, 'teleport': .1, 'source': {
+                            'class_path': 'graphattn.sources.PatternSource',
+                            'init_args': {'pattern': 'SlidingWindow(2) | GlobalTokens(1)'}}}}}}}},
+        'data': {'class_path': f'experiments.tasks.{data}',
+                 'init_args': {'batch_size': 4, **arguments}}}
+
+
+TASKS = {function.__name__: function for function in (questions, choices, hops, pretraining,
+                                                      density)}
+
+
+@pytest.fixture(scope='module', params=TASKS)
+def config(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    path = folder / 'config.yaml'
+    path.write_text(yaml.safe_dump(TASKS[request.param](folder)))
+    return path
+
+
+def fit(config, run, ranks, *options):
+    several = ['--trainer.devices', str(ranks), '--trainer.strategy', 'ddp'] if ranks > 1 else []
+    return forked(lambda: train.main([
+        'fit', '--config', str(config), '--trainer.default_root_dir', str(run), *several,
+        *options]), ranks=ranks)
+
+
+def ended(processes):
+    assert {process.returncode for process in processes} == {0}, processes
+
+
+@pytest.mark.parametrize('ranks', [1, 2])
+def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(config, ranks, tmp_path):
+    ended(fit(config, tmp_path / 'whole', ranks))
+    killed = fit(config, tmp_path / 'cut', ranks,
+                 '--trainer.callbacks+=tests.experiments.callbacks.Kill',
+                 '--trainer.callbacks.steps=5')
+    assert {process.returncode for process in killed} == {-signal.SIGKILL}, killed
+    last = tmp_path / 'cut/checkpoints/last.ckpt'
+    assert torch.load(last, weights_only=True)['global_step'] == 4
+    (tmp_path / 'cut/config.yaml').unlink()  # which told of the callback
+    ended(fit(config, tmp_path / 'cut', ranks, '--ckpt_path', str(last)))
+    whole, cut = (torch.load(tmp_path / run / 'checkpoints/last.ckpt', weights_only=True)
+                  for run in ('whole', 'cut'))
+    assert whole['global_step'] == cut['global_step'] == 9
+    for name, value in whole['state_dict'].items():
+        assert torch.equal(value, cut['state_dict'][name]), name
+    first, second = (json.loads((tmp_path / run / 'summary.json').read_text())
+                     for run in ('whole', 'cut'))
+    for summary in (first, second):
+        del summary['seconds']
+    assert first == second and first['processes'] == ranks

@@ -1,0 +1,85 @@
+"""Answers among tokens: the best spans against all of them, and what is refused."""
+
+import math
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.models import Encoder, MultipleChoiceModel, SpanModel, best_spans
+from graphattn.patterns import Full
+
+PTR = torch.tensor([0, 5, 5, 12])
+SIZES = {'num_tokens': 20, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
+TOKENS = torch.arange(12)
+
+
+def spans_by_hand(logits, can_answer, begin, end, max_tokens):
+    return sorted(((float(logits[i, 0] + logits[j, 1]), i, j)
+                   for i in range(begin, end) for j in range(i, min(i + max_tokens, end))
+                   if can_answer[i] and can_answer[j]), reverse=True)
+
+
+@pytest.mark.parametrize('max_tokens', [1, 3, 30])
+@pytest.mark.parametrize('num_best', [1, 4, 50])
+def test_the_best_spans_are_the_best_of_all(num_best, max_tokens):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(12, 2, generator=generator)
+    can_answer = torch.rand(12, generator=generator) < .7
+    score, first, last = best_spans(logits, PTR, can_answer, num_best=num_best,
+                                    max_tokens=max_tokens)
+    assert score.shape == first.shape == last.shape == (3, num_best)
+    for sequence, (begin, end) in enumerate(zip(PTR.tolist(), PTR.tolist()[1:])):
+        expected = spans_by_hand(logits, can_answer, begin, end, max_tokens)[:num_best]
+        found = [row for row in zip(score[sequence].tolist(), first[sequence].tolist(),
+                                    last[sequence].tolist()) if row[0] > -math.inf]
+        assert [row[1:] for row in found] == [row[1:] for row in expected]
+        assert [row[0] for row in found] == pytest.approx([row[0] for row in expected])
+
+
+def test_a_pair_of_logits_that_are_low_alone_is_found():
+    """Token 0 has both of the highest logits, and no span joins them but its own."""
+    logits = torch.tensor([[9., -9.], [8., -9.], [7., 5.], [-9., 9.]])
+    spans = best_spans(logits, torch.tensor([0, 4]), torch.ones(4).bool(), num_best=1,
+                       max_tokens=2)
+    assert (spans.first.item(), spans.last.item()) == (2, 3)
+
+
+def test_no_sequences_have_no_spans():
+    spans = best_spans(torch.zeros(0, 2), torch.tensor([0]), torch.zeros(0).bool(), num_best=3)
+    assert spans.score.shape == spans.first.shape == (0, 3)
+
+
+@pytest.mark.parametrize('model, shape', [
+    (SpanModel(Encoder('SlidingWindow(1)', **SIZES)), (12, 2)),
+    (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES)), (2,)),
+    (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES), pooling='first'), (2,))])
+def test_a_graph_takes_the_place_of_the_source(model, shape):
+    ptr = torch.tensor([0, 5, 12])
+    graph = BipartiteGraph.batch([Full().build(length) for length in (5, 7)])
+    logits, graphs = model(TOKENS, ptr, graph=graph, return_graphs=True)
+    assert logits.shape == shape and graphs[0] is graph
+    assert not torch.allclose(logits, model(TOKENS, ptr))
+
+
+def test_choices_are_the_tokens_that_are_selected():
+    torch.manual_seed(0)
+    model = MultipleChoiceModel(Encoder('Full', **SIZES)).eval()
+    ptr = torch.tensor([0, 5, 12])
+    assert torch.allclose(model(TOKENS, ptr), model(TOKENS, ptr, selected=torch.tensor([0, 5])))
+    logits = model(TOKENS, ptr, selected=torch.tensor([3, 6, 6]))
+    assert logits.shape == (3,) and logits[1] == logits[2] != logits[0]
+
+
+@pytest.mark.parametrize('wrong, error, match', [
+    (dict(logits=torch.zeros(12)), ValueError, r"'logits' must be \[num_tokens, 2\]"),
+    (dict(logits=torch.zeros(12, 2).long()), TypeError, "'logits' must be a floating"),
+    (dict(ptr=torch.tensor([0, 3])), ValueError, "'ptr' must rise from 0 to 12"),
+    (dict(can_answer=torch.ones(12)), TypeError, "'can_answer' must be a bool Tensor"),
+    (dict(can_answer=torch.ones(3).bool()), ValueError, "'can_answer' must have an entry for each"),
+    (dict(num_best=0), ValueError, "'num_best' must be at least 1"),
+    (dict(max_tokens=0), ValueError, "'max_tokens' must be at least 1")])
+def test_bad_spans_are_refused(wrong, error, match):
+    given = dict(logits=torch.zeros(12, 2), ptr=PTR, can_answer=torch.ones(12).bool(), num_best=2)
+    with pytest.raises(error, match=match):
+        best_spans(**{**given, **wrong})
