@@ -45,6 +45,7 @@ def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
     layers: PositiveInt = 2,
+    heads: PositiveInt = 12,
     rounds: PositiveInt = 2,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -55,13 +56,14 @@ def main(
         tokens: Length of each sequence, a multiple of 512.
         batch: Sequences.
         layers: Layers.
+        heads: Heads of 64 channels, of which BERT-base has 12.
         rounds: Measurements of each model, of which the median counts.
-        quick: One short sequence, which ends within a minute.
+        quick: One short sequence and two heads, which end within a minute.
         out: Where table and figure go.
     """
     if quick:
-        tokens, batch, layers = SHORTEST, 1, 1
-    setting = Setting(tokens, batch, layers)
+        tokens, batch, layers, heads = SHORTEST, 1, 1, 2
+    setting = Setting(tokens, batch, layers, heads)
     steps = {case: setting.step(case) for case in progress(CASES, 'building')}
     times = interleave(steps, rounds, seconds=120.)
     del steps
@@ -81,13 +83,17 @@ class Setting(NamedTuple):
     tokens: int
     batch: int
     layers: int
+    heads: int
 
     def model(self, case: str) -> nn.Module:
         """An encoder without dropout, which the models would draw in ways of their own."""
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
-        options = dict(num_hidden_layers=self.layers, max_position_embeddings=self.tokens + 2,
+        width = 64 * self.heads
+        options = dict(num_hidden_layers=self.layers, num_attention_heads=self.heads,
+                       hidden_size=width, intermediate_size=4 * width,
+                       max_position_embeddings=self.tokens + 2,
                        hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
         if kind is transformers.BigBirdModel:
             options |= dict(block_size=BLOCK, num_random_blocks=NUM_RANDOM)
@@ -136,7 +142,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
     """The most memory of a step, its graph included, beyond what the process held before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
-        Setting(SHORTEST, 1, 1).step(case)()  # compiles
+        Setting(SHORTEST, 1, 1, setting.heads).step(case)()  # compiles
         peaks[case] = peak_bytes(setting.step(case))
     return peaks
 
@@ -154,8 +160,8 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
         axes.margins(x=0.15)
         axes.set_xlabel(label)
         axes.invert_yaxis()
-    figure.suptitle(f'{setting.layers} layers of BERT-base, {setting.batch} x {setting.tokens} '
-                    f'tokens')
+    figure.suptitle(f'{setting.layers} layers of {setting.heads} heads as wide as those of BERT, '
+                    f'{setting.batch} x {setting.tokens} tokens')
     write_whole(out / 'hugging_face.png', lambda path: figure.savefig(path, dpi=110))
     print(f'drawn in {out / "hugging_face.png"}')
 

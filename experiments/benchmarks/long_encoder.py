@@ -34,8 +34,7 @@ THEIRS = "Hugging Face's Longformer"
 OURS = {'longformer': (get('longformer', radius=RADIUS, num_global=1), 1),
         'diffuser, 1 hop': (get('diffuser', cls_global=True), 1),
         'diffuser, 5 hops': (get('diffuser', cls_global=True), 5)}
-BASE = dict(num_tokens=30_522, channels=768, heads=12, hidden_channels=3072, num_segments=2,
-            norm_first=False)
+BERT = dict(num_tokens=30_522, num_segments=2, norm_first=False)
 CASES = (*(f'graphattn, {name}' for name in OURS), THEIRS)
 
 
@@ -43,6 +42,7 @@ def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 1,
     layers: PositiveInt = 2,
+    heads: PositiveInt = 12,
     rounds: PositiveInt = 5,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -53,13 +53,14 @@ def main(
         tokens: Length of each sequence, a multiple of 512.
         batch: Sequences.
         layers: Layers.
+        heads: Heads of 64 channels, of which BERT-base has 12.
         rounds: Measurements of each model, of which the median counts.
-        quick: A short sequence, which ends within a minute.
+        quick: A short sequence and two heads, which end within a minute.
         out: Where table and figure go.
     """
     if quick:
-        tokens, batch, layers, rounds = 1024, 1, 1, 2
-    setting = Setting(tokens, batch, layers)
+        tokens, batch, layers, heads, rounds = 1024, 1, 1, 2, 2
+    setting = Setting(tokens, batch, layers, heads)
     steps = {case: step(setting, case) for case in progress(CASES, 'building')}
     times = interleave(steps, rounds, seconds=120.)
     del steps
@@ -78,7 +79,8 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
     pattern, hops = OURS[case.removeprefix('graphattn, ')]
     torch.manual_seed(0)
     model = Encoder(pattern, max_length=setting.tokens, num_layers=setting.layers, hops=hops,
-                    teleport=.1 if hops > 1 else 0., share_source=True, **BASE)
+                    teleport=.1 if hops > 1 else 0., share_source=True,
+                    channels=64 * setting.heads, heads=setting.heads, **BERT)
     tokens = torch.randint(5, 30_000, (setting.batch * setting.tokens,))
     ptr = setting.tokens * torch.arange(setting.batch + 1)
 
@@ -104,8 +106,9 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
         axes.margins(x=0.18)
         axes.set_xlabel(name)
     axes.invert_yaxis()
-    figure.suptitle(f'Forward and backward, {setting.layers} layers of BERT-base, {setting.batch} '
-                    f'x {setting.tokens} tokens', fontsize=10)
+    figure.suptitle(f'Forward and backward, {setting.layers} layers of {setting.heads} heads as '
+                    f'wide as those of BERT, {setting.batch} x {setting.tokens} tokens',
+                    fontsize=10)
     write_whole(out / 'long_encoder.png', lambda path: figure.savefig(path, dpi=110))
     print(f'drawn in {out / "long_encoder.png"}')
 
