@@ -41,6 +41,10 @@ from experiments.runs.config_file import bound_aliases
 from experiments.runs.run_folder import RunFolder, SaveConfig
 from graphattn._files import check_folder
 
+COMMANDS = {'fit': 'Trains a model and tests it.',
+            'validate': 'Evaluates a checkpoint on development data.',
+            'test': 'Tests a checkpoint.'}
+
 
 class StepSeeds(Callback):
     """Makes all randomness of a step a function of (seed, stage, process, step).
@@ -75,27 +79,24 @@ class EndTogether(Callback):
 
 
 class TrainCLI(LightningCLI):
-    """Lightning's command line with this project's callbacks; ``fit`` ends with a test."""
+    """Lightning's command line with this project's callbacks; ``fit`` ends with a test.
 
-    def __init__(self, args: ArgsType = None):
-        given = sys.argv[1:] if args is None else args
-        self._asked = next(iter(given), None) if isinstance(given, (list, dict)) else None
+    Lightning's own subcommands are parsers within a parser, which read every option twice.
+
+    Args:
+        command: What the options are for, one of COMMANDS.
+        args: The options, as a command line gives them or as a config.
+    """
+
+    def __init__(self, command: str, args: ArgsType):
+        self.command = command
         super().__init__(
-            Training, subclass_mode_model=True, subclass_mode_data=True, args=args,
-            parser_kwargs={'exit_on_error': False,
-                           **{name: {'exit_on_error': False} for name in self.subcommands()}},
+            Training, subclass_mode_model=True, subclass_mode_data=True, args=args, run=False,
+            parser_kwargs={'exit_on_error': False, 'description': COMMANDS[command]},
             save_config_callback=SaveConfig, seed_everything_default=0,
             trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
                               'num_sanity_val_steps': 0, 'enable_model_summary': False},
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
-
-    def subcommands(self) -> dict[str, set[str]]:
-        """The one that is asked for, if any is: to read the signatures of each takes 0.1 s."""
-        known = LightningCLI.subcommands()
-        ours = {'verbose', 'weights_only'}
-        names = ('fit', 'validate', 'test')
-        asked = [self._asked] if self._asked in names else names
-        return {name: known[name] | ours for name in asked}
 
     def add_arguments_to_parser(self, parser) -> None:
         parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
@@ -103,20 +104,21 @@ class TrainCLI(LightningCLI):
         parser.add_argument('--select_on', type=str | None, default=None,
                             help='A metric of development, such as val/accuracy: the checkpoint '
                                  'that is best by it is tested; otherwise the last one.')
+        parser.add_argument('--ckpt_path', type=str | None, default=None,
+                            help='A checkpoint: fit goes on from it, the others evaluate it.')
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
-        options = self.config[self.config.subcommand]
-        _check_seed(options.seed_everything)
-        options.ckpt_path = _checkpoint(self.config.subcommand, options.ckpt_path)
-        check_folder('trainer.default_root_dir', Path(options.trainer.default_root_dir))
+        _check_seed(self.config.seed_everything)
+        self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
+        check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
-        options = self.config_init[self.subcommand].trainer
+        options = self.config_init.trainer
         checkpoint = partial(ModelCheckpoint, Path(options.default_root_dir) / 'checkpoints',
                              filename=Path(LAST).stem, enable_version_counter=False)
         self.best = None
-        if (metric := self.config_init[self.subcommand].get('select_on')) is not None:
+        if (metric := self.config.select_on) is not None:
             self.best = ModelCheckpoint(
                 Path(options.default_root_dir) / 'checkpoints', filename=Path(BEST).stem,
                 monitor=metric, mode='min' if metric.endswith('loss') else 'max',
@@ -124,7 +126,7 @@ class TrainCLI(LightningCLI):
         callbacks = [
             *_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
             EndTogether(), checkpoint(save_on_train_epoch_end=True)]
-        if (every := self.config_init[self.subcommand].get('checkpoint_every')) is not None:
+        if (every := self.config.checkpoint_every) is not None:
             callbacks.append(checkpoint(every_n_train_steps=every, save_on_train_epoch_end=False))
         if self.best is not None:
             callbacks.append(self.best)
@@ -133,17 +135,17 @@ class TrainCLI(LightningCLI):
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
-    def fit(self, **kwargs: Any) -> None:
-        self.trainer.fit(**kwargs, weights_only=True)
-        chosen = {} if self.best is None else {
-            'ckpt_path': self.best.best_model_path, 'weights_only': True}
-        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False, **chosen)
-
-    def validate(self, **kwargs: Any) -> None:
-        self.trainer.validate(**kwargs, weights_only=True)
-
-    def test(self, **kwargs: Any) -> None:
-        self.trainer.test(**kwargs, weights_only=True, verbose=False)
+    def run(self) -> None:
+        """Does what the command says."""
+        parts = dict(model=self.model, datamodule=self.datamodule, weights_only=True)
+        if self.command == 'validate':
+            self.trainer.validate(**parts, ckpt_path=self.config.ckpt_path)
+            return
+        checkpoint = self.config.ckpt_path
+        if self.command == 'fit':
+            self.trainer.fit(**parts, ckpt_path=checkpoint)
+            checkpoint = None if self.best is None else self.best.best_model_path
+        self.trainer.test(**parts, ckpt_path=checkpoint, verbose=False)
 
 
 def _check_seed(seed: int | bool) -> None:
@@ -152,13 +154,13 @@ def _check_seed(seed: int | bool) -> None:
                          f"random one (got {seed}); every step's randomness comes from it")
 
 
-def _checkpoint(subcommand: str, path: str | None) -> str | None:
+def _checkpoint(command: str, path: str | None) -> str | None:
     """What is resumed, or looked at: then it is what was asked for or none."""
-    if path is None and subcommand != 'fit':
-        raise ValueError(f"'ckpt_path' must be given (got none): without one, {subcommand} would "
+    if path is None and command != 'fit':
+        raise ValueError(f"'ckpt_path' must be given (got none): without one, {command} would "
                          f"look at a model that has learned nothing")
     try:
-        if path is not None and subcommand == 'fit':
+        if path is not None and command == 'fit':
             return str(newest_good(Path(path)))
         if path is not None:
             read_checkpoint(Path(path))
@@ -171,7 +173,7 @@ def _listed(value: Any) -> list:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def main(args: ArgsType = None) -> None:
+def main(args: list[str] | None = None) -> None:
     """Runs the command line ``args``, or the process's own.
 
     Raises:
@@ -185,8 +187,14 @@ def main(args: ArgsType = None) -> None:
     # Studies and tests give their own arguments, and mean it.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     bound_aliases()
+    command, *options = (sys.argv[1:] if args is None else args) or ['--help']
+    if command in ('-h', '--help'):
+        print(__doc__)
+        return
+    if command not in COMMANDS:
+        raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
     try:
-        TrainCLI(args)
+        TrainCLI(command, options).run()
     except ArgumentError as error:
         raise ValueError(str(error)) from error
     except MisconfigurationException as error:

@@ -20,13 +20,6 @@ ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 OPTIONS = {'Linformer': {'max_length': 64}, 'Linear': {'form': 'released'}}
 
 
-class Built(train.TrainCLI):
-    """The command line up to the moment when the training would begin."""
-
-    def fit(self, **kwargs):
-        pass
-
-
 @pytest.mark.parametrize('name', [name for name in rivals.__all__ if name != 'Rival'])
 def test_a_config_names_a_rival(name, tmp_path):
     config = yaml.safe_load(open(CONFIG).read())
@@ -34,7 +27,7 @@ def test_a_config_names_a_rival(name, tmp_path):
     encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
     encoder['attention'] = {'class_path': f'experiments.rivals.{name}', 'init_args': {
         'channels': 64, 'heads': 4, **OPTIONS.get(name, {})}}
-    cli = Built({'fit': config})
+    cli = train.TrainCLI('fit', config)
     layers = cli.model.model.encoder.layers
     assert {type(layer.attention).__name__ for layer in layers} == {name}
     cli.datamodule.setup()
