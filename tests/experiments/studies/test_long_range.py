@@ -65,7 +65,7 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
     configs = {}
 
     def parse(args):
-        config = Parsed(args).config.fit.as_dict()
+        config = Parsed(args[0], args[1:]).config.as_dict()
         configs[config['trainer']['default_root_dir'].rpartition('-')[0]] = config
 
     monkeypatch.setattr(train, 'main', parse)
