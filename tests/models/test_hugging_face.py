@@ -302,6 +302,7 @@ def test_a_folder_is_read_and_written_back(kind, tmp_path):
     (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
     (lambda: MaskedLanguageModel(encoder(positions='sinusoidal')), 'bert', 'learned positions'),
     (lambda: MaskedLanguageModel(encoder(head_channels=4)), 'bert', 'channels / heads'),
+    (lambda: MaskedLanguageModel(encoder(key_heads=1)), 'bert', 'keys of its own in each head'),
     (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
     (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
     (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),

@@ -37,15 +37,10 @@ ATTENDING = {'attend_rows', 'grads_of_queries', 'grads_of_keys'}
     ('bfloat16', 64, 'plain', ATTENTION, 90),
     *[pytest.param(*case, marks=pytest.mark.slow) for case in [
         ('bfloat16', 64, 'bias and gate', ALL, 90),
-        ('bfloat16', 64, 'dropout', ALL, 80),
-        ('float16', 64, 'bias and gate', ATTENTION, 80),
-        ('float32', 64, 'dropout', ATTENTION, 90),
-        ('bfloat16', 16, 'bias and gate', ATTENTION, 90),
-        ('bfloat16', 32, 'plain', ATTENTION, 90),
-        ('bfloat16', 128, 'bias and gate', ATTENTION, 90),
+        ('float16', 16, 'plain', ATTENTION, 80),
+        ('bfloat16', 80, 'bias and gate', ATTENTION, 90),  # padded to 128
         ('bfloat16', 256, 'dropout', ATTENTION, 90),
         ('float32', 256, 'bias and gate', ATTENTION, 80),
-        ('bfloat16', 80, 'plain', ATTENTION, 90),  # padded to 128
     ]]])
 def test_fits_its_registers(dtype, channels, terms, operators, capability):
     result = run_anew(SCRIPT.format(dtype=dtype, channels=channels, terms=terms,
