@@ -30,7 +30,7 @@ class CausalLanguageModel(TokenClassifier):
     """
 
     def __init__(self, encoder: Encoder):
-        check_encoder(encoder)
+        check_encoder(encoder, predicts_tokens=True)
         if not getattr(encoder, 'causal', False):
             raise ValueError("'encoder' must be built with causal=True, for a token that sees the "
                              "next one has nothing to predict")

@@ -1,4 +1,4 @@
-"""A transformer encoder over ragged batches of token ids."""
+"""A transformer encoder over ragged batches of tokens."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from graphattn._checks import (
     check_bool,
     check_choice,
     check_dropout,
+    check_features,
     check_ids,
     check_number,
     check_ptr,
@@ -42,7 +43,7 @@ class Encoder(nn.Module):
             own, with parameters drawn anew, unless ``share_source`` says otherwise.
         attention (nn.Module, optional): Instead of graph attention along a source, see
             :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
-        num_tokens (int): Size of the vocabulary.
+        num_tokens (int): Size of the vocabulary, 0 for tokens that are features alone.
         max_length (int): Length of the longest sequence.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
@@ -135,8 +136,8 @@ num_blocks=2, density=32.4%))
         checkpoint_layers: bool = False,
     ):
         super().__init__()
-        check_sides(num_tokens=num_tokens, max_length=max_length, channels=channels,
-                    num_layers=num_layers)
+        check_sides(max_length=max_length, channels=channels, num_layers=num_layers)
+        check_size('num_tokens', num_tokens, at_most=LONGEST_SIDE)
         check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
@@ -168,7 +169,7 @@ num_blocks=2, density=32.4%))
         self.padding_token = padding_token
         self.causal = causal
         self.checkpoint_layers = checkpoint_layers
-        self.token_embedding = nn.Embedding(num_tokens, channels)
+        self.token_embedding = nn.Embedding(num_tokens, channels) if num_tokens else None
         if positions == 'rotary':
             size = channels // heads if head_channels is None else head_channels
             self.position_embedding = RotaryPositions(max_length, size)
@@ -215,7 +216,9 @@ num_blocks=2, density=32.4%))
         """Encodes every token in the light of its sequence.
 
         Args:
-            tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``.
+            tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``; or
+                features that take the place of their embeddings, ``[num_tokens, channels]``, such
+                as patches of images.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or
                 which of a batch's tokens these are
                 (:func:`graphattn.distributed.sequence_parallel` gives it).
@@ -259,22 +262,35 @@ num_blocks=2, density=32.4%))
         return (x, graphs) if return_graphs else x
 
     def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
-        device = self.token_embedding.weight.device
-        check_ids('tokens', tokens, self.token_embedding.num_embeddings, device)
-        x = self.token_embedding(tokens)
+        x, device = self._features(tokens), self.norm.weight.device
         if not self._is_rotary:
             x = x + self.position_embedding(self._positions(tokens, ptr))
         if self.segment_embedding is not None:
-            segments = torch.zeros_like(tokens) if segments is None else segments
+            if segments is None:
+                segments = torch.zeros(len(tokens), dtype=torch.long, device=device)
             check_ids('segments', segments, self.segment_embedding.num_embeddings, device)
-            if segments.shape != tokens.shape:
-                raise ValueError(f"'segments' must have an entry for each of the "
-                                 f"{tokens.numel()} tokens (got {segments.numel()})")
+            if len(segments) != len(tokens):
+                raise ValueError(f"'segments' must have an entry for each of the {len(tokens)} "
+                                 f"tokens (got {len(segments)})")
             x = x + self.segment_embedding(segments)
         elif segments is not None:
             raise ValueError("'segments' must be None for a model without segments; build it with "
                              "'num_segments'")
         return self.dropout(x if self.norm_first else self.norm(x))
+
+    def _features(self, tokens: Tensor) -> Tensor:
+        if not isinstance(tokens, Tensor) or not tokens.is_floating_point():
+            if self.token_embedding is None:
+                raise TypeError("'tokens' must be features for a model without a vocabulary; build "
+                                "it with 'num_tokens' for ids")
+            check_ids('tokens', tokens, self.token_embedding.num_embeddings,
+                      self.norm.weight.device)
+            return self.token_embedding(tokens)
+        if self.padding_token is not None:
+            raise TypeError(f"'tokens' must be ids for a model with 'padding_token' (got "
+                            f"{tokens.dtype})")
+        check_features(tokens, self.channels, self.norm.weight, 'tokens')
+        return tokens
 
     @property
     def _is_rotary(self) -> bool:
@@ -288,12 +304,12 @@ num_blocks=2, density=32.4%))
         if isinstance(ptr, Shard):
             self._check_lengths(ptr.ptr.diff())
             return ptr.positions()
-        check_ptr('ptr', ptr, tokens.numel(), tokens.device)
+        check_ptr('ptr', ptr, len(tokens), tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
             self._check_lengths(length)
-        start = ptr[:-1].repeat_interleave(length, output_size=tokens.numel())
-        return torch.arange(tokens.numel(), device=tokens.device) - start
+        start = ptr[:-1].repeat_interleave(length, output_size=len(tokens))
+        return torch.arange(len(tokens), device=tokens.device) - start
 
     def _check_lengths(self, length: Tensor) -> None:
         max_length = self.position_embedding.num_embeddings
@@ -392,7 +408,9 @@ def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
-def check_encoder(encoder: nn.Module) -> None:
+def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
     # What stands for an encoder will do, as torch.compile's modules.
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
+    if predicts_tokens and encoder.token_embedding is None:
+        raise ValueError("'encoder' must have a vocabulary to predict tokens of (got num_tokens=0)")

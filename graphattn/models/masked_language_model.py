@@ -51,7 +51,7 @@ class MaskedLanguageModel(nn.Module):
     def __init__(self, encoder: Encoder, next_sentence: bool = True,
                  activation: str | None = None):
         super().__init__()
-        check_encoder(encoder)
+        check_encoder(encoder, predicts_tokens=True)
         check_bool(next_sentence=next_sentence)
         self.encoder = encoder
         channels = encoder.channels

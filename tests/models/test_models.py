@@ -503,6 +503,32 @@ def test_rotary_positions_tell_an_order():
     assert (x - reversed_).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize('positions', ['learned', 'rotary'])
+def test_features_take_the_place_of_embeddings(positions):
+    model = encoder(positions=positions, num_segments=2).double()
+    features = model.token_embedding.weight[TOKENS].detach().requires_grad_()
+    out = model(features, PTR)
+    torch.testing.assert_close(out, model(TOKENS, PTR))
+    assert torch.autograd.grad(out.sum(), features)[0].any()
+    without = encoder(positions=positions, num_segments=2, num_tokens=0).double()
+    without.load_state_dict({name: value for name, value in model.state_dict().items()
+                             if not name.startswith('token_embedding')})
+    assert torch.equal(without(features, PTR), out)
+    assert SequenceClassifier(without, 3).double()(features, PTR).shape == (3, 3)
+
+
+def test_features_that_do_not_fit_are_refused():
+    without = encoder(num_tokens=0)
+    with pytest.raises(TypeError, match="'tokens' must be features for a model without a voc"):
+        without(TOKENS, PTR)
+    with pytest.raises(ValueError, match=r"'tokens' must be \[num_tokens, 16\] \(got shape"):
+        without(torch.randn(12, 8), PTR)
+    with pytest.raises(TypeError, match="'tokens' must be ids for a model with 'padding_token'"):
+        encoder(padding_token=0)(torch.randn(12, 16), PTR)
+    with pytest.raises(ValueError, match="'encoder' must have a vocabulary to predict tokens of"):
+        CausalLanguageModel(encoder(num_tokens=0, causal=True))
+
+
 def test_heads_that_share_keys_are_those_with_the_same_keys():
     shared = encoder(positions='rotary', key_heads=1).double()
     own = encoder(positions='rotary').double()
