@@ -13,8 +13,8 @@ check: $(VENV)/everything
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m pytest -n 2 -m 'not slow'
 
-# Loops are compiled before the tests, whose processes would each compile the same ones; and each
-# process takes a half of the files, whose fixtures it makes once, until one of them is done.
+# Loops that have changed are compiled before the tests, whose processes would each compile the same
+# ones; and each process takes a half of the files, whose fixtures it makes once, until one is done.
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m graphattn.compile --float64
@@ -35,10 +35,11 @@ $(VENV)/experiments: $(metadata)
 	touch $@
 
 # torch-scatter and torch-sparse import torch while they are built, hence no build isolation; they
-# need a C++ compiler and, once, about 16 minutes on two cores.
+# need a C++ compiler and, once, about 16 minutes on two cores. All loops are compiled, in a minute.
 $(VENV)/everything: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
 	$(pip) --no-build-isolation --editable '.[ext]'
+	$(VENV)/bin/python -m graphattn.compile --float64
 	touch $@
 
 $(VENV)/docs: $(VENV)/everything

@@ -220,14 +220,14 @@ MODERATE = {
 
 @pytest.mark.slow
 @every_backend
-@cases(20)
+@cases(12)
 @given(case=attention_cases(**MODERATE))
 def test_attention(backend, case):
     check(case, backend)
 
 
 @every_backend
-@cases(20)
+@cases(12)
 @given(case=attention_cases(
     exact=st.just(True), magnitude=st.sampled_from([1., 2. ** -14, 2. ** 12]),
     bias=st.sampled_from(['high', 'mixed', None]), gate=st.booleans(), heads_differ=st.booleans(),
@@ -251,7 +251,7 @@ def test_hops(backend, case):
 
 
 @every_backend_with_hops
-@cases(15)
+@cases(10)
 @given(case=attention_cases(
     graph_cases(square=True), teleport=teleports(ends=('zeros', 'ones', 'both')), **SEVERAL))
 def test_teleport_at_its_ends(backend, case):
@@ -321,7 +321,7 @@ def put(x: Tensor, num_rows: int, at: Tensor) -> Tensor:
 
 
 @every_backend
-@cases(40)
+@cases(20)
 @given(case=attention_cases(
            graph_cases(square=True, small=True, densities=(0.9, 0.7, 0.4)),
            widths=st.integers(1, 9), bias=st.just('moderate'), gate=st.booleans(),

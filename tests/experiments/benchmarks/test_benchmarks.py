@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures('started_by_a_server')
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion',
                                   'distributed', 'hugging_face', 'layer', 'length',
                                   'long_encoder', 'ordering', 'sampler', 'scaling', 'tiles'])
-def test_quick_run_leaves_table_and_figure(name, tmp_path):
+def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(length, 'CHANNELS', 96)
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
