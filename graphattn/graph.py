@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_edge_prob,
     check_kind,
     check_num_pairs,
+    check_number,
     check_on_edges,
     check_order,
     check_range,
@@ -30,6 +31,7 @@ from graphattn._checks import (
 from graphattn._tensors import is_traced, lasting, narrow, row_pointer
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
+from graphattn.edge_prob import UnreadProb, constant_of
 from graphattn.pairs import (
     find_pairs,
     first_of_each,
@@ -132,7 +134,7 @@ class BipartiteGraph:
             self._validate_values()
 
     def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, blocks: Blocks,
-              edge_prob: Tensor | None, is_reordered: bool = False) -> None:
+              edge_prob: Tensor | UnreadProb | None, is_reordered: bool = False) -> None:
         self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
         self._num_keys, self._blocks = num_keys, blocks
         self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
@@ -400,7 +402,7 @@ class BipartiteGraph:
         (first_query, last_query), (first_key, last_key) = (
             ptr[number:number + 2].tolist() for ptr in self._blocks.ptrs)
         first, last = self._indptr[[first_query, last_query]].tolist()
-        edge_prob = None if self._edge_prob is None else self._edge_prob[first:last]
+        edge_prob = None if self.edge_prob is None else self.edge_prob[first:last]
         return BipartiteGraph.from_csr(
             self._indptr[first_query:last_query + 1] - first,
             self._key[first:last].long() - first_key, last_key - first_key, edge_prob=edge_prob,
@@ -453,7 +455,27 @@ class BipartiteGraph:
     @property
     def edge_prob(self) -> Tensor | None:
         """The probability with which each edge was drawn, ``[num_edges]``, or ``None``."""
+        if isinstance(self._edge_prob, UnreadProb):
+            self._edge_prob = self._edge_prob.read()
         return self._edge_prob
+
+    @property
+    def has_prob(self) -> bool:
+        """Whether the graph carries the probabilities of its edges."""
+        return self._edge_prob is not None
+
+    def constant_of_prob(self, value: float) -> Tensor:
+        """One number for all edges, ``[num_edges]``, with the gradient of :attr:`edge_prob`, whose
+        numbers are not computed for it.
+
+        Raises:
+            ValueError: The graph carries no probabilities.
+        """
+        if self._edge_prob is None:
+            raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add "
+                             "it with graph.with_edge_prob")
+        check_number('value', value, 'finite')
+        return constant_of(self._edge_prob, value)
 
     @property
     def blocks(self) -> Blocks:
@@ -511,7 +533,7 @@ class BipartiteGraph:
     def nbytes(self) -> int:
         """Bytes that the graph holds, the order by key included once it was used."""
         held = [self._indptr, self._key, *self._blocks.ptrs, *(self._csc or ())]
-        held += [] if self._edge_prob is None else [self._edge_prob]
+        held += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return sum(tensor.nbytes for tensor in held)
 
     @property
@@ -597,7 +619,7 @@ class BipartiteGraph:
             raise ValueError(f"'keep' must be on {self.device}, where the graph is (got "
                              f"{keep.device})")
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
-        edge_prob = None if self._edge_prob is None else self._edge_prob[keep]
+        edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
         key = self.key[keep]  # which torch cannot do with uint16
         return BipartiteGraph._of(before[self._indptr], key, self._num_keys, self._blocks,
                                   edge_prob, self._is_reordered)
@@ -702,9 +724,9 @@ class BipartiteGraph:
         return self._of(self._indptr.to(device), self._key.to(device), self.num_keys,
                         self._blocks.to(device), edge_prob, self._is_reordered)
 
-    def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
+    def with_edge_prob(self, edge_prob: Tensor | UnreadProb | None) -> BipartiteGraph:
         """The same edges with other probabilities, ``[num_edges]``, or with none."""
-        if edge_prob is not None:
+        if edge_prob is not None and not isinstance(edge_prob, UnreadProb):
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,
                          self._is_reordered)
@@ -804,7 +826,7 @@ class BipartiteGraph:
     # Internals #######################################################################
 
     def __getstate__(self) -> dict[str, Any]:
-        edge_prob = None if self._edge_prob is None else self._edge_prob.detach()
+        edge_prob = None if self.edge_prob is None else self.edge_prob.detach()
         # torch cannot pickle uint16.
         key = self._key.view(torch.int16) if self._key.dtype == torch.uint16 else self._key
         return dict(zip(_STATE, (self._indptr, key, self._num_keys, *self._blocks.ptrs, edge_prob,

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_choice, check_floating, check_kind
+from graphattn.edge_prob import constant_of
 from graphattn.graph import BipartiteGraph
 
 ESTIMATORS = ('one-sided', 'paper', 'repo')
 _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 
 
-def straight_through(edge_prob: Tensor, estimator: str = 'one-sided') -> dict[str, Tensor]:
+def straight_through(edge_prob: Tensor | BipartiteGraph,
+                     estimator: str = 'one-sided') -> dict[str, Tensor]:
     r"""Lets a loss reach the probabilities of the sampled edges, and changes nothing else.
 
     With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` that enters the
@@ -48,7 +50,8 @@ def straight_through(edge_prob: Tensor, estimator: str = 'one-sided') -> dict[st
     attention. ``experiments.studies.estimators`` compares the three.
 
     Args:
-        edge_prob (Tensor): floating ``[num_edges]``, :math:`p_{ij}` of each sampled edge.
+        edge_prob (Tensor or BipartiteGraph): floating ``[num_edges]``, :math:`p_{ij}` of each
+            sampled edge; or a graph that carries them, which need not have been computed.
         estimator (str): ``'one-sided'``, ``'paper'`` or ``'repo'``.
 
     Returns:
@@ -56,8 +59,8 @@ def straight_through(edge_prob: Tensor, estimator: str = 'one-sided') -> dict[st
         ``[num_edges]``, or ``edge_bias``, zeros ``[num_edges]``.
 
     Raises:
-        TypeError: ``edge_prob`` is not a floating point Tensor.
-        ValueError: The estimator is unknown.
+        TypeError: ``edge_prob`` is neither a floating point Tensor nor a graph.
+        ValueError: The estimator is unknown, or the graph carries no probabilities.
 
     Source: SBM-Transformer, Sec. 4.2, and its authors' code.
 
@@ -71,42 +74,23 @@ def straight_through(edge_prob: Tensor, estimator: str = 'one-sided') -> dict[st
         >>> torch.autograd.grad((bias * torch.tensor([3., -4.])).sum(), edge_prob)
         (tensor([ 0., -4.]),)
     """
-    check_floating('edge_prob', edge_prob)
-    if edge_prob.dim() != 1:
-        raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
     check_choice('estimator', estimator, ESTIMATORS)
     if estimator == 'paper':
-        return {'edge_gate': _Constant.apply(edge_prob, 1.)}
-    zero = _Constant.apply(edge_prob, 0.)
+        return {'edge_gate': _constant(edge_prob, 1.)}
+    zero = _constant(edge_prob, 0.)
     if zero.requires_grad:
         bounds = _BOUNDS[estimator]
         zero.register_hook(lambda grad: grad.clamp(*bounds))
     return {'edge_bias': zero}
 
 
-class _Constant(torch.autograd.Function):
-    """One number for all edges, with the gradient of ``edge_prob``. It takes no memory: kernels
-    know by its stride of 0 that it is one number."""
-
-    @staticmethod
-    def forward(edge_prob: Tensor, value: float) -> Tensor:
-        return edge_prob.new_full((), value).expand(edge_prob.shape)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
-
-    @staticmethod
-    def jvp(ctx, tangent: Tensor, _: None) -> Tensor:
-        return tangent.view_as(tangent)
-
-    @staticmethod
-    def vmap(info, in_dims, edge_prob: Tensor, value: float) -> tuple[Tensor, int | None]:
-        return _Constant.apply(edge_prob, value), in_dims[0]
+def _constant(edge_prob: Tensor | BipartiteGraph, value: float) -> Tensor:
+    if isinstance(edge_prob, BipartiteGraph):
+        return edge_prob.constant_of_prob(value)
+    check_floating('edge_prob', edge_prob)
+    if edge_prob.dim() != 1:
+        raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
+    return constant_of(edge_prob, value)
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:
@@ -144,11 +128,8 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         (0.5, (tensor([0.2500, 0.2500]),))
     """
     check_kind('graph', graph, BipartiteGraph)
-    if graph.edge_prob is None:
-        raise ValueError("'graph' must carry edge_prob, through which the penalty is felt; add it "
-                         "with graph.with_edge_prob")
+    gate = graph.constant_of_prob(1.)
     num_pairs = graph.blocks.pairs_per_block()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
-    dtype = torch.promote_types(graph.edge_prob.dtype, torch.float32)
-    gate = _Constant.apply(graph.edge_prob, 1.)
+    dtype = torch.promote_types(gate.dtype, torch.float32)
     return (gate * edge_share.repeat_interleave(graph.edges_per_block()).to(dtype)).sum()

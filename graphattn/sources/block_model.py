@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
+from graphattn.edge_prob import UnreadProb
 from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
@@ -154,6 +156,9 @@ class BlockModelSource(GraphSource):
             graph = graph | fixed
         if not self._has_gradient():
             return graph
+        if fixed is None and graph.edge_prob is None:  # a loss needs their gradient alone
+            return graph.with_edge_prob(UnreadProb(partial(edge_probability, model, graph),
+                                                   graph.num_edges, model.dtype, graph.device))
         edge_prob = edge_probability(model, graph, known=graph.edge_prob)
         if fixed is not None:
             edge_prob = edge_prob.masked_fill(graph.isin(fixed), 1.)
@@ -230,7 +235,7 @@ class BlockModelSource(GraphSource):
         return self.exploration if self.training else 0.
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        return {} if graph.edge_prob is None else straight_through(graph.edge_prob, self.estimator)
+        return straight_through(graph, self.estimator) if graph.has_prob else {}
 
     def _membership(self, x: Tensor) -> Tensor:
         """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""

@@ -1,11 +1,15 @@
 """The block model's law, density, gradients and variants (SBM-Transformer, Sec. 4 and App. C)."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
 from graphattn.functional import edge_attention, edge_probability
 from graphattn.layers import fold_heads
 from graphattn.patterns import SlidingWindow
+from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
 
 PTR = torch.tensor([0, 300, 500])
@@ -86,8 +90,9 @@ def test_gradients_reach_clusters_and_mlps(preset):
         assert parameter.grad is not None and float(parameter.grad.abs().sum()) > 0, name
 
 
-def test_edges_carry_their_probability_in_training_only():
-    source = BlockModelSource(heads=2, head_channels=16)
+@pytest.mark.parametrize('law', ['bernoulli', 'poisson'])
+def test_edges_carry_their_probability_in_training_only(law):
+    source = BlockModelSource(heads=2, head_channels=16, law=law)
     x = inputs()
     graph = source(*x, PTR)
     model = source.block_model(*x, PTR)
@@ -96,6 +101,31 @@ def test_edges_carry_their_probability_in_training_only():
     assert source.eval()(*x, PTR).edge_prob is None
     with torch.no_grad():
         assert source.train()(*x, PTR).edge_prob is None
+
+
+def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
+    given = []
+
+    def counted(*args, known=None):
+        given.append(known)
+        return edge_probability(*args, known=known)
+
+    monkeypatch.setattr('graphattn.sources.block_model.edge_probability', counted)
+    source = BlockModelSource(heads=2, head_channels=16, law='poisson')
+    graph = source(*inputs(), PTR)
+    term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
+    unread = torch.autograd.grad(term, source.centroid, retain_graph=True)
+    assert len(given) == 2 and all(known.stride() == (0,) for known in given)
+
+    saved = pickle.dumps(source(*inputs(), PTR))
+    with torch.no_grad():
+        assert torch.equal(graph.edge_prob, copy.deepcopy(graph).edge_prob)
+        assert pickle.loads(saved).edge_prob.min() > 0
+    assert graph.edge_prob.requires_grad
+    term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
+    torch.testing.assert_close(torch.autograd.grad(term, source.centroid), unread)
+    unread = source(*inputs(), PTR)
+    assert unread.select_edges(torch.arange(unread.num_edges) < 5).edge_prob.shape == (5,)
 
 
 @pytest.mark.parametrize('preset', ['paper', 'repo'])
