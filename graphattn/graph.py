@@ -20,7 +20,6 @@ from graphattn._checks import (
     check_edge_prob,
     check_kind,
     check_num_pairs,
-    check_number,
     check_on_edges,
     check_order,
     check_range,
@@ -474,7 +473,6 @@ class BipartiteGraph:
         if self._edge_prob is None:
             raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add "
                              "it with graph.with_edge_prob")
-        check_number('value', value, 'finite')
         return constant_of(self._edge_prob, value)
 
     @property
