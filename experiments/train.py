@@ -5,7 +5,8 @@ r"""Trains and tests a model that a config file describes.
     python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
 
 ``fit`` also tests in the end: the last checkpoint, or the one that ``--select_on`` chooses. The
-run's folder is ``--trainer.default_root_dir``.
+run's folder is ``--trainer.default_root_dir``. With ``--seeds 3`` there are three runs in it, of
+``--seed_everything`` and the next numbers.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import warnings
 from argparse import ArgumentError
 from functools import partial
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
@@ -37,8 +40,10 @@ from experiments.runs.checkpoints import (
     read_checkpoint,
 )
 from experiments.runs.command import run_or_exit
-from experiments.runs.config_file import bound_aliases
+from experiments.runs.config_file import bound_aliases, built
+from experiments.runs.loggers import LoggerName, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
+from experiments.runs.seeds import train_seeds
 from graphattn._files import check_folder
 
 
@@ -79,6 +84,7 @@ class TrainCLI(LightningCLI):
 
     def __init__(self, args: ArgsType = None):
         given = sys.argv[1:] if args is None else args
+        self._given = given
         self._asked = next(iter(given), None) if isinstance(given, (list, dict)) else None
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args,
@@ -103,6 +109,11 @@ class TrainCLI(LightningCLI):
         parser.add_argument('--select_on', type=str | None, default=None,
                             help='A metric of development, such as val/accuracy: the checkpoint '
                                  'that is best by it is tested; otherwise the last one.')
+        parser.add_argument('--logger', type=LoggerName | None, default=None,
+                            help='What else records the metrics, below the run\'s folder.')
+        parser.add_argument('--seeds', type=PositiveInt | None, default=None,
+                            help='So many runs, of the seed and the next ones, each in its own '
+                                 'folder; then mean and standard deviation of what was tested.')
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
@@ -110,6 +121,26 @@ class TrainCLI(LightningCLI):
         _check_seed(options.seed_everything)
         options.ckpt_path = _checkpoint(self.config.subcommand, options.ckpt_path)
         check_folder('trainer.default_root_dir', Path(options.trainer.default_root_dir))
+        if options.seeds is not None:
+            _check_seeds(self.config.subcommand, options)
+
+    def instantiate_classes(self) -> None:
+        options = self.config[self.subcommand]
+        if options.seeds is not None:
+            return  # each run has its own
+        data = _settled(options)
+        super().instantiate_classes()
+        self.datamodule = data or self.datamodule  # which has been read
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        options = self.config[subcommand]
+        if options.seeds is None:
+            super()._run_subcommand(subcommand)
+            return
+        first = int(options.seed_everything)
+        train_seeds(main, [*_without('--seeds', self._given[1:]), '--seeds', 'null'],
+                    Path(options.trainer.default_root_dir),
+                    range(first, first + options.seeds))
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init[self.subcommand].trainer
@@ -131,6 +162,8 @@ class TrainCLI(LightningCLI):
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
+        if (name := self.config_init[self.subcommand].get('logger')) is not None:
+            kwargs['logger'] = new_logger(name, Path(options.default_root_dir))
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def fit(self, **kwargs: Any) -> None:
@@ -150,6 +183,30 @@ def _check_seed(seed: int | bool) -> None:
     if seed is not True and (seed is False or not 0 <= seed < 2**32):
         raise ValueError(f"'seed_everything' must be a number from 0 to {2**32 - 1}, or true for a "
                          f"random one (got {seed}); every step's randomness comes from it")
+
+
+def _check_seeds(subcommand: str, options: Namespace) -> None:
+    if subcommand != 'fit' or options.ckpt_path is not None or options.seed_everything is True:
+        raise ValueError("'seeds' is for fit with a 'seed_everything' that is a number and without "
+                         "'ckpt_path'; runs that were killed are resumed, and finished ones kept")
+    _check_seed(options.seed_everything + options.seeds - 1)
+
+
+def _settled(options: Namespace) -> L.LightningDataModule | None:
+    """Data that decide options of the run, by their method ``settle(options)``, once they have."""
+    kind = locate(options.data.class_path) if options.get('data') else None
+    if not hasattr(kind, 'settle'):
+        return None
+    data = built(options.as_dict(), data=L.LightningDataModule).data
+    data.settle(options)
+    return data
+
+
+def _without(name: str, arguments: list[str]) -> list[str]:
+    """A command line without one of its options."""
+    pairs = zip([None, *arguments], arguments)
+    return [value for before, value in pairs
+            if before != name and value != name and not value.startswith(f'{name}=')]
 
 
 def _checkpoint(subcommand: str, path: str | None) -> str | None:

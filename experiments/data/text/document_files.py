@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from xml.parsers import expat
 
 import numpy as np
@@ -29,10 +29,16 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """What it says, and the number of its class."""
+    """What it says, the number of its class, and of a pair what the second one says."""
 
     text: str
     label: int
+    second: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or the two of a pair."""
+        return (self.text,) if self.second is None else (self.text, self.second)
 
 
 class Collection(NamedTuple):
@@ -43,7 +49,14 @@ class Collection(NamedTuple):
 
 
 class DocumentSource(ABC):
-    """Where the documents of a classification task come from."""
+    """Where the documents of a classification task come from.
+
+    Attributes:
+        columns (list of str, optional): What their texts are called in a table, see
+            :func:`experiments.data.text.text_table.read_texts`.
+    """
+
+    columns: ClassVar[list[str] | None] = None
 
     @abstractmethod
     def read(self) -> Collection:
