@@ -2,6 +2,8 @@
 
     graphattn train --config digits/sbm
     graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+    graphattn train --config text --data.path my.csv --seeds 3
+    graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv
     graphattn study estimators --scale smoke
     graphattn spectrum --pattern bigbird --n 512
 
@@ -95,7 +97,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Commands that are a module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
-    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile'}
+    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile',
+            'predict': 'experiments.predict'}
 
 
 def _runnable(group: str) -> list[str]:

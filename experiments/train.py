@@ -239,6 +239,8 @@ def main(args: ArgsType = None) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
+    # What a logger gets is of whole epochs.
+    warnings.filterwarnings('ignore', message='The number of training batches')
     # Studies and tests give their own arguments, and mean it.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     bound_aliases()
