@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import lightning as L
 
 from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
+from experiments.runs.command import in_short
 from experiments.runs.config_file import built
 from experiments.runs.versions import versions
 from graphattn._reading import read_json, read_yaml
@@ -66,12 +67,12 @@ def load_run(folder: str | Path) -> Run:
         made = built(config, model=L.LightningModule, data=L.LightningDataModule)
     except Exception as error:  # whatever the classes that it names raise
         raise ValueError(f"{folder}: what its config.yaml describes cannot be made here "
-                         f"{_other_versions(folder)}: {error}") from error
+                         f"{_other_versions(folder)}: {in_short(error)}") from error
     try:
         made.model.load_state_dict(checkpoint['state_dict'])
     except RuntimeError as error:
         raise ValueError(f"{folder} holds weights of another model than its config.yaml describes "
-                         f"here {_other_versions(folder)}: {error}") from error
+                         f"here {_other_versions(folder)}: {in_short(error)}") from error
     path, tokenizer = folder / 'tokenizer.json', None
     if path.exists():
         made.data.tokenizer_path = str(path)

@@ -86,12 +86,9 @@ class LongRange(L.LightningDataModule):
         Raises:
             ValueError: The file cannot be used.
         """
-        rows = self.source.unlabelled(path)
-        while some := list(islice(rows, size)):
-            names, sequences = zip(*some)
-            some = Sequences.of([ids[:self.max_length - self.cls] for ids in sequences],
-                                [NO_LABEL] * len(names))
-            yield list(names), collate(some, self._cls_token)
+        rows = ((name, ids[:self.max_length - self.cls])
+                for name, ids in self.source.unlabelled(path))
+        return unlabelled_batches(rows, size, self._cls_token)
 
     def _longest_first(self, part: str) -> DataLoader:
         """Over all processes every example once; what does not fit the memory does not at once."""
@@ -133,6 +130,20 @@ def collate(some: Sequences, cls_token: int | None = None) -> Batch:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
         ptr = ptr + np.arange(len(ptr))
     return Batch(*map(torch.from_numpy, (tokens, ptr, some.label)))
+
+
+def unlabelled_batches(rows: Iterator[tuple[str, np.ndarray]], size: int,
+                       cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
+    """Batches of ``size`` sequences that need no labels, and what the sequences are called.
+
+    Args:
+        rows (Iterator): The name and the ids, ``[length]``, of each sequence.
+        size (int): Sequences of a batch.
+        cls_token (int, optional): What stands before each.
+    """
+    while some := list(islice(rows, size)):
+        names, sequences = zip(*some)
+        yield list(names), collate(Sequences.of(sequences, [NO_LABEL] * len(names)), cls_token)
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
