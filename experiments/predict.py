@@ -82,8 +82,11 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
     torch.manual_seed(int(run.config['seed_everything']))  # for graphs that are drawn
     for names, batch in run.data.unlabelled(path, batch_size):
         batch = move_data_to_device(batch, device)
-        with torch.no_grad():
-            probability = model(batch.tokens, batch.ptr).softmax(dim=1)
+        try:
+            with torch.no_grad():
+                probability = model(batch.tokens, batch.ptr).softmax(dim=1)
+        except ValueError as error:  # unknown ids, or too many
+            raise ValueError(f'{path}, examples {names[0]} to {names[-1]}: {error}') from error
         yield names, probability.float().cpu().numpy()
 
 

@@ -20,6 +20,8 @@ def read_tokens(path: Path) -> np.ndarray:
     Raises:
         ValueError: The file cannot be read, or holds something else.
     """
+    if path.suffix not in ('.npy', '.npz'):
+        raise ValueError(f'{path}: token ids must be in a file of NumPy called .npy or .npz')
     tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
     if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
         raise ValueError(f'{path}: expected token ids, integers of [examples, length] (got '

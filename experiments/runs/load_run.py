@@ -58,6 +58,10 @@ def load_run(folder: str | Path) -> Run:
         guess = run.objective.model(tokens, ptr).argmax(dim=1)
     """
     folder = Path(folder)
+    if not (folder / 'config.yaml').exists():
+        runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with its config.yaml (there "
+                                f"is none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
         raise ValueError(f'{folder}: its config.yaml holds no options')

@@ -23,13 +23,14 @@ def run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_is_as_right_as_it_was(run):
-    objective, data, config = load_run(run)
+    objective, data, config, tokenizer, classes = load_run(run)
     data.prepare_data()
     data.setup('test')
     right = [objective.model(tokens, ptr).argmax(dim=1) == label
              for tokens, ptr, label in data.test_dataloader()]
     accuracy = json.loads((run / 'summary.json').read_text())['accuracy']
     assert float(torch.cat(right).float().mean()) == pytest.approx(accuracy)
+    assert tokenizer is None and classes is None
     assert not objective.training and config['trainer']['max_epochs'] == 1
 
 

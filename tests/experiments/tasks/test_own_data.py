@@ -346,7 +346,7 @@ def one_line(command, capsys):
     ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(there are text, label)"),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must be"),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be positive"),
-    ('tokens', ['--data.path', 'a.csv'], 'cannot be read as an array of NumPy')])
+    ('tokens', ['--data.path', 'a.csv'], 'must be in a file of NumPy called .npy or .npz')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / 'a.csv')
@@ -358,11 +358,11 @@ def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, caps
 
 @pytest.mark.slow
 @pytest.mark.parametrize('change, words', [
-    ({'run': 'nowhere'}, 'nowhere'),
+    ({'run': 'nowhere'}, 'nowhere must be the folder of a run'),
     ({'input': 'nowhere'}, "'input' must be a file or a folder (there is no nowhere)"),
     ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be positive"),
-    ({'input': 'large.npz'}, '600'),
-    ({'input': 'long.npz'}, '6'),
+    ({'input': 'large.npz'}, 'large.npz, examples 0 to 1: '),
+    ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
     ({'out': '.'}, "'out' must be a file"),
     ({'out': 'a.npz/x.csv'}, "'out' must be a folder that can be written to")])
 def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
