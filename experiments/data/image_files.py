@@ -78,11 +78,11 @@ class ImageFiles(SequenceSource):
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
         """The bytes of an image, whose size is noted; all must have the first one's."""
         image = read_image(path, self.size, self.colour)
-        first = sizes.setdefault(image.shape[:2], path)
+        sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
             size, other = next(iter(sizes.items()))
-            raise ValueError(f"{first} is of {image.shape[0]} x {image.shape[1]} pixels and {other} "
-                             f"of {size[0]} x {size[1]}; give a 'size' for all, rows and columns")
+            raise ValueError(f"{path} is of {_pixels(image.shape)} and {other} of {_pixels(size)}; "
+                             f"give a 'size' for all, rows and columns")
         return image.reshape(-1)
 
 
@@ -106,6 +106,10 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
     except Exception as error:  # whatever the decoder raises
         raise ValueError(f'{path}: no image that can be read ({error})') from error
     raise ValueError(f'{path}: expected an image of 8 bits for each value (got mode {mode})')
+
+
+def _pixels(shape: tuple[int, ...]) -> str:
+    return f'{shape[0]} x {shape[1]} pixels'
 
 
 def _images(folder: Path, pattern: str) -> list[Path]:

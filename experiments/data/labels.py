@@ -34,7 +34,8 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
         raise ValueError(f"'classes' must be different (got {', '.join(given)})")
     names = set(labels) if given is None else given
     if len(names) < 2:
-        raise ValueError(f"{where}: expected two or more classes (got {', '.join(names) or 'none'})")
+        raise ValueError(f"{where}: expected two or more classes (got "
+                         f"{', '.join(names) or 'none'})")
     are_numbers = all(re.fullmatch('-?[0-9]{1,18}', name) for name in names)
     return tuple(names) if given is not None else tuple(
         sorted(names, key=int if are_numbers else str))

@@ -60,8 +60,8 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not (folder / 'config.yaml').exists():
         runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
-        raise FileNotFoundError(f"{folder} must be the folder of a run, with its config.yaml (there "
-                                f"is none{f'; there are runs in {runs}' if runs else ''})")
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with its config.yaml "
+                                f"(there is none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
         raise ValueError(f'{folder}: its config.yaml holds no options')

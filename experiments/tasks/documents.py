@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from experiments.data.batch import NO_LABEL, Batch
-from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, framed, special_tokens
 from experiments.tasks.tokenized import TokenizedTask
@@ -113,7 +113,7 @@ class Documents(TokenizedTask):
         """
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
-            documents = [Document(row.texts[0], NO_LABEL, *row.texts[1:]) for row in some]
+            documents = [row.with_class(NO_LABEL) for row in some]
             yield [str(row.line) for row in some], collate([
                 (torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
                 for ids, _ in encode(documents, tokenizer, self.max_length)])
@@ -139,8 +139,8 @@ class EncodedDocuments(Dataset):
         lengths (np.ndarray): And after.
     """
 
-    def __init__(self, documents: list[Document], tokenizer: Tokenizer, max_length: int,
-                 name: str = 'documents'):
+    def __init__(self, documents: list[Document] | list[Pair], tokenizer: Tokenizer,
+                 max_length: int, name: str = 'documents'):
         tokens, full_lengths = zip(*encode(
             tqdm(documents, desc=f'encoding {name}', unit=' documents', disable=None), tokenizer,
             max_length))
@@ -190,7 +190,7 @@ class _Batches(Dataset):
         return collate([self.documents[index] for _, index in keys])
 
 
-def encode(documents: Iterable[Document], tokenizer: Tokenizer,
+def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
     """The ids of each document, int32 ``[length]``, cut to ``max_length``; and how many there were
     before."""

@@ -29,23 +29,35 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """What it says, the number of its class, and of a pair what the second one says."""
+    """What it says, and the number of its class."""
 
     text: str
     label: int
-    second: str | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, or the two of a pair."""
-        return (self.text,) if self.second is None else (self.text, self.second)
+        """All that is read of it."""
+        return (self.text,)
+
+
+class Pair(NamedTuple):
+    """What two texts say, and the number of the class of both together."""
+
+    first: str
+    second: str
+    label: int
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is read of it."""
+        return (self.first, self.second)
 
 
 class Collection(NamedTuple):
-    """The names of the classes, and the documents of ``train``, ``dev`` and ``test``."""
+    """The names of the classes, and the documents or pairs of ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
-    parts: dict[str, list[Document]]
+    parts: dict[str, list[Document]] | dict[str, list[Pair]]
 
 
 class DocumentSource(ABC):

@@ -17,6 +17,7 @@ from experiments.data.text.document_files import (
     Collection,
     Document,
     DocumentSource,
+    Pair,
     read_json_lines,
 )
 from graphattn._reading import LONGEST_LINE, read_lines
@@ -85,6 +86,10 @@ class Row(NamedTuple):
     texts: tuple[str, ...]
     label: str | None
 
+    def with_class(self, number: int) -> Document | Pair:
+        """Its text or pair, of a class."""
+        return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
+
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
@@ -145,11 +150,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise ValueError(f'{path}, line {last + 1}: {error}') from error
 
 
-def _documents(rows: list[Row], path: Path, classes: tuple[str, ...]) -> list[Document]:
+def _documents(rows: list[Row], path: Path,
+               classes: tuple[str, ...]) -> list[Document] | list[Pair]:
     numbers = class_numbers([row.label for row in rows], classes,
                             lambda place: f'{path}, line {rows[place].line}')
-    return [Document(row.texts[0], number, *row.texts[1:])
-            for row, number in zip(rows, numbers.tolist())]
+    return [row.with_class(number) for row, number in zip(rows, numbers.tolist())]
 
 
 def _text(value: Any, column: str, where: str) -> str:
