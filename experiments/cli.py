@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -129,12 +130,17 @@ def _run_one_of(command: str, rest: list[str]) -> None:
 
 def _run(module: str, name: str, arguments: list[str]) -> None:
     sys.argv = [name, *arguments]
+    main_module = sys.modules['__main__']
+    own_spec = main_module.__spec__
     try:
+        main_module.__spec__ = find_spec(module)  # what Lightning starts in other processes
         runpy.run_module(module, run_name='__main__')
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
               f"commands need", file=sys.stderr)
         sys.exit(2)
+    finally:
+        main_module.__spec__ = own_spec
 
 
 def _with_paths(arguments: list[str]) -> list[str]:

@@ -41,7 +41,7 @@ from experiments.runs.checkpoints import (
 )
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import bound_aliases, built
-from experiments.runs.loggers import LoggerName, new_logger
+from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
 from experiments.runs.seeds import train_seeds
 from graphattn._files import check_folder
@@ -171,6 +171,7 @@ class TrainCLI(LightningCLI):
         chosen = {} if self.best is None else {
             'ckpt_path': self.best.best_model_path, 'weights_only': True}
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False, **chosen)
+        close(self.trainer.logger)
 
     def validate(self, **kwargs: Any) -> None:
         self.trainer.validate(**kwargs, weights_only=True)

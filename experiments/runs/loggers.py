@@ -26,5 +26,11 @@ def new_logger(name: LoggerName, folder: Path) -> Logger:
         return CSVLogger(folder, name, version='')
     if name == 'tensorboard':
         return TensorBoardLogger(folder, name, version='')
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    return WandbLogger(name=folder.name, save_dir=folder / name, project='graphattn', offline=True)
+    folder.mkdir(parents=True, exist_ok=True)  # else W&B writes to where temporary files are
+    return WandbLogger(name=folder.name, save_dir=folder, project='graphattn', offline=True)
+
+
+def close(logger: Logger | None) -> None:
+    """Ends what is recorded of a run; another one of this process would go on with it."""
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

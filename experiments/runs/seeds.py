@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_only
+from torch import distributed
 
 from experiments.runs.once import train_once
 from experiments.runs.tables import report
@@ -30,19 +34,31 @@ def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], fold
     Raises:
         ValueError: A folder holds a run of other options.
     """
-    given, runs = sys.argv, {}
-    for seed in seeds:
-        def train_one(arguments: list[str]) -> None:
-            sys.argv = [given[0], *arguments]  # by which other processes of the run are started
-            train(arguments)
-
-        runs[seed] = folder / f'seed{seed}'
-        try:
-            train_once(train_one, runs[seed], [*options, '--seed_everything', str(seed)],
+    runs = {seed: folder / f'seed{seed}' for seed in seeds}
+    for seed, run in runs.items():
+        with _as_a_process_of_its_own():
+            train_once(partial(_train, train), run, [*options, '--seed_everything', str(seed)],
                        f'\nseed {seed}')
-        finally:
-            sys.argv = given
     _report({seed: read_json(run / 'summary.json') for seed, run in runs.items()}, folder)
+
+
+def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
+    sys.argv = [sys.argv[0], *arguments]  # with which Lightning starts the other processes
+    train(arguments)
+
+
+@contextmanager
+def _as_a_process_of_its_own() -> Iterator[None]:
+    """Undoes what Lightning tells the other processes of a run, and the group with them."""
+    arguments, environment = sys.argv, dict(os.environ)
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+        os.environ.clear()
+        os.environ.update(environment)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 @rank_zero_only
