@@ -14,6 +14,7 @@ from experiments.data.sequences import LabelledSequences, SequenceData, Sequence
 
 SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.webp')
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'WEBP')
+MOST_PIXELS = 2**26  # of an image before it is resized
 MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
 
 
@@ -91,13 +92,16 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
     """Bytes of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in ``colour``.
 
     Raises:
-        ValueError: It cannot be read, or has more than 8 bits for each value.
+        ValueError: It cannot be read, is too large, or has more than 8 bits for each value.
     """
     from PIL import Image
 
     try:
         with Image.open(path, formats=FORMATS) as image:
             mode = image.mode
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
+                                 f'{MOST_PIXELS:,}')
             if mode in MODES:
                 image = image.convert('RGB' if colour else 'L')
                 if size is not None:
