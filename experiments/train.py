@@ -130,7 +130,8 @@ class TrainCLI(LightningCLI):
             return  # each run has its own
         data = _settled(options)
         super().instantiate_classes()
-        self.datamodule = data or self.datamodule  # which has been read
+        if data is not None:
+            self.datamodule = data  # which has been read
 
     def _run_subcommand(self, subcommand: str) -> None:
         options = self.config[subcommand]
