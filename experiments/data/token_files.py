@@ -44,6 +44,8 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
     if label.dtype.kind not in 'iuU' or label.shape != (num_examples,):
         raise ValueError(f'{path}: expected labels, integers or texts of [{num_examples}], one for '
                          f'each example (got {label.dtype} of shape {label.shape})')
+    if label.dtype.kind == 'U' and not _are_characters(label):
+        raise ValueError(f'{path}: a label is no text in Unicode')
     return [str(value) for value in label.tolist()]
 
 
@@ -64,6 +66,14 @@ def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
         if not 0 <= value <= LARGEST_ID:
             raise ValueError(f'{where}: expected ids from 0 to {LARGEST_ID:,} (got {value})')
     return tokens
+
+
+def _are_characters(text: np.ndarray) -> bool:
+    """Whether an array of texts can be what Python calls texts, which NumPy does not look at."""
+    if not text.dtype.itemsize:
+        return False
+    code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')
+    return bool(((code <= 0x10FFFF) & ((code < 0xD800) | (code > 0xDFFF))).all())
 
 
 def _read_array(path: Path, name: str) -> np.ndarray:

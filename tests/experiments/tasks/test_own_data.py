@@ -308,6 +308,8 @@ def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
     ({'tokens': np.ones(2, int)}, r'\(got int64 of shape \(2,\)\)'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels, .* of \[2\]'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, r'labels, .*\(got float64'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
+     'a label is no text in Unicode'),
     ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
     ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, "row 1: nothing but the 'pad"),
     ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as arrays'),
