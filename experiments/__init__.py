@@ -1,1 +1,14 @@
 """Everything that trains."""
+
+from typing import Any
+
+__all__ = ['Run', 'load_run']
+
+
+def __getattr__(name: str) -> Any:
+    """What takes seconds to import comes when it is asked for."""
+    if name in __all__:
+        from experiments.runs import load_run
+
+        return getattr(load_run, name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

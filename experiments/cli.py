@@ -2,6 +2,8 @@
 
     graphattn train --config digits/sbm
     graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+    graphattn train --config text --data.path my.csv --seeds 3
+    graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv
     graphattn study estimators --scale smoke
     graphattn spectrum --pattern bigbird --n 512
 
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +98,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Commands that are a module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
-    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile'}
+    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile',
+            'predict': 'experiments.predict'}
 
 
 def _runnable(group: str) -> list[str]:
@@ -126,12 +130,17 @@ def _run_one_of(command: str, rest: list[str]) -> None:
 
 def _run(module: str, name: str, arguments: list[str]) -> None:
     sys.argv = [name, *arguments]
+    main_module = sys.modules['__main__']
+    own_spec = main_module.__spec__
     try:
+        main_module.__spec__ = find_spec(module)  # what Lightning starts in other processes
         runpy.run_module(module, run_name='__main__')
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
               f"commands need", file=sys.stderr)
         sys.exit(2)
+    finally:
+        main_module.__spec__ = own_spec
 
 
 def _with_paths(arguments: list[str]) -> list[str]:

@@ -5,7 +5,8 @@ r"""Trains and tests a model that a config file describes.
     python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
 
 ``fit`` also tests in the end: the last checkpoint, or the one that ``--select_on`` chooses. The
-run's folder is ``--trainer.default_root_dir``.
+run's folder is ``--trainer.default_root_dir``. With ``--seeds 3`` there are three runs in it, of
+``--seed_everything`` and the next numbers.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import warnings
 from argparse import ArgumentError
 from functools import partial
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
@@ -37,8 +40,10 @@ from experiments.runs.checkpoints import (
     read_checkpoint,
 )
 from experiments.runs.command import run_or_exit
-from experiments.runs.config_file import bound_aliases
+from experiments.runs.config_file import bound_aliases, built
+from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
+from experiments.runs.seeds import train_seeds
 from graphattn._files import check_folder
 
 COMMANDS = {'fit': 'Trains a model and tests it.',
@@ -89,7 +94,7 @@ class TrainCLI(LightningCLI):
     """
 
     def __init__(self, command: str, args: ArgsType):
-        self.command = command
+        self.command, self._given = command, args
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args, run=False,
             parser_kwargs={'exit_on_error': False, 'description': COMMANDS[command]},
@@ -106,12 +111,27 @@ class TrainCLI(LightningCLI):
                                  'that is best by it is tested; otherwise the last one.')
         parser.add_argument('--ckpt_path', type=str | None, default=None,
                             help='A checkpoint: fit goes on from it, the others evaluate it.')
+        parser.add_argument('--logger', type=LoggerName | None, default=None,
+                            help='What else records the metrics, below the run\'s folder.')
+        parser.add_argument('--seeds', type=PositiveInt | None, default=None,
+                            help='So many runs, of the seed and the next ones, each in its own '
+                                 'folder; then mean and standard deviation of what was tested.')
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
         _check_seed(self.config.seed_everything)
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
+        if self.config.seeds is not None:
+            _check_seeds(self.command, self.config)
+
+    def instantiate_classes(self) -> None:
+        if self.config.seeds is not None:
+            return  # each run has its own
+        data = _settled(self.config)
+        super().instantiate_classes()
+        if data is not None:
+            self.datamodule = data  # which has been read
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init.trainer
@@ -133,10 +153,15 @@ class TrainCLI(LightningCLI):
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
+        if (name := self.config.logger) is not None:
+            kwargs['logger'] = new_logger(name, Path(options.default_root_dir))
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def run(self) -> None:
         """Does what the command says."""
+        if self.config.seeds is not None:
+            self._run_seeds()
+            return
         parts = dict(model=self.model, datamodule=self.datamodule, weights_only=True)
         if self.command == 'validate':
             self.trainer.validate(**parts, ckpt_path=self.config.ckpt_path)
@@ -146,12 +171,43 @@ class TrainCLI(LightningCLI):
             self.trainer.fit(**parts, ckpt_path=checkpoint)
             checkpoint = None if self.best is None else self.best.best_model_path
         self.trainer.test(**parts, ckpt_path=checkpoint, verbose=False)
+        close(self.trainer.logger)
+
+    def _run_seeds(self) -> None:
+        first = int(self.config.seed_everything)
+        train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'],
+                    Path(self.config.trainer.default_root_dir),
+                    range(first, first + self.config.seeds))
 
 
 def _check_seed(seed: int | bool) -> None:
     if seed is not True and (seed is False or not 0 <= seed < 2**32):
         raise ValueError(f"'seed_everything' must be a number from 0 to {2**32 - 1}, or true for a "
                          f"random one (got {seed}); every step's randomness comes from it")
+
+
+def _check_seeds(command: str, options: Namespace) -> None:
+    if command != 'fit' or options.ckpt_path is not None or options.seed_everything is True:
+        raise ValueError("'seeds' is for fit with a 'seed_everything' that is a number and without "
+                         "'ckpt_path'; runs that were killed are resumed, and finished ones kept")
+    _check_seed(options.seed_everything + options.seeds - 1)
+
+
+def _settled(options: Namespace) -> L.LightningDataModule | None:
+    """Data that decide options of the run, by their method ``settle(options)``, once they have."""
+    kind = locate(options.data.class_path) if options.get('data') else None
+    if not hasattr(kind, 'settle'):
+        return None
+    data = built(options.as_dict(), data=L.LightningDataModule).data
+    data.settle(options)
+    return data
+
+
+def _without(name: str, arguments: list[str]) -> list[str]:
+    """A command line without one of its options."""
+    pairs = zip([None, *arguments], arguments)
+    return [value for before, value in pairs
+            if before != name and value != name and not value.startswith(f'{name}=')]
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
@@ -184,6 +240,8 @@ def main(args: list[str] | None = None) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
+    # What a logger gets is of whole epochs.
+    warnings.filterwarnings('ignore', message='The number of training batches')
     # Studies and tests give their own arguments, and mean it.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     bound_aliases()

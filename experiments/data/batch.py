@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
+import torch
 from torch import Tensor
 
 NO_LABEL = -100  # what torch's cross-entropy leaves out
 
 
 class Batch(NamedTuple):
-    """Sequences one after the other.
+    """Sequences one after the other: what the loaders of a data module give to
+    :class:`experiments.objectives.Classification` and the objectives that build on it. There is no
+    padding.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        label (Tensor): One class for each sequence, or for each token (NO_LABEL: none).
+        ptr (Tensor): Where each sequence begins, and where the last one ends, int64
+            ``[num_sequences + 1]``.
+        label (Tensor): One class for each sequence, for each pair of sequences or for each token
+            (NO_LABEL: none), int64.
+
+    Two sequences, of three tokens and of two::
+
+        Batch(tokens=torch.tensor([5, 3, 9, 5, 7]), ptr=torch.tensor([0, 3, 5]),
+              label=torch.tensor([1, 0]))
     """
 
     tokens: Tensor
@@ -101,3 +111,53 @@ class ChoiceBatch(NamedTuple):
     choice: Tensor
     choice_ptr: Tensor
     label: Tensor
+
+
+def check_batch(batch: object, kind: type = Batch) -> None:
+    """Checks what a data module of the user's gives.
+
+    Args:
+        batch (object): What came.
+        kind (type): The class of this file whose fields it must have.
+
+    Raises:
+        TypeError: A field is missing, or is no tensor of its type; the message names it.
+        ValueError: A field is of another shape, or ``ptr`` marks no sequences.
+    """
+    for name in kind._fields:
+        if not hasattr(batch, name):
+            raise TypeError(f"a batch must be a {kind.__module__}.{kind.__name__} of "
+                            f"{', '.join(kind._fields)}: {name!r} is missing (got {_form(batch)})")
+    tensors = [name for name, hint in get_type_hints(kind).items() if hint is Tensor]
+    for name in tensors:
+        value = getattr(batch, name)
+        is_score = kind is TextBatch and name == 'label'
+        if not isinstance(value, Tensor) or value.dtype != torch.int64 and not (
+                is_score and value.is_floating_point()):
+            raise TypeError(f"{name!r} of a batch must be a tensor of int64 (got {_form(value)})")
+        if value.dim() != (2 if name == 'offset' else 1):
+            raise ValueError(f"{name!r} of a batch must be one row of numbers, without padding "
+                             f"(got shape {tuple(value.shape)})")
+    tokens, ptr = batch.tokens, batch.ptr
+    if ptr.numel() < 2 or ptr[0] != 0 or ptr[-1] != tokens.numel() or (ptr.diff() < 0).any():
+        raise ValueError(f"'ptr' of a batch must rise from 0 to the {tokens.numel()} tokens (got "
+                         f"{ptr[:8].tolist()}{' ...' if ptr.numel() > 8 else ''} of shape "
+                         f"{tuple(ptr.shape)})")
+    num_sequences = ptr.numel() - 1
+    if kind is Batch and batch.label.numel() not in (num_sequences, num_sequences / 2,
+                                                     tokens.numel()):
+        raise ValueError(f"'label' of a batch must be one for each of {num_sequences} sequences, "
+                         f"for each pair of them, or for each of {tokens.numel()} tokens (got "
+                         f"shape {tuple(batch.label.shape)})")
+
+
+def _form(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f'{value.dtype} of shape {tuple(value.shape)}'
+    name = type(value).__name__
+    if isinstance(value, dict):
+        return f"{name} of {', '.join(map(str, value))}"
+    fields = getattr(value, '_fields', None)
+    if fields is not None:
+        return f"{name} of {', '.join(fields)}"
+    return f'{name} of {len(value)}' if isinstance(value, list | tuple) else name

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from experiments.data.labels import class_names, class_numbers, stratified
+from experiments.data.token_files import token_rows
 
 PARTS = ('train', 'dev', 'test')
 
@@ -15,7 +19,7 @@ class Sequences(NamedTuple):
     """Sequences one after the other. An example is one of them, or two that follow each other.
 
     Attributes:
-        tokens (np.ndarray): Ids, uint8 ``[num_tokens]``.
+        tokens (np.ndarray): Ids, unsigned integers ``[num_tokens]``, mostly uint8.
         ptr (np.ndarray): Where each sequence begins, int64 ``[num_sequences + 1]``.
         label (np.ndarray): The class of each example, int64 ``[num_examples]``.
     """
@@ -44,14 +48,14 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Of single sequences, uint8 ``[length]`` each."""
+        """Of single sequences, ``[length]`` each, of one type."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Of the rows of a matrix, uint8 ``[num_sequences, length]``."""
+        """Of the rows of a matrix, ``[num_sequences, length]``."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
@@ -65,6 +69,7 @@ class SequenceData(NamedTuple):
         num_classes (int): How many classes.
         parts (dict): The sequences of ``train``, ``dev`` and ``test``.
         shape (tuple, optional): Of images: rows, columns and colours.
+        classes (tuple of str, optional): The names of the classes, if they have any.
     """
 
     about: str
@@ -72,6 +77,12 @@ class SequenceData(NamedTuple):
     num_classes: int
     parts: dict[str, Sequences]
     shape: tuple[int, int, int] | None = None
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(int(np.diff(part.ptr).max(initial=0)) for part in self.parts.values())
 
 
 class SequenceSource(ABC):
@@ -84,6 +95,52 @@ class SequenceSource(ABC):
         Raises:
             ValueError: A file is missing or malformed; the message names it.
         """
+
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
+        """The name and the ids of each sequence without a label in a file, here an array of NumPy,
+        see :func:`experiments.data.token_files.read_tokens`.
+
+        Raises:
+            ValueError: The file cannot be used.
+        """
+        return token_rows(path)
+
+
+class LabelledSequences(NamedTuple):
+    """The examples of a file as they stand there.
+
+    Attributes:
+        sequences (list of np.ndarray): Ids, ``[length]`` each.
+        labels (list of str): Their labels.
+        where (Callable): Tells where the example of a number stands.
+        source (str): The file or folder.
+    """
+
+    sequences: list[np.ndarray]
+    labels: list[str]
+    where: Callable[[int], str]
+    source: str
+
+
+def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
+            classes: list[str] | None, seed: int) -> SequenceData:
+    """Examples with classes that have numbers, in three parts: those that are not given are a tenth
+    each of that for training, see :func:`experiments.data.labels.stratified`.
+
+    Raises:
+        ValueError: A label is no class, or there are too few examples to divide.
+    """
+    names = class_names(parts['train'].labels, classes, parts['train'].source)
+    all_parts = {name: Sequences.of(part.sequences,
+                                    class_numbers(part.labels, names, part.where))
+                 for name, part in parts.items()}
+    learn = all_parts['train']
+    division = stratified((hash(row.tobytes()) for row in parts['train'].sequences), learn.label,
+                          [part for part in PARTS if part not in parts], seed,
+                          parts['train'].source)
+    all_parts |= {part: learn.take(numbers) for part, numbers in division.items()}
+    return SequenceData(about, num_tokens, len(names), {part: all_parts[part] for part in PARTS},
+                        classes=names)
 
 
 def check_at_least(least: int, **sizes: int) -> None:

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from experiments.data.batch import Batch, check_batch
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import save_masks
@@ -54,6 +55,8 @@ class Training(L.LightningModule):
         ValueError: A value is out of range, or about masks where none is learned.
     """
 
+    batch_kind = Batch  # what its data module gives
+
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
                  warmup: float = 0.1, decay: Decay = 'cosine',
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -91,6 +94,19 @@ class Training(L.LightningModule):
         self.betas, self.eps = betas, eps
         self.mask_weight, self.mask_lr = mask_weight, mask_lr
         self.freeze_masks_by, self.sparsity = freeze, sparsity
+
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def on_validation_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def on_test_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def _check_first(self, batch: object, batch_idx: int) -> None:
+        if batch_idx == 0:
+            check_batch(batch, self.batch_kind)
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
         """What the masks of a pass add to its loss."""

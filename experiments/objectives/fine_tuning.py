@@ -60,6 +60,8 @@ class FineTuning(Training):
             range.
     """
 
+    batch_kind = TextBatch
+
     def __init__(
         self,
         pretrained: str,

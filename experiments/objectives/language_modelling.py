@@ -43,6 +43,8 @@ class LanguageModelling(Training):
         TypeError, ValueError: As there, or the weights do not fit the model.
     """
 
+    batch_kind = TextBatch
+
     def __init__(self, model: nn.Module, roberta: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if roberta is not None:

@@ -37,6 +37,8 @@ class MultipleChoice(Training):
         TypeError, ValueError: As there, or the model is another one.
     """
 
+    batch_kind = ChoiceBatch
+
     def __init__(self, model: nn.Module, global_question: bool = False,
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)

@@ -72,6 +72,8 @@ class QuestionAnswering(Training):
         TypeError, ValueError: As there, or a value is out of range or the model another one.
     """
 
+    batch_kind = QuestionBatch
+
     def __init__(self, model: nn.Module, words: Literal['squad', 'triviaqa'] = 'squad',
                  may_have_none: bool = False, global_question: bool = False,
                  link_equal: bool = False, max_answer: int = 30, num_best: int = 20,

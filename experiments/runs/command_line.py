@@ -9,12 +9,17 @@ from jsonargparse import ArgumentError, auto_cli
 from experiments.runs.command import run_or_exit
 
 
-def run_function(function: Callable[..., object]) -> None:
+def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
     """Runs a function with the arguments of the command line; whatever is wrong ends it with one
-    line, as :func:`~experiments.runs.command.run_or_exit` says."""
+    line, as :func:`~experiments.runs.command.run_or_exit` says.
+
+    Args:
+        function (Callable): What is run.
+        as_positional (bool): Arguments without a default are given without their names.
+    """
     def run() -> None:
         try:
-            auto_cli(function, exit_on_error=False)
+            auto_cli(function, as_positional=as_positional, exit_on_error=False)
         except ArgumentError as error:
             raise ValueError(str(error)) from error
 

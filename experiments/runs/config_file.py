@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import get_loader, set_loader
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 
 from graphattn._reading import check_aliases, read_yaml
 
@@ -43,3 +43,19 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
             lay_over(config[name], value)
         else:
             config[name] = value
+
+
+def built(config: dict[str, Any], **types: type) -> Namespace:
+    """What entries of a config describe.
+
+    Args:
+        config (dict): With ``class_path`` and ``init_args`` at each of the names.
+        **types: The class that the one at a name must be of.
+
+    Raises:
+        Exception: Whatever jsonargparse, or what is built, raises.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    for name, kind in types.items():
+        parser.add_argument(f'--{name}', type=kind)
+    return parser.instantiate(parser.parse_object({name: config[name] for name in types}))

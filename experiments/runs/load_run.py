@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning as L
-from jsonargparse import ArgumentParser
 
 from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
-from graphattn._reading import read_yaml
+from experiments.runs.command import in_short
+from experiments.runs.config_file import built
+from experiments.runs.versions import versions
+from graphattn._reading import read_json, read_yaml
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class Run(NamedTuple):
@@ -20,11 +25,15 @@ class Run(NamedTuple):
             ``model`` takes tokens and ``ptr``.
         data (LightningDataModule): What it was trained on.
         config (dict): Every option, resolved.
+        tokenizer (tokenizers.Tokenizer, optional): Of a run on text.
+        classes (list of str, optional): The names of the classes, where the data are the user's.
     """
 
     objective: L.LightningModule
     data: L.LightningDataModule
     config: dict[str, Any]
+    tokenizer: Tokenizer | None
+    classes: list[str] | None
 
 
 def load_run(folder: str | Path) -> Run:
@@ -36,30 +45,52 @@ def load_run(folder: str | Path) -> Run:
 
     Raises:
         OSError: A file of it is missing.
-        ValueError: A file of it is damaged, or of another version.
+        ValueError: A file of it is damaged, or of another version; the message says what differs.
 
     Example::
 
-        from experiments.runs.load_run import load_run
+        import experiments
 
-        objective, data, config = load_run('runs/digits/sbm')
-        data.prepare_data()
-        data.setup('test')
-        tokens, ptr, label = next(iter(data.test_dataloader()))
-        guess = objective.model(tokens, ptr).argmax(dim=1)
+        run = experiments.load_run('runs/digits/sbm')
+        run.data.prepare_data()
+        run.data.setup('test')
+        tokens, ptr, label = next(iter(run.data.test_dataloader()))
+        guess = run.objective.model(tokens, ptr).argmax(dim=1)
     """
     folder = Path(folder)
+    if not (folder / 'config.yaml').exists():
+        runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with its config.yaml "
+                                f"(there is none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument('--model', type=L.LightningModule)
-    parser.add_argument('--data', type=L.LightningDataModule)
-    tested = LAST if config['select_on'] is None else BEST
+    if not isinstance(config, dict):
+        raise ValueError(f'{folder}: its config.yaml holds no options')
+    tested = LAST if config.get('select_on') is None else BEST
     checkpoint = read_checkpoint(folder / 'checkpoints' / tested)
-    made = parser.instantiate(parser.parse_object({name: config[name]
-                                                   for name in ('model', 'data')}))
+    try:
+        made = built(config, model=L.LightningModule, data=L.LightningDataModule)
+    except Exception as error:  # whatever the classes that it names raise
+        raise ValueError(f"{folder}: what its config.yaml describes cannot be made here "
+                         f"{_other_versions(folder)}: {in_short(error)}") from error
     try:
         made.model.load_state_dict(checkpoint['state_dict'])
     except RuntimeError as error:
-        raise ValueError(f"'folder' holds weights of another model than its config.yaml describes: "
-                         f"{folder} ({error})") from error
-    return Run(made.model.eval(), made.data, config)
+        raise ValueError(f"{folder} holds weights of another model than its config.yaml describes "
+                         f"here {_other_versions(folder)}: {in_short(error)}") from error
+    path, tokenizer = folder / 'tokenizer.json', None
+    if path.exists():
+        made.data.tokenizer_path = str(path)
+        tokenizer = made.data.load_tokenizer()
+    return Run(made.model.eval(), made.data, config, tokenizer,
+               getattr(made.data, 'classes', None))
+
+
+def _other_versions(folder: Path) -> str:
+    """What a run was made with and is not here, in brackets."""
+    try:
+        saved = read_json(folder / 'summary.json')['versions']
+        other = [f'{name} {saved.get(name)} and not {version}'
+                 for name, version in versions().items() if saved.get(name) != version]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return f'(its versions are unknown: {error})'
+    return f"(it was made with {', '.join(other) or 'the same versions'})"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jsonargparse import ArgumentParser
 from torch import nn
 
 from experiments.runs.checkpoints import read_checkpoint
+from experiments.runs.config_file import built
 from graphattn._reading import read_yaml
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
@@ -129,12 +129,10 @@ def roberta(
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     """The model, and the arguments that its encoder was built from."""
     config_path = checkpoint.parent.parent / 'config.yaml'
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument('--model', type=nn.Module)
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
         config = read_yaml(config_path)['model']['init_args']['model']
-        model = parser.instantiate(parser.parse_object({'model': config})).model
+        model = built({'model': config}, model=nn.Module).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})
     except Exception as error:  # what unpickling, YAML, and the classes it names may raise

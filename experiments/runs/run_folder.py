@@ -5,21 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
-import platform
 import time
 from pathlib import Path
 
 import lightning as L
 import torch
-import torch_geometric
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-import graphattn
 from experiments.runs.figures import training_curves
 from experiments.runs.lost_edges import heads_without_edges
+from experiments.runs.versions import versions
 from graphattn._files import write_whole
 
 
@@ -98,9 +96,7 @@ class RunFolder(Callback):
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
             'processes': trainer.world_size, 'threads': torch.get_num_threads(),
-            'versions': {'python': platform.python_version(), 'graphattn': graphattn.__version__,
-                         'torch': torch.__version__, 'lightning': L.__version__,
-                         'torch_geometric': torch_geometric.__version__},
+            'versions': versions(),
         }
         write_whole(folder / 'summary.json',
                     lambda path: path.write_text(json.dumps(summary, indent=2) + '\n'))

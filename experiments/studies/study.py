@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Literal
 
 import lightning as L
 from filelock import FileLock
-from jsonargparse import ArgumentParser
 from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
-from experiments.runs.checkpoints import LAST
+from experiments.runs.config_file import built
 from experiments.runs.load_run import load_run
+from experiments.runs.once import train_once
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
 from graphattn._reading import read_json, read_yaml
@@ -74,19 +73,7 @@ class Study:
         return folder
 
     def _train(self, folder: Path, options: tuple[str, ...]) -> None:
-        said = json.dumps([Path(option).read_text() if option.endswith('.yaml') else option
-                           for option in options], indent=1)
-        record, checkpoints = folder / 'options.json', folder / 'checkpoints'
-        has_begun = (folder / 'config.yaml').exists()
-        if has_begun and record.exists() and record.read_text() != said:
-            raise ValueError(f"'out' holds a run of other options: {record}; choose another "
-                             f"folder or delete {folder}")
-        write_whole(record, lambda path: path.write_text(said))
-        if not (folder / 'summary.json').exists():
-            print(f'\n{self.name}: {folder.name}')
-            resume = (['--ckpt_path', str(checkpoints / LAST)]
-                      if any(checkpoints.glob('*.ckpt')) else [])
-            train.main(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
+        train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def report(self, rows: list[dict], figure: Figure, **others: Figure) -> None:
         """Prints the rows and writes them, with the figure, to the study's folder; other figures
@@ -105,20 +92,17 @@ def summary(run: Path) -> dict:
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     """What a run tested, its data, and a trainer that tests as its own did."""
-    objective, data, config = load_run(run)
+    trained = load_run(run)
     trainer = L.Trainer(
-        default_root_dir=run, limit_test_batches=config['trainer']['limit_test_batches'],
+        default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False)
-    return objective, data, trainer
+    return trained.objective, trained.data, trainer
 
 
 def data_of(run: Path) -> L.LightningDataModule:
     """What a run was trained on."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument('--data', type=L.LightningDataModule)
-    config = {'data': read_yaml(run / 'config.yaml')['data']}
-    return parser.instantiate(parser.parse_object(config)).data
+    return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data
 
 
 def spread(values: list[float]) -> float | None:

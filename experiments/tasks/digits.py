@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import lightning as L
 import torch
 from matplotlib.figure import Figure
@@ -10,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from experiments.data.batch import Batch
 from experiments.data.digits import NUM_CLASSES, split_digits
+from experiments.data.token_files import token_rows
 from experiments.runs.figures import received_attention
+from experiments.tasks.long_range import unlabelled_batches
 from graphattn.layers import GraphAttention
 
 
@@ -54,6 +59,10 @@ class Digits(L.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._in_order(self.test)
+
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+        """Batches of images that need no labels, rows of 64 grey levels in an array of NumPy."""
+        return unlabelled_batches(token_rows(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
         """The received-attention map of every head beside test images (SBM, Fig. 7), if heads

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +16,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from experiments.data.batch import Batch
-from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
-from experiments.data.text.tokenizer import special_tokens
+from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
+from experiments.data.text.text_table import read_texts
+from experiments.data.text.tokenizer import cut, framed, special_tokens
 from experiments.tasks.tokenized import TokenizedTask
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NUM_SPECIAL = 2
+ENCODED_AT_ONCE = 256
 
 
 class Documents(TokenizedTask):
@@ -32,8 +35,9 @@ class Documents(TokenizedTask):
         tokens    [CLS] it was the best of times , ... far better rest [SEP]
         label     negative
 
-    A longer document is cut at its end, to ``max_length`` tokens; how many are is printed. Batches
-    for training hold documents of similar length. Their order depends on (``seed``, epoch) alone.
+    A longer document is cut at its end, to ``max_length`` tokens; how many are is printed. Of a
+    pair, which is [CLS] a [SEP] b [SEP], the longer text is cut first. Batches for training hold
+    documents of similar length. Their order depends on (``seed``, epoch) alone.
 
     Args:
         documents (DocumentSource): Where they come from.
@@ -75,7 +79,7 @@ class Documents(TokenizedTask):
         return collection
 
     def texts(self) -> Iterable[str]:
-        return (document.text for document in self.collection.parts['train'])
+        return (text for document in self.collection.parts['train'] for text in document.texts)
 
     def check_model(self, model: nn.Module) -> None:
         super().check_model(model)
@@ -100,6 +104,20 @@ class Documents(TokenizedTask):
     def test_dataloader(self) -> DataLoader:
         return self._in_order('test')
 
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+        """Batches of ``size`` texts of a table that need no labels, as they stand there, and their
+        lines.
+
+        Raises:
+            ValueError: The file cannot be used; the message names the line.
+        """
+        rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
+        while some := list(islice(rows, size)):
+            documents = [row.with_class(NO_LABEL) for row in some]
+            yield [str(row.line) for row in some], collate([
+                (torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
+                for ids, _ in encode(documents, tokenizer, self.max_length)])
+
     def _in_order(self, part: str) -> DataLoader:
         encoded = self.sets[part]
         return self.longest_first(lambda numbers: collate([encoded[i] for i in numbers]),
@@ -121,21 +139,14 @@ class EncodedDocuments(Dataset):
         lengths (np.ndarray): And after.
     """
 
-    def __init__(self, documents: list[Document], tokenizer: Tokenizer, max_length: int,
-                 name: str = 'documents'):
-        special = special_tokens(tokenizer)
-        room = max_length - NUM_SPECIAL
-        tokens, full_lengths = [], []
-        texts = iter(tqdm([document.text for document in documents], desc=f'encoding {name}',
-                          unit=' documents', disable=None))
-        while some := list(islice(texts, 256)):
-            for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False):
-                ids = encoding.ids
-                tokens.append(np.array([special.cls, *ids[:room], special.sep], dtype=np.int32))
-                full_lengths.append(len(ids) + NUM_SPECIAL)
+    def __init__(self, documents: list[Document] | list[Pair], tokenizer: Tokenizer,
+                 max_length: int, name: str = 'documents'):
+        tokens, full_lengths = zip(*encode(
+            tqdm(documents, desc=f'encoding {name}', unit=' documents', disable=None), tokenizer,
+            max_length))
         self.tokens = torch.from_numpy(np.concatenate(tokens))
         self.full_lengths = np.array(full_lengths)
-        self.lengths = np.minimum(self.full_lengths, max_length)
+        self.lengths = np.array([len(ids) for ids in tokens])
         self.ptr = np.concatenate([[0], np.cumsum(self.lengths)])
         self.label = torch.tensor([document.label for document in documents])
 
@@ -177,6 +188,21 @@ class _Batches(Dataset):
 
     def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
         return collate([self.documents[index] for _, index in keys])
+
+
+def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
+           max_length: int) -> Iterator[tuple[np.ndarray, int]]:
+    """The ids of each document, int32 ``[length]``, cut to ``max_length``; and how many there were
+    before."""
+    special, documents = special_tokens(tokenizer), iter(documents)
+    while some := list(islice(documents, ENCODED_AT_ONCE)):
+        encodings = iter(tokenizer.encode_batch_fast(
+            [text for document in some for text in document.texts], add_special_tokens=False))
+        for document in some:
+            texts = [next(encodings).ids for _ in document.texts]
+            num_special = 1 + len(texts)
+            yield (framed(cut(texts, max_length - num_special), special),
+                   sum(map(len, texts)) + num_special)
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:

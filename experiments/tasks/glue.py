@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS, Row, read_rows
-from experiments.data.text.tokenizer import load_tokenizer, special_tokens
+from experiments.data.text.tokenizer import cut, framed, load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -100,7 +100,7 @@ class Examples(Dataset):
     """Encoded rows; ``examples[i]`` is (tokens, number of them in the first segment, label)."""
 
     def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
-        ids = special_tokens(tokenizer)
+        special = special_tokens(tokenizer)
         tokens, lengths, first = [], [], []
         for begin in tqdm(range(0, len(rows), 4096), desc=f'encoding {name}', unit=' x 4096',
                           disable=len(rows) <= 4096):
@@ -110,9 +110,8 @@ class Examples(Dataset):
             for sentences in zip(*encoded):
                 parts = cut([sentence.ids for sentence in sentences],
                             max_length - 1 - len(sentences))
-                example = [ids.cls, *(number for part in parts for number in (*part, ids.sep))]
-                tokens.append(np.array(example, dtype=np.int32))
-                lengths.append(len(example))
+                tokens.append(framed(parts, special))
+                lengths.append(len(tokens[-1]))
                 first.append(len(parts[0]) + 2)
         self.tokens = torch.from_numpy(np.concatenate(tokens))
         self.ptr = torch.tensor([0, *lengths]).cumsum(0)
@@ -135,14 +134,3 @@ def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
     nothing = ptr.new_empty(0)
     return TextBatch(torch.cat(tokens), ptr, torch.cat(segments), nothing, nothing,
                      torch.stack(label))
-
-
-def cut(sentences: list[list[int]], room: int) -> list[list[int]]:
-    """Cuts tokens off the end of the longer sentence, of the second if they are equally long, until
-    ``room`` tokens are left."""
-    if len(sentences) == 1:
-        return [sentences[0][:room]]
-    first, second = (len(sentence) for sentence in sentences)
-    # Whoever is longer gets what the other one leaves, and at least half.
-    keep_first = min(first, max(-(-room // 2), room - second))
-    return [sentences[0][:keep_first], sentences[1][:room - keep_first]]

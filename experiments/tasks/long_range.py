@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
 import lightning as L
 import numpy as np
 import torch
@@ -10,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.data.batch import Batch
+from experiments.data.batch import NO_LABEL, Batch
 from experiments.data.sequences import (
     PARTS,
     SequenceData,
@@ -54,10 +58,10 @@ class LongRange(L.LightningDataModule):
         self.data: SequenceData | None = None
 
     def prepare_data(self) -> None:
-        check_model(self.trainer.lightning_module.model, self._read(), self.max_length, self.cls)
+        check_model(self.trainer.lightning_module.model, self.read(), self.max_length, self.cls)
 
     def setup(self, stage: str | None = None) -> None:
-        self._read()
+        self.read()
 
     def train_dataloader(self) -> DataLoader:
         # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
@@ -75,6 +79,17 @@ class LongRange(L.LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         return self._longest_first('test')
 
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+        """Batches of ``size`` sequences that need no labels, as they stand in a file, and what they
+        are called there.
+
+        Raises:
+            ValueError: The file cannot be used.
+        """
+        rows = ((name, ids[:self.max_length - self.cls])
+                for name, ids in self.source.unlabelled(path))
+        return unlabelled_batches(rows, size, self._cls_token)
+
     def _longest_first(self, part: str) -> DataLoader:
         """Over all processes every example once; what does not fit the memory does not at once."""
         sequences = self.data.parts[part]
@@ -88,9 +103,10 @@ class LongRange(L.LightningDataModule):
 
     @property
     def _cls_token(self) -> int | None:
-        return self.data.num_tokens if self.cls else None
+        return self.read().num_tokens if self.cls else None
 
-    def _read(self) -> SequenceData:
+    def read(self) -> SequenceData:
+        """All sequences, which are read once."""
         if self.data is None:
             self.data = self.source.read(self.max_length - self.cls)
             describe(self.data)
@@ -114,6 +130,20 @@ def collate(some: Sequences, cls_token: int | None = None) -> Batch:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
         ptr = ptr + np.arange(len(ptr))
     return Batch(*map(torch.from_numpy, (tokens, ptr, some.label)))
+
+
+def unlabelled_batches(rows: Iterator[tuple[str, np.ndarray]], size: int,
+                       cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
+    """Batches of ``size`` sequences that need no labels, and what the sequences are called.
+
+    Args:
+        rows (Iterator): The name and the ids, ``[length]``, of each sequence.
+        size (int): Sequences of a batch.
+        cls_token (int, optional): What stands before each.
+    """
+    while some := list(islice(rows, size)):
+        names, sequences = zip(*some)
+        yield list(names), collate(Sequences.of(sequences, [NO_LABEL] * len(names)), cls_token)
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:

@@ -135,7 +135,7 @@ class MaskedLanguage(L.LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         # Every process reads what the first one made in prepare_data.
-        tokenizer = load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+        tokenizer = self.load_tokenizer()
         special = special_tokens(tokenizer)
         folder = self._encoded_folder(tokenizer)
         parts = {'train': 'train', 'val': 'val', 'test': 'val'}
@@ -143,6 +143,10 @@ class MaskedLanguage(L.LightningDataModule):
         self.size = EncodedCorpus(folder / 'val').size
         self.examples = {name: self._examples(EncodedCorpus(folder / part), special, name)
                          for name, part in parts.items()}
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The one that is given, or was trained here."""
+        return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
         # Of all batches of the run, the next one: so a run may stop anywhere and resume there.

@@ -31,6 +31,15 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     assert name == module and argv[1:] == rest.split()
 
 
+def test_other_processes_of_a_command_are_of_its_module(monkeypatch):
+    main_module, specs = sys.modules['__main__'], []
+    before = main_module.__spec__
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr('runpy.run_module', lambda *_, **__: specs.append(main_module.__spec__))
+    cli.main(['train', '--config', 'digits/sbm'])
+    assert specs[0].name == 'experiments.train' and main_module.__spec__ is before
+
+
 @pytest.mark.parametrize('given', [['--config', 'digits/sbm'], ['--config=digits/sbm']])
 def test_configs_that_ship_have_names(given, started, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -38,14 +38,16 @@ SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
 SELF_PRETRAINING = CONFIGS / 'lra/self_pretraining.yaml'  # laid over any of the tasks
+OWN_DATA = [CONFIGS / f'{name}.yaml' for name in ('text', 'image_folder', 'tokens')]
 FROM_PRETRAINING = CONFIGS / 'documents/from_pretraining.yaml'  # and over any of the collections
 
 
 def whole_ones(folder: Path) -> list[Path]:
-    """What lies beside a folder of its name is laid under each config in there."""
+    """What lies beside a folder of its name is laid under each config in there; and data of the
+    user's have tests of their own."""
     return sorted(path for path in folder.rglob('*.yaml')
                   if not path.with_suffix('').is_dir()
-                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING))
+                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING, *OWN_DATA))
 
 
 PATHS = whole_ones(CONFIGS)

@@ -28,6 +28,7 @@ from PIL import Image
 
 from analysis.graphs import read_graph, sampled_graphs
 from experiments.data.digits import read_digits
+from experiments.data.image_files import ImageFiles
 from experiments.data.imagenet64 import ImageNet64
 from experiments.data.listops_files import read_listops
 from experiments.data.pathfinder_files import read_picture
@@ -38,8 +39,10 @@ from experiments.data.text.encoding import EncodedCorpus, encode_corpus
 from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.question_files import Squad, TriviaQa
+from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.text_pairs import read_pairs
+from experiments.data.token_arrays import TokenArrays
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
@@ -173,6 +176,31 @@ def write_imagenet(folder: Path) -> None:
     np.savez(folder / 'val_data.npz', data=images[:1])
 
 
+def table(path: Path) -> object:
+    return TextTable(*[str(path)] * 3).read()
+
+
+def images(folder: Path) -> object:
+    return ImageFiles(*[str(folder / 'images')] * 3).read(1000)
+
+
+def write_images(folder: Path) -> None:
+    for name, level in (('dark', 10), ('light', 200)):
+        (folder / 'images' / name).mkdir(parents=True)
+        for kind in ('png', 'jpg', 'gif', 'bmp', 'webp', 'pgm'):
+            Image.new('L', (3, 4), level).save(folder / 'images' / name / f'0.{kind}')
+
+
+def tokens(folder: Path) -> object:
+    name = 'ids.npz' if (folder / 'ids.npz').exists() else 'ids.npy'
+    return TokenArrays(*[str(folder / name)] * 3).read(1000)
+
+
+def write_tokens(folder: Path) -> None:
+    np.save(folder / 'ids.npy', np.arange(8).reshape(2, 4))
+    np.save(folder / 'ids_label.npy', np.array(['a', 'b']))
+
+
 def part_of(reader: Reader, name: str) -> Reader:
     return reader._replace(file=name)
 
@@ -180,6 +208,11 @@ def part_of(reader: Reader, name: str) -> Reader:
 CACHED = Reader('encoded/train/layout.json', write_cached, cached)
 ARTICLES = Reader('articles.xml', write_articles, articles)
 PACKAGES = Reader('documents.json', write_package_docs, package_docs)
+IMAGES = Reader('images/dark/0.png', write_images, images)
+TOKENS = Reader('ids.npy', write_tokens, tokens)
+TABLE = 'text,label\n' + ''.join(f'"{text}",{i % 2}\n' for i, text in enumerate(TEXT))
+TABLE_LINES = ''.join(json.dumps({'text': text, 'label': i % 2}) + '\n'
+                      for i, text in enumerate(TEXT))
 RUN = Reader('config.yaml', write_run, run)
 SQUAD = json.dumps({'data': [{'paragraphs': [{'context': TEXT[0], 'qas': [
     {'id': '1', 'question': 'What?', 'answers': [{'text': 'first', 'answer_start': 4}]}]}]}]})
@@ -222,6 +255,14 @@ READERS = {
     'ImageNet': Reader('train_data_batch_1.npz', write_imagenet, imagenet),
     'GLUE, to be labelled': text_file('test.tsv', 'index\tsentence\n0\tA cat.\n1\tA dog.\n',
                                       lambda path: list(read_test_rows(path, TASKS['SST-2']))),
+    'table, CSV': text_file('table.csv', TABLE, table),
+    'table, JSON lines': text_file('table.jsonl.gz', TABLE_LINES, table),
+    **{f'images, {kind}': part_of(IMAGES, f'images/dark/0.{kind}')
+       for kind in ('png', 'jpg', 'gif', 'bmp', 'webp', 'pgm')},
+    'token ids': TOKENS,
+    'token ids, labels': part_of(TOKENS, 'ids_label.npy'),
+    'token ids, together': Reader('ids.npz', lambda folder: np.savez(
+        folder / 'ids.npz', tokens=np.arange(8).reshape(2, 4), label=np.arange(2)), tokens),
     'text': text_file('corpus.txt', '\n'.join(TEXT), lambda path: list(read_documents(path))),
     'packages, documents': PACKAGES,
     'packages, names': part_of(PACKAGES, 'names.json'),

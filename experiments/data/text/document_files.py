@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from xml.parsers import expat
 
 import numpy as np
@@ -34,16 +34,41 @@ class Document(NamedTuple):
     text: str
     label: int
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is read of it."""
+        return (self.text,)
+
+
+class Pair(NamedTuple):
+    """What two texts say, and the number of the class of both together."""
+
+    first: str
+    second: str
+    label: int
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is read of it."""
+        return (self.first, self.second)
+
 
 class Collection(NamedTuple):
-    """The names of the classes, and the documents of ``train``, ``dev`` and ``test``."""
+    """The names of the classes, and the documents or pairs of ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
-    parts: dict[str, list[Document]]
+    parts: dict[str, list[Document]] | dict[str, list[Pair]]
 
 
 class DocumentSource(ABC):
-    """Where the documents of a classification task come from."""
+    """Where the documents of a classification task come from.
+
+    Attributes:
+        columns (list of str, optional): What their texts are called in a table, see
+            :func:`experiments.data.text.text_table.read_texts`.
+    """
+
+    columns: ClassVar[list[str] | None] = None
 
     @abstractmethod
     def read(self) -> Collection:

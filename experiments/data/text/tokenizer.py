@@ -8,6 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from graphattn._reading import read_text
 
 if TYPE_CHECKING:
@@ -163,6 +165,23 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
             return SpecialTokens(*ids)
     raise ValueError(f"'tokenizer' must know {', '.join(NAMES)}, or RoBERTa's "
                      f"{', '.join(ROBERTA_NAMES)} ({source} lacks {', '.join(missing)})")
+
+
+def cut(texts: list[list[int]], room: int) -> list[list[int]]:
+    """Cuts tokens off the end of the longer text, of the second if they are equally long, until
+    ``room`` tokens are left."""
+    if len(texts) == 1:
+        return [texts[0][:room]]
+    first, second = (len(text) for text in texts)
+    # Whoever is longer gets what the other one leaves, and at least half.
+    keep_first = min(first, max(-(-room // 2), room - second))
+    return [texts[0][:keep_first], texts[1][:room - keep_first]]
+
+
+def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
+    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], int32."""
+    return np.array([special.cls, *(token for text in texts for token in (*text, special.sep))],
+                    dtype=np.int32)
 
 
 def _process_as_bert(tokenizer: Tokenizer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ import torch
 import yaml
 from sklearn.metrics import accuracy_score, f1_score
 
-from experiments import train
+import experiments
+from experiments import predict, train
 from experiments.data.batch import Batch
 from experiments.data.text.document_files import PARTS, Document, Imdb
 from experiments.data.text.tokenizer import load_tokenizer, special_tokens
@@ -78,6 +80,19 @@ def encoded(folder, max_length=24, part='test'):
     documents = Imdb(str(folder / 'aclImdb')).read().parts[part]
     tokenizer = load_tokenizer(folder / 'run/tokenizer.json')
     return documents, tokenizer, EncodedDocuments(documents, tokenizer, max_length)
+
+
+@pytest.mark.slow
+def test_texts_without_labels_are_a_table(learned, tmp_path):
+    documents = Imdb(str(learned / 'aclImdb')).read().parts['test']
+    (tmp_path / 'new.jsonl').write_text('\n'.join(
+        json.dumps({'text': document.text}) for document in documents))
+    run = experiments.load_run(learned / 'run')
+    lines, probability = zip(*predict.predictions(run, tmp_path / 'new.jsonl', batch_size=9))
+    assert list(chain(*lines)) == [str(place + 1) for place in range(len(documents))]
+    right = np.concatenate(probability).argmax(axis=1) == [label for _, label in documents]
+    summary = json.loads((learned / 'run/summary.json').read_text())
+    assert right.mean() == pytest.approx(summary['accuracy'])
 
 
 @pytest.mark.slow

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from experiments.data.text.glue_files import TASKS
-from experiments.data.text.tokenizer import train_tokenizer
+from experiments.data.text.tokenizer import cut, train_tokenizer
 from experiments.tasks import Glue
-from experiments.tasks.glue import cut
 from tests.experiments.glue_files import HEADERS, WORDS, line_of, write_task
 
 

@@ -1,0 +1,125 @@
+"""Images in folders, one for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.labels import given_parts
+from experiments.data.sequences import LabelledSequences, SequenceData, SequenceSource, divided
+
+SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.webp')
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'WEBP')
+MOST_PIXELS = 2**26  # of an image before it is resized
+MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
+
+
+@dataclass(frozen=True)
+class ImageFiles(SequenceSource):
+    """Images row by row, a byte for each grey level, or three for each pixel::
+
+        flowers/train/rose/1.jpg        flowers/train/rose/2.jpg        flowers/train/tulip/7.png
+
+    Args:
+        path (str): The folder for training, of one folder of images for each class.
+        val (str, optional): That for development; if omitted, a tenth of ``path``.
+        test (str, optional): That for testing; the same.
+        size (tuple of int, optional): Rows and columns to which images are resized; if omitted,
+            all must be of one size.
+        colour (bool): Red, green and blue of each pixel; otherwise its grey level.
+        classes (list of str, optional): The classes in their order; if omitted, the folders for
+            training.
+        seed (int): Which tenth.
+    """
+
+    path: str
+    val: str | None = None
+    test: str | None = None
+    size: tuple[int, int] | None = None
+    colour: bool = False
+    classes: list[str] | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"'size' must be positive rows and columns (got {self.size})")
+
+    def read(self, max_length: int) -> SequenceData:
+        sizes: dict[tuple[int, int], Path] = {}
+        parts = {part: self._read_part(path, sizes)
+                 for part, path in given_parts(self.path, self.val, self.test).items()}
+        (size, _), = sizes.items()
+        data = divided('images', parts, 256, self.classes, self.seed)
+        return data._replace(shape=(*size, 3 if self.colour else 1))
+
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
+        """The name and the bytes of each image in a folder and those in it, or of one file."""
+        files = [path] if path.is_file() else _images(path, '**/*')
+        sizes: dict[tuple[int, int], Path] = {}
+        for file in files:
+            name = file.name if path.is_file() else str(file.relative_to(path))
+            yield name, self._read_image(file, sizes)
+
+    def _read_part(self, folder: Path, sizes: dict[tuple[int, int], Path]) -> LabelledSequences:
+        classes = sorted(entry for entry in folder.glob('*')
+                         if entry.is_dir() and not entry.name.startswith('.'))
+        if not classes:
+            raise ValueError(f'{folder} must be a folder with one folder of images for each class '
+                             f'(there are none)')
+        files = [file for entry in classes for file in _images(entry, '*')]
+        images = [self._read_image(file, sizes) for file in tqdm(
+            files, desc=f'reading {folder.name}', unit=' images', disable=None)]
+        return LabelledSequences(images, [file.parent.name for file in files],
+                                 lambda place: str(files[place]), str(folder))
+
+    def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
+        """The bytes of an image, whose size is noted; all must have the first one's."""
+        image = read_image(path, self.size, self.colour)
+        sizes.setdefault(image.shape[:2], path)
+        if len(sizes) > 1:
+            size, other = next(iter(sizes.items()))
+            raise ValueError(f"{path} is of {_pixels(image.shape)} and {other} of {_pixels(size)}; "
+                             f"give a 'size' for all, rows and columns")
+        return image.reshape(-1)
+
+
+def read_image(path: Path, size: tuple[int, int] | None = None,
+               colour: bool = False) -> np.ndarray:
+    """Bytes of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in ``colour``.
+
+    Raises:
+        ValueError: It cannot be read, is too large, or has more than 8 bits for each value.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            mode = image.mode
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
+                                 f'{MOST_PIXELS:,}')
+            if mode in MODES:
+                image = image.convert('RGB' if colour else 'L')
+                if size is not None:
+                    image = image.resize(size[::-1])
+                return np.asarray(image)
+    except Exception as error:  # whatever the decoder raises
+        raise ValueError(f'{path}: no image that can be read ({error})') from error
+    raise ValueError(f'{path}: expected an image of 8 bits for each value (got mode {mode})')
+
+
+def _pixels(shape: tuple[int, ...]) -> str:
+    return f'{shape[0]} x {shape[1]} pixels'
+
+
+def _images(folder: Path, pattern: str) -> list[Path]:
+    files = sorted(file for file in folder.glob(pattern) if file.suffix.lower() in SUFFIXES
+                   and file.is_file() and not file.name.startswith('.'))
+    if not files:
+        raise ValueError(f"{folder}: expected a folder of images (there are none called "
+                         f"{', '.join(SUFFIXES)})")
+    return files

@@ -1,0 +1,101 @@
+"""Labels as people write them, and the parts of examples that come without any."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+PARTS = ('train', 'dev', 'test')
+FOLDS = 10  # of which each part that is missing gets one
+
+
+def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
+    """The files or folders that are given, by their part."""
+    return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
+
+
+def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
+    """The names of the classes: those that are given, or those that occur, in order; numbers are
+    in the order of numbers.
+
+    Args:
+        labels (Iterable of str): The label of each example for training.
+        given (list of str, optional): The classes and their order.
+        where (str): The file or folder of the examples.
+
+    Raises:
+        ValueError: There are fewer than two, or one is given twice.
+    """
+    if given is not None and len(set(given)) < len(given):
+        raise ValueError(f"'classes' must be different (got {', '.join(given)})")
+    names = set(labels) if given is None else given
+    if len(names) < 2:
+        raise ValueError(f"{where}: expected two or more classes (got "
+                         f"{', '.join(names) or 'none'})")
+    are_numbers = all(re.fullmatch('-?[0-9]{1,18}', name) for name in names)
+    return tuple(names) if given is not None else tuple(
+        sorted(names, key=int if are_numbers else str))
+
+
+def class_numbers(labels: Sequence[str], classes: Sequence[str],
+                  where: Callable[[int], str]) -> np.ndarray:
+    """The class of each example, int64 ``[num_examples]``.
+
+    Args:
+        labels (list of str): The label of each example.
+        classes (tuple of str): Their names.
+        where (Callable): Tells where the example of a number stands.
+
+    Raises:
+        ValueError: A label is no class.
+    """
+    number = {name: place for place, name in enumerate(classes)}
+    for place, label in enumerate(labels):
+        if label not in number:
+            raise ValueError(f"{where(place)}: {label!r:.60} is none of the {len(classes)} classes "
+                             f"{', '.join(classes):.200}")
+    return np.array([number[label] for label in labels], dtype=np.int64)
+
+
+def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
+               where: str) -> dict[str, np.ndarray]:
+    """Divides examples at random: a tenth of each class for each of ``parts``, the rest for
+    training. Equal examples are in one part, and a class of too few is for training.
+
+    Args:
+        keys (Iterable): What each example is; equal ones are equal examples.
+        label (np.ndarray): The class of each, int64 ``[num_examples]``.
+        parts (list of str): The parts beside ``train``; without any, all examples are in that.
+        seed (int): Which division.
+        where (str): The file or folder of the examples.
+
+    Returns:
+        dict: The numbers of the examples of ``train`` and of each of ``parts``.
+
+    Raises:
+        ValueError: No class has as many different examples as there are tenths.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    if not parts:
+        return {'train': np.arange(len(label))}
+    known: dict[Hashable, int] = {}
+    different = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    own = label[np.unique(different, return_index=True)[1]]
+    most = int(np.bincount(own).max())
+    if most < FOLDS:
+        raise ValueError(f"{where}: to divide the examples takes {FOLDS} different ones of a class "
+                         f"(got {most} at most); give files for 'val' and 'test'")
+    part = np.zeros(len(own), dtype=np.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', message='The least populated class')
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(own, own)
+        for number, (_, held_out) in zip(range(1, len(parts) + 1), folds):
+            part[held_out] = number
+    part[~np.isin(own, own[part == 0])] = 0
+    return {name: np.flatnonzero(part[different] == number)
+            for number, name in enumerate(['train', *parts])}

@@ -1,0 +1,170 @@
+"""Tables of labelled texts: CSV, and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments.data.labels import class_names, class_numbers, given_parts, stratified
+from experiments.data.text.document_files import (
+    PARTS,
+    Collection,
+    Document,
+    DocumentSource,
+    Pair,
+    read_json_lines,
+)
+from graphattn._reading import LONGEST_LINE, read_lines
+
+DEFAULTS = (['text'], ['text_a', 'text_b'])
+SEPARATORS = {'.csv': ',', '.tsv': '\t'}
+JSON = ('.json', '.jsonl', '.ndjson')
+
+
+@dataclass(frozen=True)
+class TextTable(DocumentSource):
+    """Texts, or pairs of them, and their labels, a row each::
+
+        text,label                              {"text_a": "It rains.", "text_b": "It is wet.",
+        "It rains, and rains.",weather            "label": "entailed"}
+
+    ``.csv`` and ``.tsv`` with a header; or ``.json``, ``.jsonl`` or ``.ndjson`` with an object on
+    each line; each also as ``.gz``. Labels are texts or whole numbers.
+
+    Args:
+        path (str): The file for training.
+        val (str, optional): The file for development; if omitted, a tenth of ``path``.
+        test (str, optional): The file for testing; the same.
+        columns (list of str, optional): The column of the text, or the two of a pair; if omitted
+            ``text``, or ``text_a`` and ``text_b``.
+        label (str): The column of the label.
+        classes (list of str, optional): The classes in their order; if omitted, the labels that
+            occur for training.
+        seed (int): Which tenth.
+    """
+
+    path: str
+    val: str | None = None
+    test: str | None = None
+    columns: list[str] | None = None
+    label: str = 'label'
+    classes: list[str] | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.columns is not None and len(self.columns) not in (1, 2):
+            raise ValueError(f"'columns' must be that of a text or the two of a pair (got "
+                             f"{', '.join(self.columns) or 'none'})")
+
+    def read(self) -> Collection:
+        files = given_parts(self.path, self.val, self.test)
+        rows = {part: list(read_texts(path, self.columns, self.label))
+                for part, path in files.items()}
+        classes = class_names((row.label for row in rows['train']), self.classes, self.path)
+        documents = {part: _documents(some, files[part], classes) for part, some in rows.items()}
+        learn = documents['train']
+        division = stratified(
+            [tuple(' '.join(text.lower().split()) for text in document.texts)
+             for document in learn],
+            np.array([document.label for document in learn]),
+            [part for part in PARTS if part not in documents], self.seed, self.path)
+        documents |= {part: [learn[number] for number in numbers]
+                      for part, numbers in division.items()}
+        return Collection(classes, {part: documents[part] for part in PARTS})
+
+
+class Row(NamedTuple):
+    """The number of its first line, the text or the pair, and the label where one is asked for."""
+
+    line: int
+    texts: tuple[str, ...]
+    label: str | None
+
+    def with_class(self, number: int) -> Document | Pair:
+        """Its text or pair, of a class."""
+        return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
+
+
+def read_texts(path: Path, columns: Sequence[str] | None = None,
+               label: str | None = None) -> Iterator[Row]:
+    """The rows of a table, one after the other.
+
+    Args:
+        path (Path): The file.
+        columns (list of str, optional): Of the text or of the pair; if omitted ``text``, or
+            ``text_a`` and ``text_b``.
+        label (str, optional): The column of the label; if omitted, none is read.
+
+    Raises:
+        ValueError: The file cannot be read or has no rows, a column is missing, a row malformed or
+            a text empty; the message names the file and the line.
+    """
+    if not any(path.name.endswith((kind, f'{kind}.gz')) for kind in (*SEPARATORS, *JSON)):
+        raise ValueError(f"'path' must be a table called {', '.join((*SEPARATORS, *JSON))}, or so "
+                         f"with .gz behind it (got {path})")
+    number = 0
+    is_json = path.name.removesuffix('.gz').endswith(JSON)
+    for number, row in read_json_lines(path) if is_json else _csv_rows(path):
+        where = f'{path}, line {number}'
+        if columns is None:
+            columns = next((names for names in DEFAULTS if set(names) <= row.keys()), DEFAULTS[0])
+        for name in (*columns, *([] if label is None else [label])):
+            if name not in row:
+                raise ValueError(f"{where}: there is no column {name!r:.60} (there are "
+                                 f"{', '.join(row):.200}); say by 'columns' and 'label' what yours "
+                                 f"are called")
+        texts = tuple(_text(row[name], name, where) for name in columns)
+        yield Row(number, texts, None if label is None else _label(row[label], label, where))
+    if not number:
+        raise ValueError(f'{path} holds no texts')
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    kind = Path(path.name.removesuffix('.gz')).suffix
+    csv.field_size_limit(LONGEST_LINE)
+    lines = (line for _, line in read_lines(path))
+    reader = csv.reader(lines, delimiter=SEPARATORS[kind], strict=True)
+    last = 0  # line of the row before
+    try:
+        names = next(reader, [])
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise ValueError(f'{path}, line 1: the column {repeated[0]!r:.60} is there twice')
+        last = reader.line_num
+        for row in tqdm(reader, desc=f'reading {path.name}', unit=' rows', disable=None):
+            if row and len(row) != len(names):
+                raise ValueError(f'{path}, line {last + 1}: expected {len(names)} columns (got '
+                                 f'{len(row)})')
+            if row:
+                yield last + 1, dict(zip(names, row))
+            last = reader.line_num
+    except OSError as error:
+        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
+    except csv.Error as error:
+        raise ValueError(f'{path}, line {last + 1}: {error}') from error
+
+
+def _documents(rows: list[Row], path: Path,
+               classes: tuple[str, ...]) -> list[Document] | list[Pair]:
+    numbers = class_numbers([row.label for row in rows], classes,
+                            lambda place: f'{path}, line {rows[place].line}')
+    return [row.with_class(number) for row, number in zip(rows, numbers.tolist())]
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f'{where}: expected a text as {column!r:.60} (got {value!r:.60})')
+    return value.strip()
+
+
+def _label(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(f'{where}: expected a text or a whole number as {column!r:.60} (got '
+                         f'{value!r:.60})')
+    return str(value).strip()

@@ -1,0 +1,63 @@
+"""Sequences of token ids and their labels, from NumPy's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.data.labels import given_parts
+from experiments.data.sequences import LabelledSequences, SequenceData, SequenceSource, divided
+from experiments.data.token_files import check_ids, read_labels, read_tokens
+
+
+@dataclass(frozen=True)
+class TokenArrays(SequenceSource):
+    """Token ids ``[examples, length]`` and a label for each example, a text or a whole number: as
+    ``tokens`` and ``label`` in one ``.npz``, or as ``NAME.npy`` and ``NAME_label.npy``.
+
+    Args:
+        path (str): The file for training, ``.npz`` or ``NAME.npy``.
+        val (str, optional): The file for development; if omitted, a tenth of ``path``.
+        test (str, optional): The file for testing; the same.
+        padding (int, optional): The id with which shorter sequences are filled up at their end; it
+            is left out there.
+        classes (list of str, optional): The classes in their order; if omitted, the labels that
+            occur for training.
+        seed (int): Which tenth.
+    """
+
+    path: str
+    val: str | None = None
+    test: str | None = None
+    padding: int | None = None
+    classes: list[str] | None = None
+    seed: int = 0
+
+    def read(self, max_length: int) -> SequenceData:
+        parts = {part: self._read_part(path, max_length)
+                 for part, path in given_parts(self.path, self.val, self.test).items()}
+        largest = max(int(row.max()) for part in parts.values() for row in part.sequences)
+        return divided('token ids', parts, largest + 1, self.classes, self.seed)
+
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
+        for name, row in super().unlabelled(path):
+            yield name, self._without_padding(row, f'{path}, row {name}')
+
+    def _read_part(self, path: Path, max_length: int) -> LabelledSequences:
+        tokens = check_ids(read_tokens(path), str(path))
+        labels = read_labels(path, len(tokens))
+        tokens = tokens.astype(np.min_scalar_type(int(tokens.max())))
+        rows = [self._without_padding(row, f'{path}, row {number}')[:max_length]
+                for number, row in enumerate(tokens)]
+        return LabelledSequences(rows, labels, lambda place: f'{path}, row {place}', str(path))
+
+    def _without_padding(self, row: np.ndarray, where: str) -> np.ndarray:
+        if self.padding is None:
+            return row
+        places = np.flatnonzero(row != self.padding)
+        if not len(places):
+            raise ValueError(f"{where}: nothing but the 'padding' {self.padding}")
+        return row[:places[-1] + 1]

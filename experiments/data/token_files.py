@@ -1,0 +1,98 @@
+"""Token ids in NumPy's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from graphattn._reading import check_arrays
+
+TOKENS, LABEL = 'tokens', 'label'
+LARGEST_ID = 2**31 - 1
+
+
+def read_tokens(path: Path) -> np.ndarray:
+    """Token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``, or that
+    of an ``.npy``, of which only what is looked at is read.
+
+    Raises:
+        ValueError: The file cannot be read, or holds something else.
+    """
+    if path.suffix not in ('.npy', '.npz'):
+        raise ValueError(f'{path}: token ids must be in a file of NumPy called .npy or .npz')
+    tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
+    if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
+        raise ValueError(f'{path}: expected token ids, integers of [examples, length] (got '
+                         f'{tokens.dtype} of shape {tokens.shape})')
+    return tokens
+
+
+def read_labels(path: Path, num_examples: int) -> list[str]:
+    """The label of each example, texts or whole numbers: the array ``label`` of an ``.npz``, or
+    that of ``NAME_label.npy`` beside ``NAME.npy``.
+
+    Raises:
+        ValueError: The file cannot be read, or holds something else.
+    """
+    if path.suffix == '.npz':
+        label = _read_array(path, LABEL)
+    else:
+        path = path.with_name(f'{path.stem}_{LABEL}.npy')
+        label = _read_file(path)
+    if label.dtype.kind not in 'iuU' or label.shape != (num_examples,):
+        raise ValueError(f'{path}: expected labels, integers or texts of [{num_examples}], one for '
+                         f'each example (got {label.dtype} of shape {label.shape})')
+    if label.dtype.kind == 'U' and not _are_characters(label):
+        raise ValueError(f'{path}: a label is no text in Unicode')
+    return [str(value) for value in label.tolist()]
+
+
+def token_rows(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """The number, from 0 on, and the ids of each example in a file, integers ``[length]``."""
+    tokens = read_tokens(path)
+    return ((str(number), check_ids(row, f'{path}, row {number}'))
+            for number, row in enumerate(tokens))
+
+
+def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
+    """Refuses what is no id.
+
+    Raises:
+        ValueError: One is negative or too large; the message begins with ``where``.
+    """
+    for value in (tokens.min(), tokens.max()):
+        if not 0 <= value <= LARGEST_ID:
+            raise ValueError(f'{where}: expected ids from 0 to {LARGEST_ID:,} (got {value})')
+    return tokens
+
+
+def _are_characters(text: np.ndarray) -> bool:
+    """Whether an array of texts can be what Python calls texts, which NumPy does not look at."""
+    if not text.dtype.itemsize:
+        return False
+    code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')
+    return bool(((code <= 0x10FFFF) & ((code < 0xD800) | (code > 0xDFFF))).all())
+
+
+def _read_array(path: Path, name: str) -> np.ndarray:
+    try:
+        check_arrays(path)
+        with np.load(path, allow_pickle=False) as file:
+            names = file.files
+            array = file[name] if name in names else None
+    except Exception as error:  # whatever NumPy and zipfile raise
+        raise ValueError(f'{path} cannot be read as arrays of NumPy ({error})') from error
+    if array is None:
+        raise ValueError(f"{path}: there is no array {name!r} (there are "
+                         f"{', '.join(names) or 'none'})")
+    return array
+
+
+def _read_file(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode='r', allow_pickle=False)
+    except Exception as error:
+        raise ValueError(f'{path} cannot be read as an array of NumPy ({error}); ids are in '
+                         f'NAME.npy and labels in NAME_{LABEL}.npy, or both in one .npz') from error

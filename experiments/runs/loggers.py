@@ -1,0 +1,36 @@
+"""Loggers of Lightning, by their names; they write below the run's folder and to no network."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+LoggerName = Literal['csv', 'tensorboard', 'wandb']
+NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
+
+
+def new_logger(name: LoggerName, folder: Path) -> Logger:
+    """The logger that writes into ``folder/name``.
+
+    Raises:
+        ImportError: Its package is not installed.
+    """
+    package = NEEDS.get(name)
+    if package is not None and find_spec(package) is None:
+        raise ImportError(f"'logger' {name!r} needs a package that is not installed: pip install "
+                          f"{package}")
+    if name == 'csv':
+        return CSVLogger(folder, name, version='')
+    if name == 'tensorboard':
+        return TensorBoardLogger(folder, name, version='')
+    folder.mkdir(parents=True, exist_ok=True)  # else W&B writes to where temporary files are
+    return WandbLogger(name=folder.name, save_dir=folder, project='graphattn', offline=True)
+
+
+def close(logger: Logger | None) -> None:
+    """Ends what is recorded of a run; another one of this process would go on with it."""
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

@@ -1,0 +1,78 @@
+"""One run for each of several seeds, and what they have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_only
+from torch import distributed
+
+from experiments.runs.once import train_once
+from experiments.runs.tables import report
+from graphattn._files import write_whole
+from graphattn._reading import read_json
+
+
+def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
+                seeds: Sequence[int]) -> None:
+    """Trains into ``folder/seedN`` for each seed, unless that is done, and reports mean and
+    standard deviation of what was tested.
+
+    Args:
+        train (Callable): :func:`experiments.train.main`.
+        options (list of str): Of ``fit``, but for the seed and the folder.
+        folder (Path): Of all runs; it gets ``seeds.csv`` and ``summary.json``.
+        seeds (list of int): Which ones.
+
+    Raises:
+        ValueError: A folder holds a run of other options.
+    """
+    runs = {seed: folder / f'seed{seed}' for seed in seeds}
+    for seed, run in runs.items():
+        with _as_a_process_of_its_own():
+            train_once(partial(_train, train), run, [*options, '--seed_everything', str(seed)],
+                       f'\nseed {seed}')
+    _report({seed: read_json(run / 'summary.json') for seed, run in runs.items()}, folder)
+
+
+def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
+    sys.argv = [sys.argv[0], *arguments]  # with which Lightning starts the other processes
+    train(arguments)
+
+
+@contextmanager
+def _as_a_process_of_its_own() -> Iterator[None]:
+    """Undoes what Lightning tells the other processes of a run, and the group with them."""
+    arguments, environment = sys.argv, dict(os.environ)
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+        os.environ.clear()
+        os.environ.update(environment)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+@rank_zero_only
+def _report(summaries: dict[int, dict], folder: Path) -> None:
+    # Whole numbers are counts of what is the same for all: parameters, epochs, threads.
+    measured = {seed: {name: value for name, value in summary.items() if isinstance(value, float)}
+                for seed, summary in summaries.items()}
+    names = list(dict.fromkeys(name for row in measured.values() for name in row))
+    values = {name: [row[name] for row in measured.values() if name in row] for name in names}
+    summary = {'mean': {name: statistics.mean(some) for name, some in values.items()},
+               'standard deviation': {name: statistics.stdev(some) if len(some) > 1 else None
+                                      for name, some in values.items()}}
+    print()
+    report([{'seed': seed, **row} for seed, row in [*measured.items(), *summary.items()]],
+           'seeds', folder)
+    text = json.dumps({'seeds': list(summaries), **summary}, indent=2) + '\n'
+    write_whole(folder / 'summary.json', lambda path: path.write_text(text))

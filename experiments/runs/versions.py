@@ -1,0 +1,18 @@
+"""What the numbers of a run depend on beside its config."""
+
+from __future__ import annotations
+
+import platform
+
+import lightning as L
+import torch
+import torch_geometric
+
+import graphattn
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, of this library and of those below it."""
+    return {'python': platform.python_version(), 'graphattn': graphattn.__version__,
+            'torch': torch.__version__, 'lightning': L.__version__,
+            'torch_geometric': torch_geometric.__version__}

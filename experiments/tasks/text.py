@@ -1,0 +1,49 @@
+"""Classes of texts, or of pairs of them, from a table of one's own."""
+
+from __future__ import annotations
+
+from jsonargparse import Namespace
+
+from experiments.data.text.text_table import TextTable
+from experiments.data.text.tokenizer import load_tokenizer
+from experiments.tasks.documents import Documents
+from experiments.tasks.own_data import fit_model
+
+
+class Text(Documents):
+    """The texts of a CSV file or of JSON lines, each with a class::
+
+        text,label                       text_a,text_b,label
+        "It rains, and rains.",weather   It rains.,The street is wet.,entailed
+
+    Args:
+        path, val, test, columns, label, classes: As
+            :class:`experiments.data.text.text_table.TextTable`.
+        seed (int): Which texts are for development and testing, and the order of training.
+        max_length (int): The most tokens of a text or of a pair, [CLS] and [SEP] included.
+        tokenizer, vocab_size, batch_size, num_workers, cache: As
+            :class:`experiments.tasks.Documents`.
+
+    Raises:
+        ValueError: As there.
+    """
+
+    shortest = 5  # [CLS] a [SEP] b [SEP]
+
+    def __init__(self, path: str, val: str | None = None, test: str | None = None,
+                 columns: list[str] | None = None, label: str = 'label',
+                 classes: list[str] | None = None, seed: int = 0, max_length: int = 512,
+                 tokenizer: str | None = None, vocab_size: int = 8192, batch_size: int = 32,
+                 num_workers: int = 0, cache: str = 'data/cache'):
+        super().__init__(TextTable(path, val, test, columns, label, classes, seed), tokenizer,
+                         vocab_size, max_length, batch_size, seed, num_workers, cache)
+        self.classes = classes
+
+    def settle(self, options: Namespace) -> None:
+        """Writes the classes into the options of a run, and the sizes that its model needs."""
+        self.classes = list(self.collection.classes)
+        options['data.init_args.classes'] = self.classes
+        num_tokens = self.vocab_size
+        if self.tokenizer_path is not None:
+            num_tokens = load_tokenizer(self.tokenizer_path).get_vocab_size()
+        fit_model(options, len(self.classes), num_tokens=num_tokens, max_length=self.max_length)

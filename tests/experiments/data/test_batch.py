@@ -1,0 +1,56 @@
+"""The contract of a batch: what is missing or wrong is named."""
+
+import pytest
+import torch
+
+from experiments.data.batch import Batch, ChoiceBatch, TextBatch, check_batch
+from experiments.objectives import Classification
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
+
+TOKENS, PTR, LABEL = torch.tensor([5, 3, 9, 5]), torch.tensor([0, 1, 4]), torch.tensor([1, 0])
+GOOD = Batch(TOKENS, PTR, LABEL)
+
+
+@pytest.mark.parametrize('batch', [
+    GOOD, GOOD._replace(label=LABEL[:1]), GOOD._replace(label=TOKENS)])
+def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
+    check_batch(batch)
+
+
+@pytest.mark.parametrize('batch, words', [
+    ({'input_ids': TOKENS, 'ptr': PTR}, "'tokens' is missing .got dict of input_ids, ptr."),
+    ((TOKENS, PTR, LABEL), "Batch of tokens, ptr, label: 'tokens' is missing .got tuple of 3."),
+    (TOKENS, r"'tokens' is missing .got torch.int64 of shape .4,."),
+    (GOOD._replace(label=[1, 0]), r"'label' .* tensor of int64 .got list of 2."),
+    (GOOD._replace(tokens=TOKENS.int()), "'tokens' .* of int64 .got torch.int32 of shape"),
+    (GOOD._replace(label=LABEL.float()), "'label' .* of int64 .got torch.float32"),
+    (GOOD._replace(tokens=TOKENS.view(2, 2)), r"'tokens' .* one row .* .got shape .2, 2."),
+    (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* to the 4 tokens .got .0, 1."),
+    (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must rise"),
+    (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must rise"),
+    (GOOD._replace(label=TOKENS[:3]), r"'label' .* 2 sequences, .*, or for each of 4 tokens .got"),
+])
+def test_what_is_wrong_with_a_batch_is_named(batch, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        check_batch(batch)
+
+
+def test_batches_of_other_objectives_have_fields_of_their_own():
+    score = TextBatch(TOKENS, PTR, TOKENS, TOKENS[:0], TOKENS[:0], LABEL.float())
+    check_batch(score, TextBatch)
+    with pytest.raises(TypeError, match="ChoiceBatch .* 'num_global' is missing .got TextBatch"):
+        check_batch(score, ChoiceBatch)
+
+
+def test_an_objective_looks_at_the_first_batch_that_it_gets():
+    encoder = Encoder(PatternSource(Full()), num_tokens=10, max_length=4, channels=4, heads=1,
+                      num_layers=1)
+    objective = Classification(SequenceClassifier(encoder, 2))
+    for look in (objective.on_train_batch_start, objective.on_validation_batch_start,
+                 objective.on_test_batch_start):
+        look(GOOD, 0)
+        look(None, 1)
+        with pytest.raises(TypeError, match="'tokens' is missing .got NoneType."):
+            look(None, 0)

@@ -1,0 +1,88 @@
+"""Several seeds, loggers, and what is not installed."""
+
+import csv
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import train
+from experiments.runs import loggers
+from tests.forked import run_anew
+
+CONFIG = str(Path(__file__).parents[1] / 'config.yaml')
+pytestmark = pytest.mark.slow
+
+
+def fit(folder, *options):
+    train.main(['fit', '--config', CONFIG, '--trainer.default_root_dir', str(folder),
+                '--trainer.max_epochs', '1', *options])
+
+
+@pytest.fixture(scope='module')
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('seeds')
+    fit(folder, '--seeds', '2', '--logger', 'csv')
+    return folder
+
+
+def test_each_seed_has_its_run_and_the_summary_their_spread(swept):
+    runs = [json.loads((swept / f'seed{seed}/summary.json').read_text()) for seed in (3, 4)]
+    assert [run['seed'] for run in runs] == [3, 4] and runs[0]['loss'] != runs[1]['loss']
+    summary = json.loads((swept / 'summary.json').read_text())
+    assert summary['seeds'] == [3, 4] and 'parameters' not in summary['mean']
+    for name in ('loss', 'accuracy'):
+        values = [run[name] for run in runs]
+        assert summary['mean'][name] == pytest.approx(statistics.mean(values))
+        assert summary['standard deviation'][name] == pytest.approx(statistics.stdev(values))
+    rows = list(csv.DictReader((swept / 'seeds.csv').open()))
+    assert [row['seed'] for row in rows] == ['3', '4', 'mean', 'standard deviation']
+
+
+def test_finished_seeds_are_kept_when_more_are_asked_for(swept, capsys):
+    before = {path: path.stat().st_mtime_ns for path in swept.glob('seed*/checkpoints/*')}
+    arguments = list(sys.argv)
+    fit(swept, '--seeds=3', '--logger', 'csv')
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert json.loads((swept / 'summary.json').read_text())['seeds'] == [3, 4, 5]
+    output = capsys.readouterr().out
+    assert 'seed 5' in output and 'seed 4' not in output and sys.argv == arguments
+
+
+def test_seeds_of_other_options_are_refused(swept):
+    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
+        fit(swept, '--seeds', '2')
+
+
+@pytest.mark.parametrize('options', [['--ckpt_path', CONFIG], ['--seed_everything', 'true'],
+                                     ['--seed_everything', str(2**32 - 1)]])
+def test_seeds_are_numbers_of_new_runs(options, tmp_path):
+    with pytest.raises(ValueError, match="'seeds' is for fit|'seed_everything' must|'ckpt_path'"):
+        fit(tmp_path / 'run', '--seeds', '2', *options)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_logger_writes_below_the_run(swept):
+    row, = (row for row in csv.DictReader((swept / 'seed3/csv/metrics.csv').open())
+            if row['val/accuracy'])
+    metrics, = csv.DictReader((swept / 'seed3/metrics.csv').open())
+    assert float(metrics['val/accuracy']) == pytest.approx(float(row['val/accuracy']))
+
+
+@pytest.mark.parametrize('name', loggers.NEEDS)
+def test_a_logger_that_is_not_installed_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.setattr('experiments.runs.loggers.find_spec', lambda package: None)
+    with pytest.raises(ImportError, match=f"'logger' '{name}' .* pip install {name}"):
+        fit(tmp_path / 'run', '--logger', name)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_command_without_matplotlib_is_one_line():
+    ended = run_anew("""
+from experiments import cli
+cli.main(['train', '--config', 'digits/full'])
+""", missing=['matplotlib'])
+    assert ended.returncode == 2 and ended.stderr.count('\n') == 1
+    assert 'matplotlib' in ended.stderr and 'pip install' in ended.stderr

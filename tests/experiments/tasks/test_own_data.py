@@ -1,0 +1,383 @@
+"""Data of the user's: what is read, how it is divided, runs that fit it, and what they predict."""
+
+import csv
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import experiments
+from experiments import cli, predict, train
+from experiments.data.image_files import ImageFiles, read_image
+from experiments.data.labels import PARTS, stratified
+from experiments.data.text.document_files import Pair
+from experiments.data.text.text_table import TextTable, read_texts
+from experiments.data.text.tokenizer import special_tokens, train_tokenizer
+from experiments.data.token_arrays import TokenArrays
+from experiments.runs.command import run_or_exit
+from experiments.tasks.documents import encode
+from tests.experiments.own_files import CLASSES, write_images, write_table, write_tokens
+
+SMALL = {'channels': 8, 'heads': 2, 'num_layers': 1, 'hidden_channels': 8}
+ENCODER = '--model.init_args.model.init_args.encoder.init_args'
+# The config; what writes a file of its kind, and what that is called; the options that it needs;
+# and the sizes of the model that come of it.
+KINDS = {
+    'text': (write_table, '{}.csv', ['--data.vocab_size', '120'],
+             {'num_tokens': 120, 'max_length': 512}, CLASSES),
+    'image_folder': (write_images, '{}', [], {'num_tokens': 256, 'max_length': 12},
+                     ['dark', 'light']),
+    'tokens': (write_tokens, '{}.npz', [], {'num_tokens': 600, 'max_length': 6}, ['0', '1']),
+}
+kinds = pytest.mark.parametrize('kind', KINDS)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    """The folder of each kind: with a run, and without the files that it was trained on."""
+    folders = {}
+    for kind, (write, name, options, *_) in KINDS.items():
+        folder = folders[kind] = tmp_path_factory.mktemp(kind)
+        learn, test = (write(folder / name.format(part), seed=seed)
+                       for seed, part in enumerate(['mine', 'test']))
+        train.main(['fit', '--config', str(cli.CONFIGS / f'{kind}.yaml'), '--data.path', str(learn),
+                    '--data.test', str(test), '--trainer.default_root_dir', str(folder / 'run'),
+                    '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
+                    '--trainer.enable_progress_bar', 'false', *options,
+                    *(['--data.cache', str(folder / 'cache')] if kind == 'text' else []),
+                    *(part for size, value in SMALL.items()
+                      for part in (f'{ENCODER}.{size}', str(value)))])
+        learn.rename(folder / 'gone')
+    return folders
+
+
+@pytest.mark.slow
+@kinds
+def test_a_model_is_as_large_as_the_data_need(kind, runs):
+    sizes, classes = KINDS[kind][-2:]
+    config = yaml.safe_load((runs[kind] / 'run/config.yaml').read_text())
+    model = config['model']['init_args']['model']['init_args']
+    assert model['num_classes'] == 2 and config['data']['init_args']['classes'] == classes
+    assert sizes.items() <= model['encoder']['init_args'].items()
+
+
+@pytest.mark.slow
+@kinds
+def test_what_is_predicted_is_as_right_as_what_was_tested(kind, runs, tmp_path, capsys):
+    folder, classes = runs[kind], KINDS[kind][-1]
+    out = tmp_path / 'predictions.csv'
+    predict.predict(str(folder / 'run'), str(folder / KINDS[kind][1].format('test')), str(out),
+                    batch_size=7)
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 40 == len({row['example'] for row in rows})
+    assert list(rows[0]) == ['example', 'label', *(f'probability/{name}' for name in classes)]
+    for row in rows:
+        share = [float(row[f'probability/{name}']) for name in classes]
+        assert sum(share) == pytest.approx(1, abs=1e-5)
+        assert row['label'] == classes[int(np.argmax(share))]
+    if kind == 'image_folder':
+        right = [row['example'].startswith(row['label']) for row in rows]
+    else:  # classes take turns
+        right = [row['label'] == classes[place % 2] for place, row in enumerate(rows)]
+    tested = json.loads((folder / 'run/summary.json').read_text())['accuracy']
+    assert np.mean(right) == pytest.approx(tested)
+    assert '40 examples' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_comes_with_its_tokenizer_and_classes(runs):
+    run = experiments.load_run(runs['text'] / 'run')
+    assert run.classes == CLASSES and run.tokenizer.get_vocab_size() <= 120
+    ids = run.tokenizer.encode('rain, snow').ids
+    with torch.no_grad():
+        logits = run.objective.model(torch.tensor(ids), torch.tensor([0, len(ids)]))
+    assert logits.shape == (1, 2)
+    run = experiments.load_run(runs['tokens'] / 'run')
+    assert run.classes == ['0', '1'] and run.tokenizer is None
+
+
+@pytest.mark.slow
+def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
+    for path in (runs['tokens'] / 'run').rglob('*.*'):
+        copy = tmp_path / path.relative_to(runs['tokens'] / 'run')
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            copy.write_bytes(path.read_bytes())
+    summary = json.loads((tmp_path / 'summary.json').read_text())
+    summary['versions']['graphattn'] = '0.0.1'
+    (tmp_path / 'summary.json').write_text(json.dumps(summary))
+    config = (tmp_path / 'config.yaml').read_text()
+    (tmp_path / 'config.yaml').write_text(config.replace('share_source:', 'share_sources:'))
+    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 and not .*share_sources'):
+        experiments.load_run(tmp_path)
+    (tmp_path / 'config.yaml').write_text(config.replace('num_layers: 1', 'num_layers: 2'))
+    with pytest.raises(ValueError, match=r'weights of another .*graphattn 0\.0\.1 and not'):
+        experiments.load_run(tmp_path)
+
+
+# Tables ##############################################################################
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == '.gz' else text.encode())
+    return path
+
+
+@pytest.mark.parametrize('name, text', [
+    ('a.csv', 'id,text,label\r\n1,"a ""b"",\nc",2\r\n\r\n2,d,10\r\n'),
+    ('a.tsv', 'text\tlabel\na "b",\nc\t2\nd\t10\n'.replace('a "b",\nc', '"a ""b"",\nc"')),
+    ('a.csv.gz', '\ufefftext,label\n"a ""b"",\nc",2\nd,10\n'),
+    ('a.jsonl', '{"text": "a \\"b\\",\\nc", "label": 2}\n{"label": "10", "text": " d "}')])
+def test_tables_of_every_kind_say_the_same(name, text, tmp_path):
+    path = write(tmp_path / name, text)
+    rows = list(read_texts(path, label='label'))
+    assert [(row.texts, row.label) for row in rows] == [(('a "b",\nc',), '2'), (('d',), '10')]
+
+
+def test_numbers_are_classes_in_their_order_and_pairs_have_two_texts(tmp_path):
+    rows = ''.join(f'one {i},two {i},{"2" if i % 2 else "10"}\n' for i in range(40))
+    path = write(tmp_path / 'pairs.csv', f'text_a,text_b,label\n{rows}')
+    classes, parts = TextTable(str(path)).read()
+    assert classes == ('2', '10')
+    assert {part: len(some) for part, some in parts.items()} == {'train': 32, 'dev': 4, 'test': 4}
+    for document in parts['train']:
+        number = int(document.second.removeprefix('two '))
+        assert document.texts == (f'one {number}', f'two {number}')
+        assert classes[document.label] == ('2' if number % 2 else '10')
+
+
+def test_a_pair_is_two_texts_between_separators(tmp_path):
+    tokenizer = train_tokenizer(lambda: ['one two three four'] * 3, 100)
+    special = special_tokens(tokenizer)
+    (ids, length), = encode([Pair('one one one one', 'two', 0)], tokenizer, 6)
+    whole = tokenizer.encode('one one one one', 'two').ids
+    assert length == len(whole) and ids.tolist() == [*whole[:3], special.sep, *whole[-2:]] != whole
+
+
+def test_files_for_development_and_testing_are_taken_as_they_are(tmp_path):
+    names = {part: str(write_table(tmp_path / f'{part}.csv', 20, seed))
+             for seed, part in enumerate(PARTS)}
+    parts = TextTable(names['train'], names['dev'], names['test']).read().parts
+    assert [len(parts[part]) for part in PARTS] == [20, 20, 20]
+    assert all(document.text.startswith('1 ') for document in parts['dev'])
+    parts = TextTable(names['train'], test=names['test']).read().parts
+    assert [len(parts[part]) for part in PARTS] == [18, 2, 20]
+
+
+BAD_TABLES = [
+    ('a.csv', 'title,label\nx,1\n', r"line 2: .* 'text' \(there are title, label\)"),
+    ('a.csv', 'text,class\nx,1\n', "line 2: there is no column 'label'"),
+    ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
+    ('a.csv', 'text,label\nx,1,2\n', r'line 2: expected 2 columns \(got 3\)'),
+    ('a.csv', 'text,text\nx,1\n', "line 1: the column 'text' is there twice"),
+    ('a.csv', 'text,label\n"x,1\n', 'line 2: unexpected end of data'),
+    ('a.csv', 'text,label\n ,1\n', "line 2: expected a text as 'text'"),
+    ('a.csv', 'text,label\nx,\n', "line 2: expected a text or a whole number as 'label'"),
+    ('a.jsonl', '{"text": "x", "label": 1.5}\n', "line 1: expected a text or a whole number"),
+    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: expected a text as 'text'"),
+    ('a.jsonl', '[1]\n', 'line 1: expected a JSON object'),
+    ('a.csv', 'text,label\nx,1\ny,1\n', r'expected two or more classes \(got 1\)'),
+    ('a.csv', 'text,label\nx,1\ny,2\n', "give files for 'val' and 'test'"),
+    ('a.csv', 'text,label\n', 'holds no texts'),
+    ('a.csv', '', 'holds no texts'),
+    ('a.txt', 'x', "'path' must be a table called .csv"),
+    ('a.csv', None, "'path' cannot be read"),
+]
+
+
+@pytest.mark.parametrize('name, text, words', BAD_TABLES)
+def test_a_bad_table_is_named(name, text, words, tmp_path):
+    if text is not None:
+        write(tmp_path / name, text)
+    with pytest.raises(ValueError, match=words) as raised:
+        TextTable(str(tmp_path / name)).read()
+    assert name in str(raised.value)
+
+
+def test_a_label_that_is_no_class_is_named(tmp_path):
+    learn = str(write_table(tmp_path / 'a.jsonl'))
+    test = str(write(tmp_path / 'test.csv', 'text,label\n"a\nb",food\nx,fod\n'))
+    with pytest.raises(ValueError, match="test.csv, line 4: 'fod' is none of the 2 classes food, "):
+        TextTable(learn, test=test).read()
+    with pytest.raises(ValueError, match="a.jsonl, line 1: 'food' is none of the 2 classes x, y"):
+        TextTable(learn, classes=['x', 'y']).read()
+
+
+# Parts ###############################################################################
+
+
+@pytest.mark.parametrize('held_out', [(), ('dev',), ('dev', 'test')])
+def test_parts_have_their_share_of_each_class(held_out):
+    label = np.repeat([0, 1, 2], [200, 30, 1])
+    keys = np.arange(231)
+    parts = stratified(keys, label, held_out, 0, 'mine')
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(231))
+    for part in held_out:
+        assert np.bincount(label[parts[part]]).tolist() == [20, 3]
+    again, other = (stratified(keys, label, held_out, seed, 'mine') for seed in (0, 1))
+    assert all(np.array_equal(parts[part], again[part]) for part in parts)
+    assert not held_out or not np.array_equal(parts['train'], other['train'])
+
+
+def test_equal_examples_are_in_one_part():
+    keys = np.random.default_rng(0).integers(0, 60, 300)
+    parts = stratified(keys, np.zeros(300, np.int64), ('dev', 'test'), 0, 'mine')
+    own = [set(keys[numbers]) for numbers in parts.values()]
+    assert not own[0] & own[1] and not own[0] & own[2] and not own[1] & own[2]
+    assert [len(some) for some in own[1:]] == [6, 6]
+
+
+# Images ##############################################################################
+
+
+def test_images_are_bytes_in_raster_order(tmp_path):
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    Image.fromarray(image).save(tmp_path / 'a.png')
+    assert np.array_equal(read_image(tmp_path / 'a.png', colour=True), image)
+    assert read_image(tmp_path / 'a.png').shape == (2, 4)
+    assert read_image(tmp_path / 'a.png', (5, 3)).shape == (5, 3)
+    data = ImageFiles(str(write_images(tmp_path / 'images')), colour=True).read(10**6)
+    assert data.shape == (3, 4, 3) and data.longest == 36 and data.classes == ('dark', 'light')
+    for part in data.parts.values():
+        assert [part.sequence(number).mean() > 128 for number in range(part.num_sequences)] == (
+            part.label == 1).tolist()
+
+
+def test_images_of_several_sizes_are_named_unless_they_are_to_have_one(tmp_path):
+    folder = write_images(tmp_path / 'images')
+    write_images(tmp_path / 'images', 1, shape=(5, 2))
+    with pytest.raises(ValueError, match="002.png is of 3 x 4 pixels and .*000.png of 5 x 2 "
+                                         "pixels; give a 'size'"):
+        ImageFiles(str(folder)).read(10**6)
+    assert ImageFiles(str(folder), size=(2, 2)).read(10**6).longest == 4
+
+
+@pytest.mark.parametrize('content, words', [
+    (b'', 'no image that can be read'), (b'GIF89a', 'no image that can be read'),
+    (None, r'expected an image of 8 bits for each value \(got mode I;16\)')])
+def test_a_bad_image_is_named(content, words, tmp_path):
+    folder = write_images(tmp_path / 'images', 4)
+    path = folder / 'dark/bad.png'
+    if content is None:
+        Image.fromarray(np.zeros((3, 4), np.uint16)).save(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as raised:
+        ImageFiles(str(folder)).read(10**6)
+    assert str(path) in str(raised.value)
+
+
+def test_a_folder_without_images_is_named(tmp_path):
+    with pytest.raises(ValueError, match='one folder of images for each class'):
+        ImageFiles(str(tmp_path)).read(10**6)
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match='empty: expected a folder of images'):
+        ImageFiles(str(tmp_path)).read(10**6)
+
+
+# Token ids ###########################################################################
+
+
+def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
+    tokens = np.array([[5, 0, 7, 0], [70000, 1, 2, 3]] * 10)
+    label = np.array(['b', 'a'] * 10)
+    np.savez(tmp_path / 'a.npz', tokens=tokens, label=label)
+    np.save(tmp_path / 'a.npy', tokens)
+    np.save(tmp_path / 'a_label.npy', label)
+    for name in ('a.npz', 'a.npy'):
+        path = str(tmp_path / name)
+        data = TokenArrays(path, path, path, padding=0).read(3)
+        assert data.classes == ('a', 'b') and data.num_tokens == 70001 and data.longest == 3
+        part = data.parts['train']
+        assert part.sequence(0).tolist() == [5, 0, 7] and part.label[:2].tolist() == [1, 0]
+        assert part.sequence(1).tolist() == [70000, 1, 2]
+        names, rows = zip(*TokenArrays(path, padding=0).unlabelled(Path(path)))
+        assert names[:2] == ('0', '1') and rows[0].tolist() == [5, 0, 7]
+
+
+@pytest.mark.parametrize('arrays, words', [
+    ({'ids': np.zeros((2, 2), int)}, r"there is no array 'tokens' \(there are ids\)"),
+    ({'tokens': np.ones((2, 2), int)}, "there is no array 'label'"),
+    ({'tokens': np.ones((2, 2))}, r'integers of \[examples, length\] \(got float64 of shape'),
+    ({'tokens': np.ones(2, int)}, r'\(got int64 of shape \(2,\)\)'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels, .* of \[2\]'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, r'labels, .*\(got float64'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
+     'a label is no text in Unicode'),
+    ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
+    ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, "row 1: nothing but the 'pad"),
+    ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as arrays'),
+])
+def test_bad_arrays_are_named(arrays, words, tmp_path):
+    np.savez(tmp_path / 'a.npz', **arrays)
+    with pytest.raises(ValueError, match=words) as raised:
+        TokenArrays(str(tmp_path / 'a.npz'), padding=9).read(10)
+    assert 'a.npz' in str(raised.value)
+
+
+def test_labels_beside_ids_are_asked_for_by_their_name(tmp_path):
+    np.save(tmp_path / 'a.npy', np.ones((2, 2), int))
+    with pytest.raises(ValueError, match='a_label.npy cannot be read .*NAME_label.npy'):
+        TokenArrays(str(tmp_path / 'a.npy')).read(10)
+
+
+# Commands ############################################################################
+
+
+def one_line(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(command)
+    line, = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and line.startswith('error: ')
+    return line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind, options, words', [
+    ('text', [], 'path'),
+    ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(there are text, label)"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must be"),
+    ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be positive"),
+    ('tokens', ['--data.path', 'a.csv'], 'must be in a file of NumPy called .npy or .npz')])
+def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / 'a.csv')
+    line = one_line(lambda: train.main(['fit', '--config', str(cli.CONFIGS / f'{kind}.yaml'),
+                                        *options]), capsys)
+    assert words in line, line
+    assert not (tmp_path / 'runs').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change, words', [
+    ({'run': 'nowhere'}, 'nowhere must be the folder of a run'),
+    ({'input': 'nowhere'}, "'input' must be a file or a folder (there is no nowhere)"),
+    ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be positive"),
+    ({'input': 'large.npz'}, 'large.npz, examples 0 to 1: '),
+    ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
+    ({'out': '.'}, "'out' must be a file"),
+    ({'out': 'a.npz/x.csv'}, "'out' must be a folder that can be written to")])
+def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_tokens(tmp_path / 'a.npz')
+    np.savez('large.npz', tokens=np.full((2, 3), 600))
+    np.savez('long.npz', tokens=np.ones((2, 7), int))
+    given = {'run': str(runs['tokens'] / 'run'), 'input': 'a.npz', 'out': 'x.csv'} | change
+    line = one_line(lambda: predict.predict(**given), capsys)
+    assert words in line, line
+    assert not Path('x.csv').exists()
+
+
+def test_a_command_predicts(monkeypatch):
+    calls = []
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr('runpy.run_module', lambda module, run_name: calls.append(module))
+    cli.main(['predict', '--run', 'x', '--input', 'y'])
+    assert calls == ['experiments.predict']
