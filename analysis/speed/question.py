@@ -41,6 +41,7 @@ def speed(
     *,
     heads: int = 4,
     head_channels: int = 32,
+    hops: int = 1,
     backward: bool = False,
     at_least: float = 0.2,
 ) -> Speed:
@@ -52,6 +53,7 @@ def speed(
         graph: As :func:`analysis.graphs.as_graph` takes it.
         heads: Number of heads, which all attend along the graph.
         head_channels: Size of a head.
+        hops: Hops of attention along the graph; full attention has one.
         backward: Whether to time the gradients too.
         at_least: For how many seconds each of the two is measured.
 
@@ -69,6 +71,7 @@ def speed(
     """
     check_count('heads', heads)
     check_count('head_channels', head_channels)
+    check_count('hops', hops)
     check_positive('at_least', at_least)
     graph = as_graph(graph)
     generator = torch.Generator().manual_seed(0)
@@ -78,7 +81,8 @@ def speed(
     # Heads first, as torch has them, before the clock starts.
     dense = [x.detach().transpose(0, 1)[None].contiguous().requires_grad_(backward)
              for x in (query, key, value)]
-    seconds = _median(lambda: edge_attention(query, key, value, graph), backward, at_least)
+    seconds = _median(lambda: edge_attention(query, key, value, graph, hops=hops), backward,
+                      at_least)
     seconds_full = _median(lambda: F.scaled_dot_product_attention(*dense), backward, at_least)
     return Speed(graph.num_queries, graph.density(), seconds, seconds_full,
                  seconds_full / seconds, torch.get_num_threads())

@@ -12,14 +12,14 @@ from graphattn import draw, patterns
 
 pattern = patterns.SlidingWindow(radius=4)
 graph = pattern.build(64)
-graph
+pattern
 
 # %%
 # The mask is a band along the diagonal.
 draw.mask(graph)
 
 # %%
-# Lines between keys and queries cross only near one another.
+# Each query is joined to the keys around it.
 draw.bipartite(graph)
 
 # %%
@@ -30,7 +30,7 @@ draw.degrees(graph)
 # Spectrum and gap
 # ----------------
 # The spectral gap is the second eigenvalue of the normalised Laplacian. The larger it is, the
-# faster information mixes. That of a window is small, and about a quarter for twice the tokens.
+# faster information mixes. That of a window falls to about a quarter for twice the tokens.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256, 512):
     print(f'{n} tokens: gap {spectrum(pattern.build(n)).lambda_2:.2e}')
@@ -38,14 +38,14 @@ for n in (64, 128, 256, 512):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Each layer reaches one radius further on both sides, so a query in the middle needs 8 layers for
-# the 32 tokens on either side of it, and one at an end 16 for all 63.
+# Each layer reaches one radius further on both sides. A query in the middle needs 8 layers for
+# the 32 tokens on either side of it, and one at an end needs 16 for the 63 others.
 draw.receptive_field(receptive_field(graph, hops=16))
 
 # %%
 # Time beside full attention
 # --------------------------
-# Edges grow with the tokens, pairs with their square.
+# Edges grow with the number of tokens, pairs with its square.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))
