@@ -23,9 +23,9 @@ fresh = source(tokens, tokens, ptr)
 fresh
 
 # %%
-# Which edges does a task need? The output of each token is to be the mean of five: of itself, and of
-# those 1 and 5 places away. Attention has equal weights, so all there is to learn is the mask. The
-# penalty counts its edges.
+# Which edges does a task need? The output of each token is to be the mean of five: of itself, and
+# of those 1 and 5 places away. Attention has equal weights, so all there is to learn is the mask.
+# The penalty counts its edges.
 same = torch.zeros_like(tokens)
 optimizer = torch.optim.Adam(source.parameters(), lr=0.1)
 for _ in range(100):
