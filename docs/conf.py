@@ -18,6 +18,6 @@ sphinx_gallery_conf = {
     'examples_dirs': 'gallery', 'gallery_dirs': 'gallery_pages',
     'filename_pattern': r'\.py$',  # all are run
     'ignore_repr_types': r'matplotlib\.',  # which are drawn
-    'abort_on_example_error': True, 'within_subsection_order': 'FileNameSortKey',
+    'abort_on_example_error': True,
     'download_all_examples': False, 'show_memory': False, 'write_computation_times': False,
 }

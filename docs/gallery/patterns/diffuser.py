@@ -49,7 +49,8 @@ draw.receptive_field(receptive_field(graph, hops=4))
 # One hop and five, of which each goes along the same edges again. The parts have 32, 16 and 16.
 one, five, full = {}, {}, {}
 for n in (512, 1024, 2048, 4096):
-    longer = patterns.get('diffuser', window=32, num_global=16, num_random=16).build(n, seed=0)
+    larger = patterns.get('diffuser', window=32, num_global=16, num_random=16)
+    longer = larger.build(n, seed=0)
     result = speed(longer)
     one[n], full[n] = result.seconds, result.seconds_full
     five[n] = speed(longer, hops=5).seconds

@@ -36,15 +36,15 @@ draw.degrees(graph)
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256, 512):
     result = expander(pattern.build(n, seed=0))
-    print(f'{n} tokens: gap {result.lambda_2:.4f}, diameter {result.diameter}, Cheeger constant '
-          f'from {result.cheeger_below:.3f} to {result.sweep_conductance:.3f}')
+    print(f'{n} tokens: gap {result.lambda_2:.4f}, diameter {result.diameter}, Cheeger '
+          f'constant from {result.cheeger_below:.3f} to {result.sweep_conductance:.3f}')
 
 # %%
 # Receptive field over layers
 # ---------------------------
 # After k layers at most :math:`1 + 4 + \dots + 4^k` keys reach a query, and the first layers come
 # close to it. The preset ``'exphormer'`` adds a global token, and two layers are enough.
-for name, each in (('random regular', pattern), ('exphormer', patterns.get('exphormer'))):
+for name, each in (('regular', pattern), ('exphormer', patterns.get('exphormer'))):
     print(name, receptive_field(each.build(64, seed=0), hops=4).mean(axis=1).round(1))
 draw.receptive_field(receptive_field(graph, hops=6))
 

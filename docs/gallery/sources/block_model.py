@@ -18,7 +18,8 @@ from graphattn.sources import BlockModelSource
 torch.manual_seed(0)
 source = BlockModelSource(heads=1, head_channels=16, clusters=8)
 kind = torch.randint(2, [64])  # of each token
-tokens, ptr = torch.randn(2, 1, 16)[kind] + 0.1 * torch.randn(64, 1, 16), torch.tensor([0, 64])
+tokens = torch.randn(2, 1, 16)[kind] + 0.1 * torch.randn(64, 1, 16)
+ptr = torch.tensor([0, 64])
 fresh = source.eval()(tokens, tokens, ptr)
 fresh
 
@@ -54,7 +55,7 @@ draw.degrees(fresh)
 # Spectrum and gap
 # ----------------
 # Every token without edges is a component of its own, so the gap is 0 after training. Before, it
-# was that of a dense random graph, near 1.
+# was that of a dense random graph.
 draw.spectrum(spectrum(fresh).values)
 for name, each in (('before', fresh), ('after', graph)):
     result = spectrum(each)

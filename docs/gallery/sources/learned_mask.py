@@ -31,15 +31,16 @@ optimizer = torch.optim.Adam(source.parameters(), lr=0.1)
 for _ in range(100):
     tokens = torch.randn(512, 1, 16)
     drawn = source(same, same, ptr)
-    out = edge_attention(same, same, tokens, drawn, **source.logit_terms(drawn)).view(8, 64, 16)
-    wanted = sum(tokens.view(8, 64, 16).roll(shift, 1) for shift in (-5, -1, 0, 1, 5)) / 5
-    loss = (out - wanted)[:, 5:-5].square().mean() + 1e-4 * drawn.norm()
+    out = edge_attention(same, same, tokens, drawn, **source.logit_terms(drawn))
+    tokens = tokens.view(8, 64, 16)
+    wanted = sum(tokens.roll(shift, 1) for shift in (-5, -1, 0, 1, 5)) / 5
+    loss = (out.view(8, 64, 16) - wanted)[:, 5:-5].square().mean() + 1e-4 * drawn.norm()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 graph = source.eval()(same[:64], same[:64], ptr[:2])
-print(f'density {fresh.density():.1%} before, {graph.density():.1%} after; on are the distances',
-      (source.logit[0] > 0).nonzero().flatten().tolist())
+print(f'density {fresh.density():.1%} before, {graph.density():.1%} after')
+print('distances that are on:', (source.logit[0] > 0).nonzero().flatten().tolist())
 
 # %%
 # The mask that is left.

@@ -16,14 +16,15 @@ from graphattn.sources import GraphSource
 
 
 class NearestKeys(GraphSource):
-    """The ``k`` keys of the highest scores, summed over heads, for sequences of one length."""
+    """The ``k`` keys of the highest scores over all heads, for sequences of one length."""
 
     def __init__(self, k):
         super().__init__()
         self.k = k
 
     def forward(self, query, key, ptr, *, key_ptr=None, generator=None):
-        query, key = (x.flatten(1).unflatten(0, (len(ptr) - 1, -1)) for x in (query, key))
+        shape = len(ptr) - 1, int(ptr[1]), -1
+        query, key = query.reshape(shape), key.reshape(shape)
         return BipartiteGraph.from_topk((query @ key.mT).topk(self.k).indices)
 
 
@@ -44,7 +45,7 @@ draw.bipartite(graph)
 # %%
 # All queries have six keys. Keys differ widely.
 degree = graph.out_degree()
-print(f'at most {degree.max()} queries attend to a key, none to {(degree == 0).sum()} of them')
+print(f'{degree.max()} queries attend to one key, none to {(degree == 0).sum()} of them')
 draw.degrees(graph)
 
 # %%

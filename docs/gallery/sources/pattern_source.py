@@ -16,14 +16,15 @@ from graphattn.sources import PatternSource
 
 source = PatternSource([patterns.SlidingWindow(2), patterns.LogSparse(),
                         patterns.GlobalTokens(2) | patterns.RandomKeys(4)])
-tokens, ptr = torch.randn(112, 3, 16), torch.tensor([0, 64, 112])  # two sequences, three heads
+tokens = torch.randn(112, 3, 16)  # of three heads
+ptr = torch.tensor([0, 64, 112])  # two sequences
 graph = source(tokens, tokens, ptr)
 graph
 
 # %%
 # A block for each head of each sequence.
-draw.blocks(graph, [f'head {head}, sequence {number}' for head in range(3) for number in range(2)],
-            columns=2)
+titles = [f'head {head}, sequence {number}' for head in range(3) for number in range(2)]
+draw.blocks(graph, titles, columns=2)
 
 # %%
 # The first sequence in the eyes of the last head.
@@ -41,8 +42,11 @@ draw.degrees(head)
 # edges.
 shared = patterns.get('longformer', radius=4, num_global=2).build(64)
 query, key, value = torch.randn(3, 64, 4, 16)
-weights = edge_attention(2 * query, key, value, shared, return_attention_weights=True)[1]
+_, weights = edge_attention(2 * query, key, value, shared, return_attention_weights=True)
 draw.heads(shared, weights, columns=2)
+
+# %%
+# The global tokens receive the most.
 draw.received_attention(shared, weights)
 
 # %%
@@ -51,7 +55,8 @@ draw.received_attention(shared, weights)
 # Of each head alone.
 draw.spectrum(spectrum(head).values)
 for number in range(3):
-    print(f'head {number}: gap {spectrum(graph.block(0, number, heads=3)).lambda_2:.4f}')
+    result = spectrum(graph.block(0, number, heads=3))
+    print(f'head {number}: gap {result.lambda_2:.4f}')
 
 # %%
 # Receptive field over layers

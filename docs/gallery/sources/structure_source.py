@@ -44,8 +44,9 @@ draw.degrees(grid)
 # What the pattern adds widens the gap of both.
 draw.spectrum(spectrum(grid).values)
 for name, data, each in zip(('grid', 'tree'), batch.to_data_list(), (grid, tree)):
-    alone = spectrum(BipartiteGraph.from_edge_index(data.edge_index, data.num_nodes)).lambda_2
-    print(f'{name}: gap {alone:.4f} alone, {spectrum(each).lambda_2:.4f} with the pattern')
+    alone = BipartiteGraph.from_edge_index(data.edge_index, data.num_nodes)
+    print(f'{name}: gap {spectrum(alone).lambda_2:.4f} alone, '
+          f'{spectrum(each).lambda_2:.4f} with the pattern')
 
 # %%
 # Receptive field over layers
