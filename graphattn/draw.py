@@ -85,7 +85,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
                          f"(got {graph.num_edges:,}); mask() draws any number")
     from matplotlib.collections import LineCollection
 
-    axes = _new_axes(6, 2.6) if axes is None else axes
+    axes = _new_axes(5.2, 2.4) if axes is None else axes
     keys, queries = (_spread(side) for side in (graph.num_keys, graph.num_queries))
     ends = keys[graph.key.cpu().numpy()], queries[graph.query.cpu().numpy()]
     lines = np.stack([np.stack([x, np.full_like(x, height)], axis=1)
@@ -109,7 +109,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
         graph (BipartiteGraph): Of any size.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(6, 2.8) if axes is None else axes
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
     for degree, colour, shape, label in (
             (graph.in_degree(), QUERY, '-', 'keys of a query'),
             (graph.out_degree(), KEY, '--', 'queries of a key')):
@@ -134,7 +134,7 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
         ValueError: There is another number of weights.
     """
     per_head = _per_edge(graph, weights, 2)
-    axes = _new_axes(6, 2.8) if axes is None else axes
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
     key = graph.key.cpu().numpy()
     for head, of_head in enumerate(per_head.T):
         axes.plot(np.bincount(key, of_head, minlength=graph.num_keys), '.-', lw=1,
@@ -160,7 +160,7 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
     """
     if len(values) < 2:
         raise ValueError(f"'values' must be at least two eigenvalues (got {len(values)})")
-    axes = _new_axes(6, 2.8) if axes is None else axes
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
     axes.plot(values, '.', color=COLOURS[0])
     axes.axhspan(0, values[1], color=COLOURS[1], alpha=0.3, label=f'gap {values[1]:.3g}')
     axes.set(xlabel='index', ylabel='eigenvalue')
@@ -177,7 +177,7 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
             ``analysis.diffusion.receptive_field``.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(6, 2.8) if axes is None else axes
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
     layer = np.arange(len(field))
     axes.plot(layer, field.mean(axis=1), '.-', color=COLOURS[0], label='mean')
     axes.fill_between(layer, field.min(axis=1), field.max(axis=1), color=COLOURS[0], alpha=0.2,
@@ -196,7 +196,7 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
         seconds (dict): For each curve ``{num_tokens: seconds}``.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(6, 3.2) if axes is None else axes
+    axes = _new_axes(5.2, 3) if axes is None else axes
     for number, (label, of_length) in enumerate(seconds.items()):
         axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
                     marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)

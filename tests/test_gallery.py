@@ -11,6 +11,10 @@ from matplotlib import pyplot
 from sphinx_gallery.notebook import python_to_jupyter_cli
 from torch.utils.benchmark import Timer
 
+from graphattn import patterns, sources
+from graphattn.patterns.presets import PRESETS
+from graphattn.sources import GraphSource
+
 GALLERY = Path(__file__).parent.parent / 'docs/gallery'
 PAGES = sorted(GALLERY.glob('*/*.py'))
 # By the labels of their axes: mask, degrees, spectrum, receptive field, time.
@@ -56,6 +60,23 @@ def test_a_page_is_a_notebook_too(name, tmp_path):
     pictures = [text for text in shown if 'data:image/png;base64,' in text]
     assert notebook['nbformat'] == 4 and len(pictures) == 1  # of the graph or its pattern
     assert len(pyplot.get_fignums()) == 6
+
+
+def test_nothing_is_left_out():
+    text = '\n'.join(page.read_text() for page in PAGES)
+    named = [name for package, kind in ((patterns, patterns.Pattern), (sources, GraphSource))
+             for name in package.__all__ if issubclass_of(getattr(package, name), kind)]
+    combined = {'Cropped', 'Difference', 'Intersection', 'Union'}
+    assert [name for name in named if name not in combined and not in_words(name, text)] == []
+    assert [name for name in PRESETS if not in_words(name, text.lower())] == []
+
+
+def issubclass_of(value: object, kind: type) -> bool:
+    return isinstance(value, type) and issubclass(value, kind)
+
+
+def in_words(name: str, text: str) -> bool:
+    return re.search(rf'\b{name}\b', text) is not None
 
 
 def run_cell(code: str, names: dict) -> list[str]:

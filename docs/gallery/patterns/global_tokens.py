@@ -30,10 +30,12 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# Everything is two edges apart, and the gap is the same at every length.
+# Everything is two edges apart, and the gap is the same at every length. That of ``Star``, one
+# global token and a window of radius 1, is nearly so.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256, 512):
-    print(f'{n} tokens: gap {spectrum(pattern.build(n)).lambda_2:.4f}')
+    gaps = [spectrum(each.build(n)).lambda_2 for each in (pattern, patterns.Star())]
+    print(f'{n} tokens: gap {gaps[0]:.4f}, of Star {gaps[1]:.4f}')
 
 # %%
 # Receptive field over layers

@@ -24,8 +24,8 @@ draw.mask(graph)
 draw.bipartite(graph)
 
 # %%
-# Each query has as many keys as it draws, and itself. How many queries attend to a key is left to
-# chance.
+# Each query has the keys that it draws and itself, which may be one of them. How many queries
+# attend to a key is left to chance.
 draw.degrees(graph)
 
 # %%

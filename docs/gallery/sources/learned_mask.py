@@ -43,8 +43,9 @@ print(f'density {fresh.density():.1%} before, {graph.density():.1%} after')
 print('distances that are on:', (source.logit[0] > 0).nonzero().flatten().tolist())
 
 # %%
-# The mask that is left.
-draw.mask(graph)
+# What is left is a ``Mask``, a pattern like any other.
+(mask,) = source.freeze()
+draw.mask(mask.build(64))
 
 # %%
 # Each query is joined to five keys.
