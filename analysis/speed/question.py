@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from analysis.checks import check_count, check_positive
 from analysis.graphs import GraphLike, as_graph
 from analysis.result import Result
 from graphattn.functional import edge_attention
 
+_TURNS = 3
+
 
 @dataclass(frozen=True)
 class Speed(Result):
-    """Median times of one call on this machine.
+    """Median times of one call, measured in turns on this machine.
 
     Attributes:
         num_tokens (int): Queries of the graph.
@@ -81,21 +85,26 @@ def speed(
     # Heads first, as torch has them, before the clock starts.
     dense = [x.detach().transpose(0, 1)[None].contiguous().requires_grad_(backward)
              for x in (query, key, value)]
-    seconds = _median(lambda: edge_attention(query, key, value, graph, hops=hops), backward,
-                      at_least)
-    seconds_full = _median(lambda: F.scaled_dot_product_attention(*dense), backward, at_least)
+    seconds, seconds_full = _medians([
+        lambda: edge_attention(query, key, value, graph, hops=hops),
+        lambda: F.scaled_dot_product_attention(*dense)], backward, at_least)
     return Speed(graph.num_queries, graph.density(), seconds, seconds_full,
                  seconds_full / seconds, torch.get_num_threads())
 
 
-def _median(attend: Callable[[], torch.Tensor], backward: bool, at_least: float) -> float:
+def _medians(cases: list[Callable[[], Tensor]], backward: bool, at_least: float) -> list[float]:
+    """Of each case, in turns: what else the machine does meets all of them."""
     from torch.utils.benchmark import Timer
 
-    def step() -> None:
-        out = attend()
+    def step(case: Callable[[], Tensor]) -> None:
+        out = case()
         if backward:
             out.sum().backward()
 
-    timer = Timer('step()', globals={'step': step}, num_threads=torch.get_num_threads())
-    step()
-    return timer.blocked_autorange(min_run_time=at_least).median
+    timers = [Timer('step(case)', globals={'step': step, 'case': case},
+                    num_threads=torch.get_num_threads()) for case in cases]
+    for case in cases:
+        step(case)
+    turns = [[timer.blocked_autorange(min_run_time=at_least / _TURNS).median for timer in timers]
+             for _ in range(_TURNS)]
+    return [statistics.median(of_case) for of_case in zip(*turns)]

@@ -30,7 +30,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize('options', [{}, {'backward': True}], ids=str)
 def test_times_both_for_as_long(graph, options, asked):
     result = speed(graph, at_least=0.5, **options)
-    assert asked == [0.5, 0.5]
+    assert sum(asked) == pytest.approx(2 * 0.5)
     assert (result.num_tokens, result.density) == (graph.num_queries, graph.density())
     assert result.seconds > 0 and result.seconds_full > 0
     assert result.times_as_fast == result.seconds_full / result.seconds
