@@ -27,8 +27,8 @@ fresh
 # A fresh model has about a quarter of the pairs. Here it is trained until tokens of the first kind
 # attend to one another, and no others do.
 target = torch.outer(kind == 0, kind == 0).float()
-optimizer = torch.optim.Adam(source.parameters(), lr=0.01)
-for _ in range(150):
+optimizer = torch.optim.Adam(source.parameters(), lr=0.02)
+for _ in range(80):
     expected = source.block_model(tokens, tokens, ptr).expectation().view(64, 64)
     loss = torch.nn.functional.mse_loss(expected, target)
     optimizer.zero_grad()
