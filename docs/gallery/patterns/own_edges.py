@@ -33,7 +33,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The second eigenvector splits the club in two, as its quarrel did.
+# The second eigenvector splits the club in two, nearly as its quarrel did.
 draw.spectrum(spectrum(graph).values)
 side = Laplacian(symmetric_adjacency(graph)).smallest(2).vectors[:, 1] > 0
 officer = [friends.nodes[member]['club'] == 'Officer' for member in friends]
