@@ -67,6 +67,7 @@ def ask(
 # The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
 LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
+          'heads': (1, 1024), 'head_channels': (1, 4096),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
 

@@ -59,6 +59,7 @@ def test_full_attention_has_all_pairs_and_gradients_when_they_are_asked_for(monk
     ({'head_channels': 0}, "'head_channels' must be at least 1"),
     ({'hops': 0}, "'hops' must be at least 1"),
     ({'at_least': 0.}, "'at_least' must be positive"),
+    ({'at_least': 601.}, "'at_least' must be at most 600 seconds"),
 ], ids=str)
 def test_bad_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
