@@ -1,14 +1,21 @@
 """Colours that everyone can tell apart, and type that all figures share."""
 
+import re
 from itertools import combinations
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
+from jsonargparse import ArgumentParser
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from graphattn.style import COLOURS, in_style
+from analysis import command as analysis_command
+from experiments.runs import command as experiments_command
+from graphattn.style import COLOURS, SHADES, in_style
+
+ROOT = Path(__file__).parent.parent
 
 # What linear RGB becomes for those who lack a kind of cone: Machado et al., "A Physiologically-
 # based Model for Simulation of Color Vision Deficiency" (2009), Table 1, severity 1.
@@ -52,3 +59,22 @@ def test_the_style_ends_where_it_began():
         title = Figure().subplots().set_title('title')
         assert title.get_fontsize() == matplotlib.rcParams['font.size']
     assert dict(matplotlib.rcParams) == before
+
+
+def test_all_commands_draw_in_it(tmp_path):
+    seen = []
+
+    def run(options=None):
+        seen.append(matplotlib.rcParams['image.cmap'])
+
+    parser = ArgumentParser()
+    parser.add_argument('--out', type=Path, default=tmp_path)
+    experiments_command.run_or_exit(run)
+    analysis_command.run_or_exit(parser, run, [])
+    assert seen == [SHADES, SHADES]
+
+
+@pytest.mark.parametrize('folder', ['analysis', 'experiments'])
+def test_no_figure_has_colours_and_type_of_its_own(folder):
+    own = re.compile(r"fontsize=\d|dpi=|'tab:|'viridis|'Greys|rcParams|style\.use")
+    assert [path for path in (ROOT / folder).rglob('*.py') if own.search(path.read_text())] == []
