@@ -20,6 +20,7 @@ from analysis.result import Result, aligned, cell
 from graphattn import BipartiteGraph
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
+from graphattn.style import in_style
 
 Graphs = dict[str, list[BipartiteGraph]]
 Results = dict[str, list[Result]]
@@ -66,6 +67,7 @@ def ask(
 # The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
 LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
+          'heads': (1, 1024), 'head_channels': (1, 4096),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
 
@@ -107,7 +109,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
             if options.get(name) is not None:
                 check_count(name, options[name], least, most)
         check_folder('out', options.out)
-        with within_free_memory():
+        with in_style(), within_free_memory():
             run(options)
     except (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError,
             TypeError, ValueError) as error:
@@ -138,7 +140,7 @@ def save_plain(out: Path, name: str, plain: dict[str, object], figure: Figure) -
     """Writes ``out/name.json``, from types that JSON knows, and ``out/name.png``."""
     text = json.dumps(plain, indent=1, allow_nan=False) + '\n'
     write_whole(out / f'{name}.json', lambda path: path.write_text(text))
-    write_whole(out / f'{name}.png', lambda path: figure.savefig(path, dpi=110))
+    write_whole(out / f'{name}.png', figure.savefig)
     print(f'written to {out / name}.json, drawn in {out / name}.png')
 
 

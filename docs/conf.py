@@ -5,10 +5,19 @@ from graphattn import __version__
 project, author = 'graphattn', 'the graphattn authors'
 version = release = __version__
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.mathjax',
-              'sphinx.ext.napoleon', 'sphinx.ext.viewcode', 'sphinx-mathjax-offline']
+              'sphinx.ext.napoleon', 'sphinx.ext.viewcode', 'sphinx-mathjax-offline',
+              'sphinx_gallery.gen_gallery']
 myst_enable_extensions = ['dollarmath']
 myst_heading_anchors = 3
 html_theme, html_title = 'furo', 'graphattn'
-exclude_patterns = ['_build']
+html_static_path, html_css_files = ['_static'], ['gallery.css']
+exclude_patterns = ['_build', 'gallery', 'sg_execution_times.rst']
 autodoc_typehints, autodoc_member_order = 'none', 'bysource'
 napoleon_custom_sections = ['Source']
+sphinx_gallery_conf = {
+    'examples_dirs': 'gallery', 'gallery_dirs': 'gallery_pages',
+    'filename_pattern': r'\.py$',  # all are run
+    'ignore_repr_types': r'matplotlib\.',  # which are drawn
+    'abort_on_example_error': True,
+    'download_all_examples': False, 'show_memory': False, 'write_computation_times': False,
+}

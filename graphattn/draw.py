@@ -1,7 +1,10 @@
-"""Graphs as pictures, by matplotlib, which is loaded when something is drawn.
+"""Graphs and attention as pictures, by matplotlib, which is loaded when something is drawn.
 
+    draw.mask(graph)                    # a figure of pyplot's, which notebooks show
     figure = draw.blocks(graph)         # the mask of each block
     figure.savefig('graph.png')         # or .svg
+
+Each of these draws on the axes that it is given or, without any, on a new figure.
 """
 
 from __future__ import annotations
@@ -14,20 +17,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphattn._checks import check_size
+from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from graphattn.graph import BipartiteGraph
 
-# Dark on light, told apart in grey and by the colour-blind.
-EDGE, QUERY, KEY, COLOURS = '#08306b', '#d95f02', '#1b9e77', 'Blues'
 MOST_LINES = 20_000  # of a bipartite picture
 _MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
 
 
-def mask(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
+@in_style()
+def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
+         weights: Tensor | None = None) -> Axes:
     """The pairs that are edges, queries from top to bottom and keys from left to right.
 
     A graph of more than 512 queries or keys is cut into as many cells, each as dark as it is dense.
@@ -35,6 +40,11 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     Args:
         graph (BipartiteGraph): Of any size.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``;
+            the largest is the darkest.
+
+    Raises:
+        ValueError: There is another number of weights.
 
     Example:
         >>> from graphattn import draw, patterns
@@ -42,21 +52,24 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
         >>> axes.get_title()
         'density 28.9 %'
     """
+    weights = None if weights is None else _per_edge(graph, weights, 1)[:, 0].numpy()
     axes = _new_axes(4.2, 4.2) if axes is None else axes
     sides = graph.num_queries, graph.num_keys
     cells = [max(1, min(side, _MOST_CELLS)) for side in sides]
     place = [x.cpu().numpy() * cell // max(side, 1)
              for x, cell, side in zip((graph.query, graph.key), cells, sides)]
-    edges = np.bincount(place[0] * cells[1] + place[1], minlength=cells[0] * cells[1])
+    edges = np.bincount(place[0] * cells[1] + place[1], weights, minlength=cells[0] * cells[1])
     widths = [np.bincount(np.arange(side) * cell // max(side, 1), minlength=cell)
               for cell, side in zip(cells, sides)]
     share = edges.reshape(cells) / np.maximum(np.outer(*widths), 1)
-    axes.imshow(share, cmap=COLOURS, vmin=0, vmax=1, interpolation='nearest', aspect='auto',
+    darkest = 1 if weights is None else share.max() or 1
+    axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, interpolation='nearest', aspect='auto',
                 extent=(-0.5, max(graph.num_keys, 1) - 0.5, max(graph.num_queries, 1) - 0.5, -0.5))
     axes.set(xlabel='key', ylabel='query', title=f'density {100 * graph.density():.3g} %')
     return axes
 
 
+@in_style()
 def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     """Keys above, queries below, and a line for each edge.
 
@@ -67,17 +80,17 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     Raises:
         ValueError: There are more edges.
     """
-    from matplotlib.collections import LineCollection
-
     if graph.num_edges > MOST_LINES:
         raise ValueError(f"'graph' must have at most {MOST_LINES:,} edges to be drawn as lines "
                          f"(got {graph.num_edges:,}); mask() draws any number")
-    axes = _new_axes(7, 2.6) if axes is None else axes
+    from matplotlib.collections import LineCollection
+
+    axes = _new_axes(5.2, 2.4) if axes is None else axes
     keys, queries = (_spread(side) for side in (graph.num_keys, graph.num_queries))
     ends = keys[graph.key.cpu().numpy()], queries[graph.query.cpu().numpy()]
     lines = np.stack([np.stack([x, np.full_like(x, height)], axis=1)
                       for x, height in zip(ends, (1, 0))], axis=1)
-    opacity = float(np.clip(60 / max(graph.num_edges, 1), 0.06, 0.7))
+    opacity = float(np.clip(200 / max(graph.num_edges, 1), 0.06, 0.8))
     axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=0.8, alpha=opacity))
     size = float(np.clip(600 / max(graph.num_keys, graph.num_queries, 1), 2, 40))
     axes.scatter(keys, np.ones(len(keys)), size, KEY, zorder=2)
@@ -88,6 +101,116 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     return axes
 
 
+@in_style()
+def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
+    """How many keys each query attends to, and how many queries attend to each key.
+
+    Args:
+        graph (BipartiteGraph): Of any size.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+    """
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    for degree, colour, shape, label in (
+            (graph.in_degree(), QUERY, '-', 'keys of a query'),
+            (graph.out_degree(), KEY, '--', 'queries of a key')):
+        axes.plot(degree.cpu().numpy(), shape, color=colour, label=label, drawstyle='steps-mid')
+    axes.set(xlabel='token', ylabel='edges')
+    axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1))
+    axes.legend()
+    return axes
+
+
+@in_style()
+def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None = None) -> Axes:
+    r"""How much attention each key receives, :math:`\sum_i \alpha_{ij}`, in each head.
+
+    Args:
+        graph (BipartiteGraph): Of any size.
+        weights (Tensor): Attention weights :math:`\alpha`, ``[num_edges]`` or
+            ``[num_edges, heads]``.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+
+    Raises:
+        ValueError: There is another number of weights.
+    """
+    per_head = _per_edge(graph, weights, 2)
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    key = graph.key.cpu().numpy()
+    for head, of_head in enumerate(per_head.T):
+        axes.plot(np.bincount(key, of_head, minlength=graph.num_keys), '.-', lw=1,
+                  color=COLOURS[head % len(COLOURS)], label=f'head {head}')
+    axes.set(xlabel='key', ylabel='attention received')
+    axes.set_ylim(bottom=0)
+    if per_head.shape[1] > 1:
+        axes.legend()
+    return axes
+
+
+@in_style()
+def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
+    """The eigenvalues of a Laplacian in ascending order, with the gap from 0 to the second.
+
+    Args:
+        values (sequence of float): All eigenvalues, ascending, such as those of
+            ``analysis.spectrum``.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    if len(values) < 2:
+        raise ValueError(f"'values' must be at least two eigenvalues (got {len(values)})")
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    axes.plot(values, '.', color=COLOURS[0])
+    axes.axhspan(0, values[1], color=COLOURS[1], alpha=0.3, label=f'gap {values[1]:.3g}')
+    axes.set(xlabel='index', ylabel='eigenvalue')
+    axes.legend(loc='lower right')
+    return axes
+
+
+@in_style()
+def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
+    """How many keys reach a query over layers: the mean over queries, from the least to the most.
+
+    Args:
+        field (ndarray): ``[layers + 1, queries]``, such as that of
+            ``analysis.diffusion.receptive_field``.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+    """
+    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    layer = np.arange(len(field))
+    axes.plot(layer, field.mean(axis=1), '.-', color=COLOURS[0], label='mean')
+    axes.fill_between(layer, field.min(axis=1), field.max(axis=1), color=COLOURS[0], alpha=0.2,
+                      lw=0, label='least to most')
+    axes.set(xlabel='layers', ylabel='keys that reach a query', ylim=(0, None))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(loc='lower right')
+    return axes
+
+
+@in_style()
+def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
+    """Times by number of tokens, both on logarithmic scales.
+
+    Args:
+        seconds (dict): For each curve ``{num_tokens: seconds}``.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+    """
+    axes = _new_axes(5.2, 3) if axes is None else axes
+    for number, (label, of_length) in enumerate(seconds.items()):
+        axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
+                    marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)
+    lengths = sorted({length for of_length in seconds.values() for length in of_length})
+    axes.set_xticks(lengths, [f'{length:,}' for length in lengths])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter('{x:g}')
+    axes.set(xlabel='tokens', ylabel='milliseconds')
+    axes.grid()
+    axes.legend()
+    return axes
+
+
+@in_style()
 def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
            columns: int = 4) -> Figure:
     """The mask of each block side by side, such as each head's of each sequence.
@@ -100,22 +223,35 @@ def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     Raises:
         ValueError: There is another number of titles.
     """
-    from matplotlib.figure import Figure
-
     check_size('columns', columns, 1)
     parts = graph.unbatch()
     titles = [f'block {number}' for number in range(len(parts))] if titles is None else titles
     if len(titles) != len(parts):
         raise ValueError(f"'titles' must be one for each of the {len(parts)} blocks (got "
                          f"{len(titles)})")
-    columns = max(1, min(columns, len(parts)))
-    rows = max(1, -(-len(parts) // columns))
-    figure = Figure(figsize=(3 * columns, 3.1 * rows), layout='constrained')
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):
-        mask(part, axes).set_title(f'{title}: {100 * part.density():.3g} %', fontsize=10)
-    for axes in panels[len(parts):]:
-        axes.remove()
+        mask(part, axes).set_title(f'{title}: {100 * part.density():.3g} %')
+    return figure
+
+
+@in_style()
+def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure:
+    """The attention weights of each head side by side, where all heads share a graph.
+
+    Args:
+        graph (BipartiteGraph): Of any size.
+        weights (Tensor): Attention weights, ``[num_edges, heads]``.
+        columns (int): Pictures in a row.
+
+    Raises:
+        ValueError: There is another number of weights.
+    """
+    check_size('columns', columns, 1)
+    per_head = _per_edge(graph, weights, 2)
+    figure, panels = _panels(per_head.shape[1], columns)
+    for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
+        mask(graph, axes, weights=of_head).set_title(f'head {head}')
     return figure
 
 
@@ -140,9 +276,30 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def _new_axes(width: float, height: float) -> Axes:
-    from matplotlib.figure import Figure
+    from matplotlib import pyplot
 
-    return Figure(figsize=(width, height), layout='constrained').subplots()
+    return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
+
+
+def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
+    from matplotlib import pyplot
+
+    columns = max(1, min(columns, count))
+    rows = max(1, -(-count // columns))
+    figure, panels = pyplot.subplots(rows, columns, figsize=(3 * columns, 3.1 * rows),
+                                     layout='constrained', squeeze=False)
+    for axes in panels.flat[count:]:
+        axes.remove()
+    return figure, panels.flatten()[:count]
+
+
+def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
+    """Weights as float64 ``[num_edges, heads]``, of at most so many dimensions."""
+    if weights.size(0) != graph.num_edges or weights.dim() > dimensions:
+        shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
+        raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
+                         f"{list(weights.shape)})")
+    return weights.detach().double().reshape(graph.num_edges, -1).cpu()
 
 
 def _spread(count: int) -> np.ndarray:

@@ -6,10 +6,25 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from matplotlib import pyplot
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from graphattn import BipartiteGraph, draw, patterns
+from graphattn import BipartiteGraph, draw, patterns, style
 from tests.graphs import GRAPHS, random_graph
+
+
+@pytest.fixture(autouse=True)
+def without_display():
+    """Figures are those of a screen that nobody looks at, and closed."""
+    pyplot.switch_backend('agg')
+    yield
+    pyplot.close('all')
+
+
+def points(line) -> list[list[float]]:
+    return np.array(line.get_data()).T.tolist()
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -39,6 +54,85 @@ def test_a_bipartite_picture_has_a_line_for_each_edge(name):
     assert all((line[:, 1] == [1, 0]).all() for line in lines)
 
 
+def test_a_mask_is_shaded_by_weights():
+    graph = random_graph(5, 7)
+    weights = torch.rand(graph.num_edges)
+    image, = draw.mask(graph, weights=weights).get_images()
+    shown = image.get_array()[graph.query.numpy(), graph.key.numpy()]
+    assert np.allclose(shown, weights.numpy()) and image.get_clim() == (0, weights.max())
+    assert (image.get_array() > 0).sum() == graph.num_edges
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_degrees_are_those_of_the_graph(name):
+    graph = GRAPHS[name]()
+    queries, keys = draw.degrees(graph).get_lines()
+    assert queries.get_ydata().tolist() == graph.in_degree().tolist()
+    assert keys.get_ydata().tolist() == graph.out_degree().tolist()
+    assert (to_hex(queries.get_color()), to_hex(keys.get_color())) == (style.QUERY, style.KEY)
+
+
+def test_received_attention_sums_over_the_queries():
+    graph = random_graph(6, 5)
+    weights = torch.rand(graph.num_edges, 3)
+    lines = draw.received_attention(graph, weights).get_lines()
+    expected = torch.zeros(5, 3).index_add(0, graph.key, weights).T
+    assert np.allclose([line.get_ydata() for line in lines], expected)
+    alone, = draw.received_attention(graph, weights[:, 1]).get_lines()
+    assert np.allclose(alone.get_ydata(), expected[1])
+
+
+def test_a_spectrum_has_its_gap():
+    axes = draw.spectrum([0, 0.25, 0.5, 1.75])
+    assert axes.get_lines()[0].get_ydata().tolist() == [0, 0.25, 0.5, 1.75]
+    gap, = axes.patches
+    assert (gap.get_y(), gap.get_height()) == (0, 0.25) and gap.get_label() == 'gap 0.25'
+
+
+def test_a_receptive_field_has_its_mean_and_extremes():
+    axes = draw.receptive_field(np.array([[1, 1], [2, 4], [3, 7]]))
+    assert points(axes.get_lines()[0]) == [[0, 1], [1, 3], [2, 5]]
+    band = axes.collections[0].get_paths()[0].vertices.tolist()
+    assert all([layer, value] in band for layer, value in [(1, 2), (1, 4), (2, 3), (2, 7)])
+
+
+def test_times_are_milliseconds_by_length():
+    axes = draw.times({'a': {64: 0.001, 128: 0.002}, 'b': {128: 0.5}})
+    assert [points(line) for line in axes.get_lines()] == [[[64, 1], [128, 2]], [[128, 500]]]
+    assert (axes.get_xscale(), axes.get_yscale()) == ('log', 'log')
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ['a', 'b']
+
+
+def test_heads_stand_side_by_side():
+    graph = random_graph(4, 4)
+    weights = torch.rand(graph.num_edges, 5)
+    figure = draw.heads(graph, weights, columns=2)
+    assert [axes.get_title() for axes in figure.axes] == [f'head {head}' for head in range(5)]
+    shown = figure.axes[3].get_images()[0].get_array()[graph.query.numpy(), graph.key.numpy()]
+    assert np.allclose(shown, weights[:, 3])
+
+
+GRAPH = random_graph(3, 3)
+DRAWINGS = {
+    'mask': lambda axes: draw.mask(GRAPH, axes),
+    'bipartite': lambda axes: draw.bipartite(GRAPH, axes),
+    'degrees': lambda axes: draw.degrees(GRAPH, axes),
+    'received_attention': lambda axes: draw.received_attention(GRAPH, torch.ones(GRAPH.num_edges),
+                                                               axes),
+    'spectrum': lambda axes: draw.spectrum([0, 1], axes),
+    'receptive_field': lambda axes: draw.receptive_field(np.ones((3, 3)), axes),
+    'times': lambda axes: draw.times({'a': {4: 1.}}, axes),
+}
+
+
+@pytest.mark.parametrize('name', DRAWINGS)
+def test_draws_where_it_is_told_to_or_on_a_figure_that_notebooks_show(name):
+    given = Figure().subplots()
+    assert DRAWINGS[name](given) is given and pyplot.get_fignums() == []
+    own = DRAWINGS[name](None)
+    assert own.get_figure() is pyplot.gcf() and own.get_title() == given.get_title()
+
+
 def test_blocks_stand_side_by_side():
     graph = BipartiteGraph.batch([random_graph(n, n) for n in (5, 3, 7, 2, 4)])
     figure = draw.blocks(graph, columns=3)
@@ -51,6 +145,13 @@ def test_what_cannot_be_drawn_is_refused():
         draw.bipartite(patterns.Full().build(200))
     with pytest.raises(ValueError, match="'titles' must be one for each of the 1 blocks"):
         draw.blocks(random_graph(3, 3), ['a', 'b'])
+    few = torch.ones(GRAPH.num_edges + 1)
+    for refused in (lambda: draw.mask(GRAPH, weights=few), lambda: draw.heads(GRAPH, few),
+                    lambda: draw.received_attention(GRAPH, few)):
+        with pytest.raises(ValueError, match="'weights' must be .* with num_edges="):
+            refused()
+    with pytest.raises(ValueError, match="'values' must be at least two eigenvalues"):
+        draw.spectrum([0])
 
 
 @pytest.mark.parametrize('shown', [random_graph(4, 6), patterns.parse('SlidingWindow(2) | Star()'),
@@ -65,6 +166,12 @@ def test_without_matplotlib_notebooks_show_the_text(monkeypatch):
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     graph = random_graph(4, 6)
     assert graph._repr_html_() == f'<pre>{graph!r}</pre>'
+
+
+def test_without_matplotlib_the_reason_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'matplotlib', None)
+    with pytest.raises(ImportError, match='^pictures need matplotlib: pip install matplotlib$'):
+        draw.mask(random_graph(4, 6))
 
 
 def test_pictures_are_written_in_any_format(tmp_path):

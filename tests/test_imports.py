@@ -21,7 +21,7 @@ GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_m
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'hugging_face',
-                'decoding', 'graphattn'}
+                'decoding', 'graphattn', 'draw', 'style'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -32,7 +32,8 @@ MAY_IMPORT = {
     '_jit': {'_compiler', '_files'},
     '_tensors': set(),
     '_checks': {'_tensors'},
-    'draw': {'_checks'},  # of graphs it knows the types alone
+    'style': set(),
+    'draw': {'_checks', 'style'},  # of graphs it knows the types alone
     'pairs': set(),
     'csc': {'_tensors'},
     'conversions': {'_checks'},
@@ -66,8 +67,8 @@ MAY_IMPORT = {
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.rivals',
                                              'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_files', '_reading', '_memory', 'patterns', 'samplers', 'sources',
-                 'models', 'graphattn'},
+    'analysis': {'graph', '_files', '_reading', '_memory', 'patterns', 'samplers', 'functional',
+                 'sources', 'models', 'graphattn', 'style'},
     'graphattn': {'graph'},  # the public page
 }
 

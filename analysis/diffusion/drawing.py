@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.diffusion.question import Diffusion
 from analysis.diffusion.responses import heat_response, ppr_response
+from graphattn.style import SHADES
 
 
 def draw(results: dict[str, list[Diffusion]]) -> Figure:
@@ -38,7 +39,7 @@ def draw(results: dict[str, list[Diffusion]]) -> Figure:
                     xlabel=r'Re $\tilde\mu$', ylabel=r'Im $\tilde\mu$')
         axes[3].axhline(0, color='0.8', linewidth=0.8, zorder=0)
     for panel in axes[1:]:
-        panel.grid(alpha=0.3)
+        panel.grid()
     handles, labels = axes[2 if has_spectra else 1].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside lower center', ncols=2)
     return figure
@@ -47,19 +48,19 @@ def draw(results: dict[str, list[Diffusion]]) -> Figure:
 def _draw_responses(axes: Axes, sample: Diffusion) -> None:
     laplacian = np.linspace(0, 2, 201)
     drawn_hops = sorted({1, 2, 3, 5, sample.hops})
-    shades = colormaps['viridis_r'](np.linspace(0.25, 0.75, len(drawn_hops)))
+    shades = colormaps[SHADES](np.linspace(0.4, 0.9, len(drawn_hops)))
     for hops, shade in zip(drawn_hops, shades):
         axes.plot(laplacian, 1 - ppr_response(1 - laplacian, sample.teleport, hops), color=shade,
                   label=f'K = {hops}')
     axes.plot(laplacian, 1 - ppr_response(1 - laplacian, sample.teleport), color='black',
               label=r'K = $\infty$')
-    axes.plot(laplacian, 1 - heat_response(1 - laplacian, sample.time), '--', color='C3',
+    axes.plot(laplacian, 1 - heat_response(1 - laplacian, sample.time), '--', color='C1',
               label=f'heat, t = {sample.time:g}')
     axes.set(title=f'Response of the Laplacian, a = {sample.teleport:g}',
              xlabel=r'eigenvalue $\lambda$ of the graph',
              ylabel=r'$\tilde\lambda$ after diffusion')
-    axes.legend(fontsize='small', ncols=2)
-    axes.grid(alpha=0.3)
+    axes.legend(ncols=2)
+    axes.grid()
 
 
 def _draw_field(axes: Axes, sample: Diffusion, **style) -> None:

@@ -18,15 +18,14 @@ def draw(results: dict[str, list[Expansion]]) -> Figure:
         _draw_ends(ends, samples, len(results) - 1 - place, f'C{place}')
     sweeps.set(title='sweep along the second eigenvector', xlabel='share of the tokens in S',
                ylabel='conductance of S', yscale='log', xlim=(0, 1))
-    sweeps.grid(alpha=0.3, which='both')
+    sweeps.grid(which='both')
     ends.set(title='normalised Laplacian', xlabel='eigenvalue', xlim=(-0.05, 2.05),
              yticks=range(len(results)), yticklabels=[''] * len(results),
              ylim=(-0.6, len(results) - 0.4))
-    ends.grid(alpha=0.3, axis='x')
+    ends.grid(axis='x')
     marks = dict(zip(*ends.get_legend_handles_labels()[::-1]))  # each once
-    figure.legend(*sweeps.get_legend_handles_labels(), loc='outside lower left', fontsize='small',
-                  ncols=2)
-    figure.legend(marks.values(), marks.keys(), loc='outside lower right', fontsize='small')
+    figure.legend(*sweeps.get_legend_handles_labels(), loc='outside lower left', ncols=2)
+    figure.legend(marks.values(), marks.keys(), loc='outside lower right')
     return figure
 
 

@@ -95,8 +95,8 @@ def diffuser_s2(seed: int = 0) -> Picture:
     for axes_of_settings, settings in zip(grid, drawn):
         for axes, part in zip(axes_of_settings, ('local', 'global', 'random', 'total')):
             mask = drawn[settings][part]
-            axes.imshow(_shares(mask), cmap='Greys', vmin=0, vmax=1)
-            axes.set_title(f'{part}: {100 * mask.mean():.1f} %', fontsize='medium')
+            axes.imshow(_shares(mask), vmin=0, vmax=1)
+            axes.set_title(f'{part}: {100 * mask.mean():.1f} %')
             axes.set(xticks=[], yticks=[])
         axes_of_settings[0].set_ylabel('/'.join(map(str, settings)) + '\nquery i')
     for axes in grid[1]:
@@ -235,8 +235,8 @@ def _draw_totals(rows: list[Row]) -> Figure:
         axes.set_yticks(ticks := [2, 5, 10, 20, 50], list(map(str, ticks)))
         axes.set_yticks([], minor=True)
         axes.set_ylim(2, 80)
-        axes.legend(fontsize='small', loc='lower left')
-        axes.grid(alpha=0.3)
+        axes.legend(loc='lower left')
+        axes.grid()
     figure.axes[0].set_ylabel('pairs that attend [%]')
     figure.suptitle('Diffuser, Tables S.1 and S.8: density as printed and as computed')
     return figure

@@ -93,7 +93,7 @@ def _draw_responses() -> Figure:
     for axes in (ppr, heat):
         axes.plot(value, value, ':', color='0.5', label='no diffusion')
         axes.set(xlabel=r'eigenvalue $\lambda$ of the graph', xlim=(0, 2), ylim=(0, 2.05))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize='small', loc='upper left')
+        axes.grid()
+        axes.legend(loc='upper left')
     figure.suptitle('Diffuser, Fig. S.7: diffusion and the eigenvalues of the Laplacian')
     return figure

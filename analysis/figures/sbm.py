@@ -15,6 +15,7 @@ from analysis.figures.picture import Picture, Row, draw_grid
 from analysis.universality import Universality, is_rectangle, lemma_2, universality
 from graphattn import BipartiteGraph
 from graphattn.samplers import FactorModel
+from graphattn.style import KEY, QUERY
 
 _CLUSTERS, _NODES_EACH = 3, 8
 _TRAINED_CLUSTERS = 128  # of the paper's models
@@ -104,14 +105,14 @@ def _draw_planes(cases: dict[str, tuple[Tensor, Tensor, Tensor]],
     figure = Figure(figsize=(8.6, 5), layout='constrained')
     planes, masks = figure.subplots(2, len(cases))
     for plane, axes, (name, (query, cluster, key)) in zip(planes, masks, cases.items()):
-        plane.scatter(*query.T.numpy(), s=16, color='C0', label='query')
-        plane.scatter(*key.T.numpy(), s=16, color='C2', marker='s', label='key')
-        plane.scatter(*cluster.T.numpy(), s=70, color='C3', marker='*', label='cluster')
+        plane.scatter(*query.T.numpy(), s=16, color=QUERY, label='query')
+        plane.scatter(*key.T.numpy(), s=16, color=KEY, marker='s', label='key')
+        plane.scatter(*cluster.T.numpy(), s=70, color='C0', marker='*', label='cluster')
         plane.plot(0, 0, '+', color='0.4', markersize=10, label='origin')
         plane.set(xlim=(-6, 6), ylim=(-6, 6), xticks=[], yticks=[], aspect='equal')
-        plane.set_title(name, fontsize='medium')
-        image = axes.imshow(probability[name].numpy(), cmap='Greys', vmin=0, vmax=1)
-        axes.set_title(f'greatest p: {probability[name].max():.2f}', fontsize='medium')
+        plane.set_title(name)
+        image = axes.imshow(probability[name].numpy(), vmin=0, vmax=1)
+        axes.set_title(f'greatest p: {probability[name].max():.2f}')
         axes.set(xticks=[], yticks=[], xlabel='key j', ylabel='query i')
     figure.colorbar(image, ax=masks, label='probability p', shrink=0.85)
     figure.legend(*planes[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
@@ -166,16 +167,15 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
     *masks, curves = figure.subplots(1, len(graphs) + 1)
     for number, (axes, graph) in enumerate(zip(masks, graphs), start=1):
         _draw_clusters(axes, graph, clusters)
-        axes.set_title(f'A{number}: ' + ('a rectangle' if is_rectangle(graph) else 'no rectangle'),
-                       fontsize='medium')
+        axes.set_title(f'A{number}: ' + ('a rectangle' if is_rectangle(graph) else 'no rectangle'))
     for result, order in ((printed_order, 'A1, A2, A3'), (other_order, 'A1, A3, A2')):
         curves.plot(np.arange(1, result.reach.size + 1), 100 * result.reach, 'o-', markersize=4,
                     label=f'{order}: s = {result.layers}')
     curves.set(xlabel='layers', ylabel='pairs reached [%]', ylim=(0, 105),
                xticks=range(1, printed_order.reach.size + 1))
-    curves.set_title('order of the layers', fontsize='medium')
-    curves.legend(fontsize='small', loc='lower right')
-    curves.grid(alpha=0.3)
+    curves.set_title('order of the layers')
+    curves.legend(loc='lower right')
+    curves.grid()
     curves.set_box_aspect(1)
     figure.suptitle('SBM-Transformer, Fig. 6: Lemma 2 at n = 16, k = 4 (grey: added self-loops)')
     return figure

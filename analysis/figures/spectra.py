@@ -174,8 +174,8 @@ def _draw_kinds(by_panel: dict[str, dict[int, np.ndarray]]) -> Figure:
             word = 'window' if 'local' in panel else 'block'
             kind = 'complete graph' if len(of_panel) == 1 else f'{word} {size}'
             _draw_spectrum(axes, values, rf'{kind}: $\lambda_2$ = {values[1]:.2g}', f'C{number}')
-        axes.set_title(panel, fontsize='medium')
-        axes.legend(fontsize='small', loc='upper left')
+        axes.set_title(panel)
+        axes.legend(loc='upper left')
         axes.set(ylim=(-0.05, 2.6), yticks=[0, 0.5, 1, 1.5, 2])
     for axes in grid[1]:
         axes.set_xlabel('index i')
@@ -203,9 +203,9 @@ def _draw_models(spectra: dict[str, np.ndarray], hops: dict[str, np.ndarray]) ->
     for axes, title, limits in ((models, '(a) models', (-0.05, 1.9)),
                                 (variants, '(b) random keys of Diffuser', (-0.05, 1.9)),
                                 (steps, r'(c) diffusion, without $\lambda_1$', (0.55, 1.6))):
-        axes.set_title(title, fontsize='medium')
+        axes.set_title(title)
         axes.set(xlabel='index i', ylim=limits)
-        axes.legend(fontsize='small', loc='upper left')
+        axes.legend(loc='upper left')
     models.set_ylabel(r'eigenvalue $\lambda_i$')
     figure.suptitle('Diffuser, Fig. S.9: normalised Laplacians, n = 2,048')
     return figure
@@ -217,4 +217,4 @@ def _draw_spectrum(axes: Axes, values: np.ndarray, label: str, color: str,
     axes.plot(index, values, color=color, linewidth=1.4, label=label)
     ends = [0, 1, -2, -1] if first == 1 else [0, -2, -1]
     axes.plot(index[ends], values[ends], 'o', color=color, markersize=4)
-    axes.grid(alpha=0.3)
+    axes.grid()

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from analysis.hamiltonian.question import HamiltonianPath
 from graphattn import BipartiteGraph
 
-_EDGE, _STEP = '0.65', 'tab:red'
+_EDGE, _STEP = 'C5', 'C1'
 
 
 def draw(graphs: dict[str, list[BipartiteGraph]],
@@ -22,7 +22,7 @@ def draw(graphs: dict[str, list[BipartiteGraph]],
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]
         _draw_edges(before, graph, np.arange(graph.num_queries), result.path)
-        before.set_title(fill(label, 45), fontsize='medium')
+        before.set_title(fill(label, 45))
         before.set(xlabel='key j', ylabel='query i')
         if result.path is None:
             answer = 'No Hamiltonian path' if result.exists is False else 'Not known'
@@ -31,7 +31,7 @@ def draw(graphs: dict[str, list[BipartiteGraph]],
             after.axis('off')
             continue
         _draw_edges(after, graph, result.path, result.path)
-        after.set_title(f'in the order of the path ({result.method})', fontsize='medium')
+        after.set_title(f'in the order of the path ({result.method})')
         after.set(xlabel='step of key j', ylabel='step of query i')
     figure.legend(handles=[Patch(color=_EDGE, label='edge'),
                            Patch(color=_STEP, label='step of the path')],

@@ -31,7 +31,7 @@ def draw(results: dict[str, list[Mixing]]) -> Figure:
     for axes in (plain, restart):
         axes.axhline(longest.epsilon, color='0.4', linestyle=':',
                      label=rf'$\epsilon$ = {longest.epsilon:g}')
-        axes.grid(alpha=0.3)
+        axes.grid()
     handles, labels = restart.get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside lower center', ncols=2)
     return figure

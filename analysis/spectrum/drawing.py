@@ -33,7 +33,7 @@ def draw(results: dict[str, list[Spectrum]]) -> Figure:
     counts.set(title='how they are spread', xlabel=kind, ylabel=f'share of the {kind}s shown',
                yscale='log')
     for axes in (curves, counts):
-        axes.grid(alpha=0.3)
+        axes.grid()
     figure.legend(*curves.get_legend_handles_labels(), loc='outside lower center',
                   ncols=min(len(results), 4))
     return figure

@@ -156,13 +156,13 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
                                  ('training step, s', 'peak of memory, MiB')):
         bars = axes.barh(names, [row[name] for row in shown],
                          color=['C0' if row.startswith('graphattn') else 'C7' for row in names])
-        axes.bar_label(bars, fmt='%.3g', padding=3, fontsize=8)
+        axes.bar_label(bars, fmt='%.3g', padding=3, fontsize='small')
         axes.margins(x=0.15)
         axes.set_xlabel(label)
         axes.invert_yaxis()
     figure.suptitle(f'{setting.layers} layers of {setting.heads} heads as wide as those of BERT, '
                     f'{setting.batch} x {setting.tokens} tokens')
-    write_whole(out / 'hugging_face.png', lambda path: figure.savefig(path, dpi=110))
+    write_whole(out / 'hugging_face.png', figure.savefig)
     print(f'drawn in {out / "hugging_face.png"}')
 
 

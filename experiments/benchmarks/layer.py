@@ -187,12 +187,12 @@ def draw(rows: list[dict], out: Path) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.grid(alpha=0.3, which='both')
+        axes.grid(which='both')
     axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
               color='grey', linestyle='--', marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {torch.get_num_threads()} threads')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'layer.png', lambda path: figure.savefig(path, dpi=110))
+    write_whole(out / 'layer.png', figure.savefig)
     print(f'drawn in {out / "layer.png"}')
 
 

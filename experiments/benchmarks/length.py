@@ -183,11 +183,11 @@ def draw(rows: list[dict], out: Path) -> None:
             axis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
             axis.set_minor_formatter(NullFormatter())
         axes.set(title=label, xlabel='tokens')
-        axes.grid(alpha=0.3, which='both')
+        axes.grid(which='both')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
                     f'batch 1, {torch.get_num_threads()} threads')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'length.png', lambda path: figure.savefig(path, dpi=110))
+    write_whole(out / 'length.png', figure.savefig)
     print(f'drawn in {out / "length.png"}')
 
 

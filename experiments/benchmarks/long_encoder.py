@@ -102,14 +102,13 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):
         bars = axes.barh(names, [row[name] for row in rows],
                          color=['C7' if case == THEIRS else 'C0' for case in names])
-        axes.bar_label(bars, fmt='%.4g', padding=3, fontsize=8)
+        axes.bar_label(bars, fmt='%.4g', padding=3, fontsize='small')
         axes.margins(x=0.18)
         axes.set_xlabel(name)
     axes.invert_yaxis()
     figure.suptitle(f'Forward and backward, {setting.layers} layers of {setting.heads} heads as '
-                    f'wide as those of BERT, {setting.batch} x {setting.tokens} tokens',
-                    fontsize=10)
-    write_whole(out / 'long_encoder.png', lambda path: figure.savefig(path, dpi=110))
+                    f'wide as those of BERT, {setting.batch} x {setting.tokens} tokens')
+    write_whole(out / 'long_encoder.png', figure.savefig)
     print(f'drawn in {out / "long_encoder.png"}')
 
 

@@ -178,7 +178,7 @@ def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: 
     for label, (at, values) in curves.items():
         axes.loglog(at, values, marker='o', label=label)
     axes.set(title=title, xlabel=x, ylabel=y)
-    axes.grid(alpha=0.3, which='both')
-    axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
-    write_whole(out / f'{name}.png', lambda path: figure.savefig(path, dpi=110))
+    axes.grid(which='both')
+    axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+    write_whole(out / f'{name}.png', figure.savefig)
     print(f'drawn in {out / name}.png')

@@ -139,9 +139,9 @@ def draw(rows: list[dict], n: int, out: Path) -> None:
     axes.set(title=f'{n:,} tokens', xlabel='ms per training step of attention',
              yticks=range(len(names)), yticklabels=names)
     axes.invert_yaxis()
-    axes.grid(alpha=0.3, axis='x')
-    axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
-    write_whole(out / 'ordering.png', lambda path: figure.savefig(path, dpi=110))
+    axes.grid(axis='x')
+    axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+    write_whole(out / 'ordering.png', figure.savefig)
     print(f'drawn in {out / "ordering.png"}')
 
 

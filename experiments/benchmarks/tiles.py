@@ -107,11 +107,11 @@ def draw(rows: list[dict], n: int, out: Path) -> None:
             axes.plot([100 * row['density'] for row in own], [row['live tiles'] for row in own],
                       marker='o', label=order)
         axes.set(title=name, xlabel='density, %', ylim=(0, 1.05))
-        axes.grid(alpha=0.3)
+        axes.grid()
     figure.supylabel('share of tiles that hold an edge')
     figure.suptitle(f'{n:,} tokens, tiles of {tile} x {tile} pairs')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'tiles.png', lambda path: figure.savefig(path, dpi=110))
+    write_whole(out / 'tiles.png', figure.savefig)
     print(f'drawn in {out / "tiles.png"}')
 
 

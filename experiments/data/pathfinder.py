@@ -543,7 +543,7 @@ def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 
           f'{(images == 0).mean():.1%} of the pixels are black')
     if picture is not None:
         figure = show_images(images[:10], train.label[:10])
-        write_whole(picture, lambda path: figure.savefig(path, dpi=110))
+        write_whole(picture, figure.savefig)
 
 
 def show_images(images: np.ndarray, label: np.ndarray):

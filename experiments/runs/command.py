@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from graphattn.style import in_style
+
 # Lines of jsonargparse that tell what else would have been right, and what it was given.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
             "Expected a <class 'NoneType'>")
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Runs a command; what users got wrong ends it with one line and status 2, not a traceback."""
+    """Runs a command, whose figures are in the style of the project; what users got wrong ends it
+    with one line and status 2, not a traceback."""
     try:
-        command()
+        with in_style():
+            command()
     except (ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError) as error:
         print(f'error: {in_short(error)}', file=sys.stderr)
         sys.exit(2)

@@ -32,12 +32,12 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
             axes.plot(epoch, [row.get(name, float('nan')) for row in history],
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
         axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(1, max(2, epoch[-1])))
-        axes.grid(alpha=0.3)
+        axes.grid()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if metric == 'density':  # too many lines for a legend among them
-            axes.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+            axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
         else:
-            axes.legend(fontsize=8)
+            axes.legend()
     for axes in panels[len(metrics):]:
         axes.remove()
     return figure
@@ -67,12 +67,11 @@ def received_attention(
     highest = max(float(received.nan_to_num().max()) for received in maps)
     for i, row in enumerate(rows):
         row[0].imshow(images[i].view(shape).cpu().numpy(), cmap='gray')
-        row[0].set_title(titles[i], fontsize=9)
+        row[0].set_title(titles[i])
         for axes, received, name in zip(row[1:], maps, names):
-            picture = axes.imshow(received[i].view(shape).cpu().numpy(), cmap='viridis', vmin=0,
-                                  vmax=highest)
+            picture = axes.imshow(received[i].view(shape).cpu().numpy(), vmin=0, vmax=highest)
             density = f'{float(received[i].nanmean()):.1%}'
-            axes.set_title(f'{name}\n{density}' if i == 0 else density, fontsize=9)
+            axes.set_title(f'{name}\n{density}' if i == 0 else density)
     for axes in rows.flat:
         axes.set(xticks=[], yticks=[])
     figure.colorbar(picture, ax=rows, shrink=0.6,
@@ -125,12 +124,12 @@ def mask_probabilities(probability: Tensor) -> Figure:
     figure = Figure(figsize=(2.6 * MASKS_PER_ROW, 2.8 * num_rows + 0.4), layout='constrained')
     panels = figure.subplots(num_rows, MASKS_PER_ROW, squeeze=False).flatten()
     for head, (axes, values) in enumerate(zip(panels, heads)):
-        picture = axes.imshow(values, cmap='viridis', vmin=0, vmax=1)
-        axes.set_title(f'head {head}\n{values.mean():.1%}', fontsize=9)
+        picture = axes.imshow(values, vmin=0, vmax=1)
+        axes.set_title(f'head {head}\n{values.mean():.1%}')
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(heads):]:
         axes.remove()
-    figure.supxlabel('key', fontsize=9)
-    figure.supylabel('query', fontsize=9)
+    figure.supxlabel('key')
+    figure.supylabel('query')
     figure.colorbar(picture, ax=panels[:len(heads)].tolist(), shrink=0.7, label='P')
     return figure

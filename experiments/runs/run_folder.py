@@ -121,7 +121,7 @@ class RunFolder(Callback):
         paths = []
         for name, figure in figures.items():
             paths.append(Path(trainer.default_root_dir) / f'{name}.png')
-            write_whole(paths[-1], lambda path, figure=figure: figure.savefig(path, dpi=110))
+            write_whole(paths[-1], figure.savefig)
         return paths
 
     def _write_metrics(self, path: Path) -> None:

@@ -58,5 +58,5 @@ def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: i
             axes.set(xticks=[], yticks=[])
         for axes in panels[len(images):]:
             axes.set_axis_off()
-        panels[0].set_ylabel(name, rotation=0, ha='right', va='center', fontsize=9)
+        panels[0].set_ylabel(name, rotation=0, ha='right', va='center', fontsize='small')
     return figure

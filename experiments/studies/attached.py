@@ -143,14 +143,13 @@ def draw(rows: list[dict], about: str) -> Figure:
         bars = axes.bar(at, loss, 0.25, label=when, capsize=3,
                         color=('C7', 'C1', 'C0')[number],
                         yerr=None if None in deviation else deviation)
-        axes.bar_label(bars, fmt='%.2f', padding=2, fontsize=8)
+        axes.bar_label(bars, fmt='%.2f', padding=2, fontsize='small')
     axes.set_xticks(range(len(rows)), [f'{row["attention"]}\n{row["density, %"]:.0f} % of the pairs'
                                        for row in rows])
     axes.set(ylabel='loss on masked tokens')
     axes.margins(y=0.12)
     axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}',
-                    fontsize=10)
+    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}')
     return figure
 
 

@@ -274,13 +274,13 @@ def draw(measured: dict[int, list[dict]]) -> Figure:
         axes.set(title=label, xlabel='tokens', xscale='log', yscale='log')
         axes.set_xticks(list(measured), [f'{n:,}' for n in measured])
         plain(axes)
-    top.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', fontsize=8)
+    top.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
     lengths = [sorted(measured)[len(measured) // 2 - 1], max(measured)]
     panels = bottom.subplots(1, 2, sharey=True)
     for axes, n in zip(panels, lengths):
         draw_densities(axes, measured[n])
         axes.set_title(f'{n:,} tokens: a block model over full SDPA')
-    bottom.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', fontsize=8)
+    bottom.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
     figure.suptitle(f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence; '
                     f'{torch.get_num_threads()} threads')
     return figure
@@ -310,7 +310,7 @@ def plain(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(alpha=0.3, which='both')
+    axes.grid(which='both')
 
 
 if __name__ == '__main__':

@@ -76,11 +76,11 @@ def _draw(rows: list[dict]) -> Figure:
             axes.scatter([at[row['layer']] for row in heads], [row['density, %'] for row in heads],
                          s=14, color=f'C{number}', edgecolor='black', lw=0.5, zorder=3)
         axes.set(title=task, xticks=layers, xticklabels=[f'layer {layer}' for layer in layers])
-        axes.grid(alpha=0.3, axis='y')
+        axes.grid(axis='y')
     panels[0].set_ylabel('density, %')
-    panels[-1].legend(fontsize=8)
+    panels[-1].legend()
     figure.suptitle('Density of the graphs of the test part: bars are means of heads, with the '
-                    'deviation from input to input;\ndots are single heads', fontsize=10)
+                    'deviation from input to input;\ndots are single heads')
     return figure
 
 

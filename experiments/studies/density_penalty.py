@@ -152,10 +152,9 @@ def _draw(rows: list[dict], about: str) -> Figure:
         _draw_task(axes, [row for row in rows if row['task'] == task])
         axes.set_title(task)
     panels[0].set_ylabel('test accuracy, %')
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4,
-                  fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     figure.suptitle('Accuracy over density, means and deviations of the seeds. The paper: little '
-                    f'is lost down to a few per cent.\n{about}', fontsize=10)
+                    f'is lost down to a few per cent.\n{about}')
     return figure
 
 
@@ -167,7 +166,7 @@ def _draw_task(axes: Axes, rows: list[dict]) -> None:
                                       for column in ('accuracy', 'density')),
                       marker=marker, color=f'C{colour}', label=name, capsize=3)
         for number, row in enumerate(own if len(own) > 1 else ()):  # neighbours above and below
-            axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize=8, color=f'C{colour}',
+            axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize='small', color=f'C{colour}',
                           xy=(row['density, %'], row['accuracy, %']), ha='center',
                           xytext=(0, -16 if number % 2 else 8), textcoords='offset points')
     axes.axhspan(rows[0]['accuracy, %'] - 1, rows[0]['accuracy, %'], color='C0', alpha=0.15,
@@ -178,7 +177,7 @@ def _draw_task(axes: Axes, rows: list[dict]) -> None:
     axes.set(xlabel='density of the test part, %', xscale='log')
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:g}'))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.grid(alpha=0.3)
+    axes.grid()
 
 
 if __name__ == '__main__':

@@ -146,11 +146,11 @@ def _draw(rows: list[dict], about: str) -> Figure:
             axes.errorbar(at, [row[column] for row in chosen], error, label=diagonal, color=colour,
                           marker='o', ls='none', capsize=3)
         axes.set(title=title, xlim=(-0.5, len(names) - 0.5))
-        axes.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha='right')
-        axes.grid(alpha=0.3)
-    panels[-1].legend(fontsize=8, title='diagonal')
+        axes.set_xticks(range(len(names)), names, fontsize='small', rotation=30, ha='right')
+        axes.grid()
+    panels[-1].legend(title='diagonal')
     figure.suptitle('Attention with and without its diagonal. The paper: without it is as good, at '
-                    f'a higher sparsity.\n{about}', fontsize=10)
+                    f'a higher sparsity.\n{about}')
     return figure
 
 

@@ -93,12 +93,11 @@ def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
         density.set(ylabel=f'{law}: density, %', ylim=(0, 103))
         loss.set(ylabel='loss, nats', ylim=(0, None))
         for axes in (density, loss):
-            axes.grid(alpha=0.3)
+            axes.grid()
     for axes in panels[-1]:
         axes.set_xlabel('step')
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
-    figure.suptitle('Repeated tokens need all edges: which gradient finds and keeps them?',
-                    fontsize=10)
+    figure.suptitle('Repeated tokens need all edges: which gradient finds and keeps them?')
     return figure
 
 

@@ -102,7 +102,7 @@ def _draw(probability: Tensor, rows: list[dict], about: str) -> Figure:
     matrix, offsets, ranks = figure.subplots(1, 3, width_ratios=[1.15, 1.2, 1])
 
     low, high = average.flatten().quantile(torch.tensor([0.01, 0.99])).tolist()
-    picture = matrix.imshow(average.numpy(), cmap='viridis', vmin=low, vmax=high)
+    picture = matrix.imshow(average.numpy(), vmin=low, vmax=high)
     figure.colorbar(picture, ax=matrix, shrink=0.8, extend='both')
     matrix.set(title='P / mean of the head, averaged over heads', xlabel='key', ylabel='query')
 
@@ -115,18 +115,17 @@ def _draw(probability: Tensor, rows: list[dict], about: str) -> Figure:
     offsets.plot(at, by_offset.mean(dim=1).numpy(), color='C0', marker='.', label='all heads')
     offsets.set(title='by distance, without first and last token', xlabel='key - query')
     offsets.axvline(0, color='0.5', lw=0.8, ls=':')
-    offsets.grid(alpha=0.3)
-    offsets.legend(fontsize=8)
+    offsets.grid()
+    offsets.legend()
 
     by_rank = sorted(rows, key=lambda row: row['rank'], reverse=True)
     names = [f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs'] for row in by_rank]
     ranks.plot([row['P / mean of the head'] for row in by_rank], range(len(rows)), 'o')
-    ranks.set_yticks(range(len(rows)), names, fontsize=8)
+    ranks.set_yticks(range(len(rows)), names, fontsize='small')
     ranks.set(title='by rank; what the paper says of it', xlabel='P / mean of the head')
-    ranks.grid(alpha=0.3)
+    ranks.grid()
     figure.suptitle('Importance of pairs of positions. The paper: the diagonal is the least, '
-                    f'neighbours are the most important, then [CLS] and [SEP].\n{about}',
-                    fontsize=10)
+                    f'neighbours are the most important, then [CLS] and [SEP].\n{about}')
     return figure
 
 

@@ -83,16 +83,15 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
             axes.bar(at, scores, 0.38, color=f'C{number}', alpha=0.6, label=how, capsize=3,
                      yerr=None if None in spreads else spreads)
             for x, score in zip(at, scores):
-                axes.text(x, 1, f'{score:.1f}', ha='center', fontsize=7)
+                axes.text(x, 1, f'{score:.1f}', ha='center', fontsize='small')
         for number, (name, accuracy) in enumerate(guesses.items()):
             axes.axhline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
                          label=name)
         axes.set(title=task, ylabel='accuracy, %', ylim=(0, 100))
-        axes.set_xticks(range(len(own)), [row['attention'] for row in own], fontsize=8)
-        axes.grid(alpha=0.3, axis='y')
-        axes.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.08), ncols=2)
-    figure.suptitle(f'With and without pre-training on the inputs; lines are guesses.\n{about}',
-                    fontsize=10)
+        axes.set_xticks(range(len(own)), [row['attention'] for row in own], fontsize='small')
+        axes.grid(axis='y')
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.08), ncols=2)
+    figure.suptitle(f'With and without pre-training on the inputs; lines are guesses.\n{about}')
     return figure
 
 

@@ -111,22 +111,22 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
     for axes, (task, guesses) in zip(panels, baselines.items()):
         own = [row for row in rows if row['task'] == task]
         spreads = [row['spread'] for row in own]
-        axes.barh(range(len(own)), [row['accuracy, %'] for row in own], color='tab:blue',
+        axes.barh(range(len(own)), [row['accuracy, %'] for row in own], color='C0',
                   alpha=0.5, xerr=None if None in spreads else spreads, capsize=3)
         for y, row in enumerate(own):
             density = '' if row['density, %'] is None else f' at {row["density, %"]:.0f} %'
-            axes.text(101, y, f'{row["accuracy, %"]:.1f}{density}', va='center', fontsize=8)
+            axes.text(101, y, f'{row["accuracy, %"]:.1f}{density}', va='center', fontsize='small')
         for number, (name, accuracy) in enumerate(guesses.items()):
             axes.axvline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
                          label=name)
         axes.set(title=task, xlabel='accuracy, %', xlim=(0, 145), xticks=range(0, 101, 25),
                  yticks=range(len(names)), yticklabels=names)
-        axes.grid(alpha=0.3, axis='x')
+        axes.grid(axis='x')
     panels[0].invert_yaxis()
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()
              if not line.get_label().startswith('_')}
-    figure.legend(lines.values(), lines.keys(), loc='outside lower center', ncols=5, fontsize=8)
-    figure.suptitle(f'Accuracy, and share of the pairs; lines are guesses.\n{about}', fontsize=10)
+    figure.legend(lines.values(), lines.keys(), loc='outside lower center', ncols=5)
+    figure.suptitle(f'Accuracy, and share of the pairs; lines are guesses.\n{about}')
     return figure
 
 

@@ -113,7 +113,7 @@ def _draw(rows: list[dict], pictures: dict[str, Tensor], about: str) -> Figure:
         for part, (name, mask) in zip(parts, pictures.items()):
             _draw_heads(part, name, mask)
     figure.suptitle('Masks at their sparsities. The paper, on GLUE: learned ones are better than '
-                    f'fixed ones in almost all cases.\n{about}', fontsize=10)
+                    f'fixed ones in almost all cases.\n{about}')
     return figure
 
 
@@ -131,24 +131,24 @@ def _draw_scores(figure: SubFigure, rows: list[dict]) -> None:
                       color=colour, ls='-' if kind != 'fixed' else 'none', lw=0.8, label=kind)
             for row in chosen:
                 label = row['mask'].split(', ')[-1]
-                axes.annotate(label, (row[x], row[column]), fontsize=7, xytext=(4, 3),
+                axes.annotate(label, (row[x], row[column]), fontsize='small', xytext=(4, 3),
                               textcoords='offset points')
         axes.set(title=title, xlabel='sparsity, %')
         axes.margins(0.12)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.grid()
+        axes.legend()
 
 
 def _draw_heads(figure: SubFigure, name: str, mask: Tensor) -> None:
     num_columns = min(HEADS_PER_ROW, len(mask))
     panels = figure.subplots(-(-len(mask) // num_columns), num_columns, squeeze=False).flatten()
     for head, (axes, pairs) in enumerate(zip(panels, mask)):
-        axes.imshow(pairs.numpy(), cmap='gray', vmin=0, vmax=1, interpolation='nearest')
-        axes.set_title(f'head {head}', fontsize=8)
+        axes.imshow(pairs.numpy(), vmin=0, vmax=1, interpolation='nearest')
+        axes.set_title(f'head {head}', fontsize='small')
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(mask):]:
         axes.remove()
-    figure.suptitle(f'{name}: query over key, white is attended', fontsize=9)
+    figure.suptitle(f'{name}: query over key, dark is attended')
 
 
 if __name__ == '__main__':

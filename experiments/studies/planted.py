@@ -112,18 +112,18 @@ def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figu
              for head in range(len(heads))]
     heads = [head for heads in distances_of_seed.values() for head in heads]
     for distance in DISTANCES:
-        masks.axvspan(distance - 0.5, distance + 0.5, color='tab:green', alpha=0.2)
+        masks.axvspan(distance - 0.5, distance + 0.5, color='C2', alpha=0.2)
     for y, on in enumerate(heads):
-        masks.scatter(sorted(on), [y] * len(on), color='tab:blue')
+        masks.scatter(sorted(on), [y] * len(on), color='C0')
     masks.set(title='distances that the learned masks keep (green: planted)', xlim=(-1, 30),
               xlabel='distance of query and key', yticks=range(len(names)), yticklabels=names,
               ylim=(len(names) - 0.5, -0.5))
-    masks.grid(alpha=0.3)
+    masks.grid()
     kinds = list(dict.fromkeys(row['masks'] for row in rows))
     for y, kind in enumerate(kinds):
         accuracy = [row['accuracy'] for row in rows if row['masks'] == kind]
-        bars.barh(y, statistics.mean(accuracy), color='tab:blue', alpha=0.4)
-        bars.scatter(accuracy, [y] * len(accuracy), color='tab:blue', zorder=3)
+        bars.barh(y, statistics.mean(accuracy), color='C0', alpha=0.4)
+        bars.scatter(accuracy, [y] * len(accuracy), color='C0', zorder=3)
     bars.set(title='test accuracy of each seed, and mean', xlim=(0.4, 1.02), xlabel='accuracy',
              yticks=range(len(kinds)), yticklabels=kinds)
     bars.invert_yaxis()

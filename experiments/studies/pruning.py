@@ -83,10 +83,10 @@ def _draw(rows: list[dict], about: str) -> Figure:
                           [row[f'{how}, spread'] or 0. for row in chosen], label=f'pruned {how}',
                           color=colour, marker='o', capsize=3)
         axes.set(title=task, xlabel='pruned pairs, %', ylabel='' if task == LOSS else 'score, %')
-        axes.grid(alpha=0.3)
-    panels[0].legend(fontsize=8)
+        axes.grid()
+    panels[0].legend()
     figure.suptitle('Pruning by learned importance P, and at random. The paper: P is better on '
-                    f'every task.\n{about}', fontsize=10)
+                    f'every task.\n{about}')
     return figure
 
 

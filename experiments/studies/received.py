@@ -115,10 +115,10 @@ def _draw(points: dict[str, tuple[Tensor, Tensor]]) -> Figure:
                 axes.scatter(grey, 100 * values, s=6, alpha=0.5, label=f'head {head}')
             axes.set(title=f'{name}: layer {layer}', xlabel='mean grey level of the image',
                      ylabel='density, %')
-            axes.grid(alpha=0.3)
-    grid[0, -1].legend(fontsize=8, markerscale=2)
+            axes.grid()
+    grid[0, -1].legend(markerscale=2)
     figure.suptitle('Density of each graph over the grey level of its image. The paper: dark '
-                    'images draw more edges', fontsize=10)
+                    'images draw more edges')
     return figure
 
 

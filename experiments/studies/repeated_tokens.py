@@ -101,10 +101,9 @@ def draw(runs: dict[str, list[Path]]) -> Figure:
     losses.set(title='loss', xlabel='step', ylabel='cross-entropy, nats', ylim=(0, 0.8))
     densities.set(title='density of the sampled graphs', xlabel='step', ylabel='%', ylim=(0, 103))
     for axes in (losses, densities):
-        axes.grid(alpha=0.3)
-    figure.legend(*losses.get_legend_handles_labels(), loc='outside right upper', fontsize=8)
-    figure.suptitle('Which of 256 tokens occur twice? One layer, one head, one line for each seed',
-                    fontsize=10)
+        axes.grid()
+    figure.legend(*losses.get_legend_handles_labels(), loc='outside right upper')
+    figure.suptitle('Which of 256 tokens occur twice? One layer, one head, one line for each seed')
     return figure
 
 

@@ -79,11 +79,11 @@ def _draw(rows: list[dict], about: str) -> Figure:
         shifts = sorted({row['by'] for row in rows})
         axes.set_xscale('symlog', linthresh=1)
         axes.set(title=f'rolled: {what}', xlabel='by, tokens', xticks=shifts, xticklabels=shifts)
-        axes.grid(alpha=0.3)
+        axes.grid()
     panels[0].set(ylabel='drop of the accuracy, points')
-    panels[1].legend(fontsize=8)
+    panels[1].legend()
     figure.suptitle('The paper: a few tokens cost much, and Diffuser the least of the sparse '
-                    f'models.\n{about}', fontsize=10)
+                    f'models.\n{about}')
     return figure
 
 

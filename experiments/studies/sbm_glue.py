@@ -92,12 +92,12 @@ def _draw(rows: list[dict], about: str) -> Figure:
                    yerr=[row.get('accuracy, spread') or 0. for row in chosen])
         densities.bar(at, [row['density, %'] for row in chosen], 0.38, label=attention)
     for axes, name in ((scores, 'accuracy, %'), (densities, 'mean density of the heads, %')):
-        axes.set_xticks(range(len(tasks)), tasks, fontsize=8)
+        axes.set_xticks(range(len(tasks)), tasks, fontsize='small')
         axes.set(ylabel=name)
-        axes.grid(alpha=0.3, axis='y')
+        axes.grid(axis='y')
     figure.legend(*scores.get_legend_handles_labels(), loc='outside lower center', ncols=2)
     figure.suptitle('Full attention, and graphs sampled beside a window. The paper, on GLUE: F1 is '
-                    f'alike, with 13.5 % of the pairs.\n{about}', fontsize=10)
+                    f'alike, with 13.5 % of the pairs.\n{about}')
     return figure
 
 

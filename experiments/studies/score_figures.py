@@ -20,15 +20,15 @@ def bars(rows: list[dict], label: str, title: str) -> Figure:
     for axes, metric in zip(panels, METRICS):
         scores = [row[f'{metric}, %'] for row in rows]
         spreads = [row[f'{metric}, spread'] for row in rows]
-        axes.barh(range(len(rows)), scores, color='tab:blue', alpha=0.5, capsize=3,
+        axes.barh(range(len(rows)), scores, color='C0', alpha=0.5, capsize=3,
                   xerr=None if None in spreads else spreads)
         for y, score in enumerate(scores):
-            axes.text(1, y, f' {score:.1f}', va='center', fontsize=9)
+            axes.text(1, y, f' {score:.1f}', va='center', fontsize='small')
         axes.set(xlabel=f'{metric}, %', xlim=(0, 100), yticks=range(len(rows)),
                  yticklabels=[row[label] for row in rows])
-        axes.grid(alpha=0.3, axis='x')
+        axes.grid(axis='x')
     panels[0].invert_yaxis()
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title)
     return figure
 
 
@@ -54,8 +54,8 @@ def curves(rows: list[dict], title: str, level: tuple[str, dict] | None = None) 
                 axes.axhline(level[1][f'{metric}, %'], color=f'C{number}', ls=':',
                              label=f'{metric}, {level[0]}')
         axes.set(xlabel=name)
-        axes.grid(alpha=0.3)
+        axes.grid()
     panels[0].set(ylabel='score, %')
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', fontsize=8)
-    figure.suptitle(title, fontsize=10)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
+    figure.suptitle(title)
     return figure

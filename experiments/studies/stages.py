@@ -99,10 +99,9 @@ def _draw(rows: list[dict], about: str) -> Figure:
             of_kind = [row for row in chosen if (row['one stage'] or '').startswith(kind)]
             _plot(axes, of_kind, 'one', f'one stage: {kind}', color=colour, marker='o', ls='none')
         axes.set(title=task, xlabel='sparsity, %', ylabel='' if task == LOSS else 'score, %')
-        axes.grid(alpha=0.3)
-    panels[0].legend(fontsize=8)
-    figure.suptitle(f'One stage of training masks, or two. The paper: one is better.\n{about}',
-                    fontsize=10)
+        axes.grid()
+    panels[0].legend()
+    figure.suptitle(f'One stage of training masks, or two. The paper: one is better.\n{about}')
     return figure
 
 

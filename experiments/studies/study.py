@@ -81,7 +81,7 @@ class Study:
         report(rows, 'table', self.folder)
         for name, drawn in {'figure': figure, **others}.items():
             picture = self.folder / f'{name}.png'
-            write_whole(picture, lambda path, drawn=drawn: drawn.savefig(path, dpi=110))
+            write_whole(picture, drawn.savefig)
             print(f'drawn in {picture}')
 
 

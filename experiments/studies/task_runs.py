@@ -119,12 +119,12 @@ def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attenti
             if value is None:
                 continue
             is_guess = f'{column}, spread' not in row
-            axes.barh(y, value, color='0.75' if is_guess else 'tab:blue', alpha=.6, capsize=3,
+            axes.barh(y, value, color='0.75' if is_guess else 'C0', alpha=.6, capsize=3,
                       xerr=row.get(f'{column}, spread'))
-            axes.text(1.02 * most, y, f'{value:.3g}', va='center', fontsize=9)
+            axes.text(1.02 * most, y, f'{value:.3g}', va='center', fontsize='small')
         axes.set(xlabel=column, xlim=(0, 1.22 * most), yticks=range(len(rows)),
                  yticklabels=[row[label] for row in rows])
         axes.grid(alpha=.3, axis='x')
     panels[0].invert_yaxis()
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title)
     return figure

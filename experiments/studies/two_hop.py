@@ -85,9 +85,9 @@ def draw(rows: list[dict], curves: dict[tuple[int, int], list[list[float]]]) -> 
     lines.set(title='in training, one line for each seed', xlabel='epoch',
               ylabel='accuracy, development', ylim=(0, 1.05))
     lines.xaxis.set_major_locator(MaxNLocator(integer=True))
-    lines.grid(alpha=0.3)
-    lines.legend(fontsize=8)
-    figure.suptitle('The answer stands two edges away', fontsize=10)
+    lines.grid()
+    lines.legend()
+    figure.suptitle('The answer stands two edges away')
     return figure
 
 

@@ -1,0 +1,12 @@
+"""How long attention along a graph takes beside full attention, on this machine.
+
+::
+
+    python -m analysis.speed
+    python -m analysis.speed --pattern bigbird diffuser 'SlidingWindow(64)' --n 4096
+    python -m analysis.speed --pattern diffuser --n 4096 --backward true
+"""
+
+from analysis.speed.question import Speed, speed
+
+__all__ = ['Speed', 'speed']

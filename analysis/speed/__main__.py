@@ -1,0 +1,20 @@
+"""The command ``python -m analysis.speed``."""
+
+from __future__ import annotations
+
+from analysis.command import ask
+from analysis.speed import speed
+from analysis.speed.drawing import draw
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Asks the question of graphs that the command line names.
+
+    Args:
+        arguments: The command line, that of the process if omitted.
+    """
+    ask(speed, draw, arguments, name='speed', n=4096)
+
+
+if __name__ == '__main__':
+    main()

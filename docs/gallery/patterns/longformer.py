@@ -1,0 +1,53 @@
+"""
+Longformer
+==========
+
+A sliding window, and global tokens that a task reads.
+"""
+
+from analysis.diffusion import receptive_field
+from analysis.spectrum import spectrum
+from analysis.speed import speed
+from graphattn import draw, patterns
+
+pattern = patterns.get('longformer', radius=4, num_global=2)
+graph = pattern.build(64)
+pattern
+
+# %%
+# A preset is an expression of patterns, whose mask is the union of theirs.
+draw.mask(graph)
+
+# %%
+# The global tokens are the first ones.
+draw.bipartite(graph)
+
+# %%
+# Two tokens have edges to all, the others to their window and these two.
+draw.degrees(graph)
+
+# %%
+# Spectrum and gap
+# ----------------
+# The global tokens take the gap from that of the window to one that hardly changes with the length.
+draw.spectrum(spectrum(graph).values)
+for n in (64, 128, 256):
+    window = patterns.SlidingWindow(4)
+    gaps = [spectrum(each.build(n)).lambda_2 for each in (pattern, window)]
+    print(f'{n} tokens: gap {gaps[0]:.4f}, of its window alone {gaps[1]:.4f}')
+
+# %%
+# Receptive field over layers
+# ---------------------------
+# Two layers reach everything by way of the global tokens.
+draw.receptive_field(receptive_field(graph, hops=4))
+
+# %%
+# Time beside full attention
+# --------------------------
+# The window of the published models has a radius of 256; here it is 32.
+along, full = {}, {}
+for n in (512, 1024, 2048, 4096):
+    result = speed(patterns.get('longformer', radius=32, num_global=2).build(n))
+    along[n], full[n] = result.seconds, result.seconds_full
+draw.times({'Longformer': along, 'full attention': full})

@@ -1,0 +1,82 @@
+"""
+LearnedMaskSource: a mask learned with the model
+================================================
+
+Every distance between two positions, or every pair, has a logit (SparseBERT). Masks are drawn
+while it is trained and settled in the end.
+"""
+
+import torch
+
+from analysis.diffusion import receptive_field
+from analysis.spectrum import spectrum
+from analysis.speed import speed
+from graphattn import BipartiteGraph, draw
+from graphattn.functional import edge_attention
+from graphattn.sources import LearnedMaskSource
+
+torch.manual_seed(0)
+source = LearnedMaskSource(heads=1, size=64, border=False)
+ptr = 64 * torch.arange(9)  # eight sequences
+tokens = torch.randn(512, 1, 16)
+fresh = source(tokens, tokens, ptr)
+fresh
+
+# %%
+# Which edges does a task need? The output of each token is to be the mean of five: of itself, and
+# of those 1 and 5 places away. Attention has equal weights, so all there is to learn is the mask.
+# The penalty counts its edges.
+same = torch.zeros_like(tokens)
+optimizer = torch.optim.Adam(source.parameters(), lr=0.1)
+for _ in range(100):
+    tokens = torch.randn(512, 1, 16)
+    drawn = source(same, same, ptr)
+    out = edge_attention(same, same, tokens, drawn, **source.logit_terms(drawn))
+    tokens = tokens.view(8, 64, 16)
+    wanted = sum(tokens.roll(shift, 1) for shift in (-5, -1, 0, 1, 5)) / 5
+    loss = (out.view(8, 64, 16) - wanted)[:, 5:-5].square().mean() + 1e-4 * drawn.norm()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+graph = source.eval()(same[:64], same[:64], ptr[:2])
+print(f'density {fresh.density():.1%} before, {graph.density():.1%} after')
+print('distances that are on:', (source.logit[0] > 0).nonzero().flatten().tolist())
+
+# %%
+# What is left is a ``Mask``, a pattern like any other.
+(mask,) = source.freeze()
+draw.mask(mask.build(64))
+
+# %%
+# Each query is joined to five keys.
+draw.bipartite(graph)
+
+# %%
+# At the ends of the sequence there are fewer.
+draw.degrees(graph)
+
+# %%
+# Spectrum and gap
+# ----------------
+# The gap of the mask that is left, and of one that was drawn in the beginning.
+draw.spectrum(spectrum(graph).values)
+for name, each in (('before', fresh.block(0)), ('after', graph)):
+    print(f'{name}: gap {spectrum(each).lambda_2:.4f}')
+
+# %%
+# Receptive field over layers
+# ---------------------------
+# Each layer reaches five places further on both sides.
+draw.receptive_field(receptive_field(graph, hops=14))
+
+# %%
+# Time beside full attention
+# --------------------------
+# The mask repeated, for a batch of up to 64 sequences that do not attend to one another. Full
+# attention has all pairs of one sequence of as many tokens.
+along, full = {}, {}
+for sequences in (8, 16, 32, 64):
+    n = 64 * sequences
+    result = speed(BipartiteGraph.batch([graph] * sequences))
+    along[n], full[n] = result.seconds, result.seconds_full
+draw.times({'learned mask': along, 'full attention': full})

@@ -1,0 +1,76 @@
+"""
+A source of your own: nearest keys
+==================================
+
+A source is a module from tokens to edges. This one gives each query the keys of its highest scores.
+"""
+
+import torch
+
+from analysis.diffusion import receptive_field
+from analysis.spectrum import spectrum
+from analysis.speed import speed
+from graphattn import BipartiteGraph, draw
+from graphattn.layers import GraphAttention
+from graphattn.sources import GraphSource
+
+
+class NearestKeys(GraphSource):
+    """The ``k`` keys of the highest scores over all heads, for sequences of one length."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+
+    def forward(self, query, key, ptr, *, key_ptr=None, generator=None):
+        shape = len(ptr) - 1, int(ptr[1]), -1
+        query, key = query.reshape(shape), key.reshape(shape)
+        return BipartiteGraph.from_topk((query @ key.mT).topk(self.k).indices)
+
+
+torch.manual_seed(0)
+attention = GraphAttention(16, 2, NearestKeys(6))
+tokens, ptr = torch.randn(128, 16), torch.tensor([0, 64, 128])
+graph = attention(tokens, ptr, return_graph=True)[1].block(0)
+graph
+
+# %%
+# Six edges in every row; some columns have many, some none.
+draw.mask(graph)
+
+# %%
+# Some keys have many lines, others none.
+draw.bipartite(graph)
+
+# %%
+# All queries have six keys. Keys differ widely.
+degree = graph.out_degree()
+print(f'{degree.max()} queries attend to one key, none to {(degree == 0).sum()} of them')
+draw.degrees(graph)
+
+# %%
+# Spectrum and gap
+# ----------------
+# The edges are taken in both directions.
+draw.spectrum(spectrum(graph).values)
+
+# %%
+# Receptive field over layers
+# ---------------------------
+# Keys to which nobody attends reach no query but their own, in any number of layers.
+field = receptive_field(graph, hops=6)
+print(f'after 6 layers {field[-1].mean():.1f} keys reach a query in the mean')
+draw.receptive_field(field)
+
+# %%
+# Time beside full attention
+# --------------------------
+# Attention along the edges alone. To find them takes all scores, as full attention does.
+along, full = {}, {}
+for n in (512, 1024, 2048, 4096):
+    query, key = torch.randn(2, n, 2, 8)
+    with torch.no_grad():
+        nearest = attention.source(query, key, torch.tensor([0, n]))
+    result = speed(nearest)
+    along[n], full[n] = result.seconds, result.seconds_full
+draw.times({'nearest keys': along, 'full attention': full})

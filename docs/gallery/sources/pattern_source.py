@@ -1,0 +1,77 @@
+"""
+PatternSource: fixed patterns
+=============================
+
+A pattern for all heads, or one for each, built for the length of every sequence of a batch.
+"""
+
+import torch
+
+from analysis.diffusion import receptive_field
+from analysis.spectrum import spectrum
+from analysis.speed import speed
+from graphattn import draw, patterns
+from graphattn.functional import edge_attention
+from graphattn.sources import PatternSource
+
+source = PatternSource([patterns.SlidingWindow(2), patterns.LogSparse(),
+                        patterns.GlobalTokens(2) | patterns.RandomKeys(4)])
+tokens = torch.randn(112, 3, 16)  # of three heads
+ptr = torch.tensor([0, 64, 112])  # two sequences
+graph = source(tokens, tokens, ptr)
+graph
+
+# %%
+# A block for each head of each sequence.
+titles = [f'head {head}, sequence {number}' for head in range(3) for number in range(2)]
+draw.blocks(graph, titles, columns=2)
+
+# %%
+# The first sequence in the eyes of the last head.
+head = graph.block(0, 2, heads=3)
+draw.bipartite(head)
+
+# %%
+# Its degrees.
+draw.degrees(head)
+
+# %%
+# Attention received
+# ------------------
+# Heads with a graph in common weigh its edges differently. The weights are in the order of the
+# edges.
+shared = patterns.get('longformer', radius=4, num_global=2).build(64)
+query, key, value = torch.randn(3, 64, 4, 16)
+_, weights = edge_attention(2 * query, key, value, shared, return_attention_weights=True)
+draw.heads(shared, weights, columns=2)
+
+# %%
+# The global tokens receive the most.
+draw.received_attention(shared, weights)
+
+# %%
+# Spectrum and gap
+# ----------------
+# Of each head alone.
+draw.spectrum(spectrum(head).values)
+for number in range(3):
+    result = spectrum(graph.block(0, number, heads=3))
+    print(f'head {number}: gap {result.lambda_2:.4f}')
+
+# %%
+# Receptive field over layers
+# ---------------------------
+# What one head reaches flows on in all heads of the next layer, so the field is that of their
+# union.
+union = graph.block(0, 0, heads=3) | graph.block(0, 1, heads=3) | head
+draw.receptive_field(receptive_field(union, hops=4))
+
+# %%
+# Time beside full attention
+# --------------------------
+# Here all heads have the third pattern.
+along, full = {}, {}
+for n in (512, 1024, 2048, 4096):
+    result = speed(source.patterns[2].build(n, seed=0))
+    along[n], full[n] = result.seconds, result.seconds_full
+draw.times({'along the graph': along, 'full attention': full})

@@ -1,0 +1,51 @@
+"""The colours and type sizes of every figure of this project.
+
+    with style.in_style():
+        figure = draw.blocks(graph)
+        figure.savefig('graph.svg')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Ten colours, of which the first six are told apart by the colour-blind too and none is lost on
+# white paper; the eighth is grey, for what others are compared with.
+COLOURS = ('#0072b2', '#d55e00', '#009e73', '#740d25', '#cc8850',
+           '#5a96ff', '#54284f', '#808080', '#915500', '#6b6b00')
+EDGE, QUERY, KEY = '#08306b', COLOURS[1], COLOURS[2]
+SHADES = 'Blues'  # from nothing, white, to most, dark
+_SIZE = 10  # of type, in points
+
+
+@contextmanager
+def in_style() -> Iterator[None]:
+    """What is drawn and saved inside has the colours and type sizes of this project.
+
+    ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and relative sizes such as ``'small'`` are those of
+    its type. It also decorates functions: ``@in_style()``.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+
+    Example:
+        >>> import matplotlib
+        >>> from graphattn.style import COLOURS, in_style
+        >>> with in_style():
+        ...     matplotlib.colors.to_hex('C1') == COLOURS[1]
+        True
+    """
+    try:
+        from matplotlib import cycler, rc_context
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install matplotlib") from error
+
+    with rc_context({
+        'font.size': _SIZE, 'axes.titlesize': 'medium', 'figure.titlesize': 'medium',
+        'figure.labelsize': 'medium',
+        'legend.fontsize': 'small', 'xtick.labelsize': 'small', 'ytick.labelsize': 'small',
+        'axes.prop_cycle': cycler(color=COLOURS), 'image.cmap': SHADES, 'grid.alpha': 0.3,
+        'savefig.dpi': 110,
+    }):
+        yield
