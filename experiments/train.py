@@ -45,6 +45,7 @@ from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
 from experiments.runs.seeds import train_seeds
 from graphattn._files import check_folder
+from graphattn.freed_memory import keeping_freed_memory
 
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',
@@ -252,7 +253,8 @@ def main(args: list[str] | None = None) -> None:
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
     try:
-        TrainCLI(command, options).run()
+        with keeping_freed_memory():
+            TrainCLI(command, options).run()
     except ArgumentError as error:
         raise ValueError(str(error)) from error
     except MisconfigurationException as error:

@@ -21,13 +21,14 @@ GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_m
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'hugging_face',
-                'decoding', 'graphattn', 'draw', 'style'}
+                'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
     '_reading': set(),
     '_memory': set(),
     '_threads': set(),
+    'freed_memory': set(),
     '_compiler': set(),
     '_jit': {'_compiler', '_files'},
     '_tensors': set(),

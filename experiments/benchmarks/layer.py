@@ -1,7 +1,9 @@
 """A whole attention layer whose heads sample their graphs, beside a window and full attention.
 
 Time, and the peak of memory in use beside a floor: the bytes of query, key, value, output and their
-gradients, of the keys of all edges and of their probabilities p_ij.
+gradients, of the keys of all edges and of their probabilities p_ij. Freed memory is kept, as in
+training (:func:`graphattn.freed_memory.keeping_freed_memory`); ``--keep_freed_memory false`` shows
+what that does.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -32,6 +35,7 @@ from experiments.benchmarks.measure import (
 )
 from experiments.runs.tables import report
 from graphattn._files import write_whole
+from graphattn.freed_memory import keeping_freed_memory
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, Pattern, SlidingWindow
@@ -48,6 +52,7 @@ def main(
     channels: PositiveInt = 32,
     clusters: PositiveInt = 128,
     rounds: PositiveInt = 3,
+    keep_freed_memory: bool = True,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -60,6 +65,7 @@ def main(
         channels: Width of a head.
         clusters: Clusters of the block models.
         rounds: Measurements of each case, of which the median counts.
+        keep_freed_memory: Whether the process keeps what it frees.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
@@ -68,7 +74,8 @@ def main(
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
                 if n <= LONGEST_DENSE or density == densities[0]]
-    rows = [row for setting in progress(settings, 'layer') for row in measure(setting, rounds)]
+    with keeping_freed_memory() if keep_freed_memory else nullcontext():
+        rows = [row for setting in progress(settings, 'layer') for row in measure(setting, rounds)]
     report(rows, 'layer', out)
     draw(rows, out)
 
