@@ -67,6 +67,8 @@ def ask(
 LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
+REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
+            ValueError)
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
 
 
@@ -109,8 +111,9 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         check_folder('out', options.out)
         with within_free_memory():
             run(options)
-    except (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError,
-            TypeError, ValueError) as error:
+    except Exception as error:
+        if not isinstance(error, REFUSALS):
+            raise
         line = ' '.join(str(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)

@@ -15,13 +15,18 @@ import ast
 import runpy
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from experiments.quick_help import without_libraries
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
 TRAINING = {'train': 'fit', 'test': 'test'}  # subcommands of experiments.train
+# Their options are arguments of classes of libraries, or are read after the first measurement.
+WITHOUT_QUICK_HELP = 'experiments.train', 'experiments.benchmarks'
 GROUPS = {'study': 'studies', 'benchmark': 'benchmarks'}  # packages of experiments
 PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', 'torch-scatter',
             'torch-sparse', 'triton', 'lightning', 'jsonargparse', 'transformers', 'matplotlib')
@@ -126,8 +131,10 @@ def _run_one_of(command: str, rest: list[str]) -> None:
 
 def _run(module: str, name: str, arguments: list[str]) -> None:
     sys.argv = [name, *arguments]
+    has_quick_help = {'-h', '--help'} & set(arguments) and not module.startswith(WITHOUT_QUICK_HELP)
     try:
-        runpy.run_module(module, run_name='__main__')
+        with without_libraries() if has_quick_help else nullcontext():
+            runpy.run_module(module, run_name='__main__')
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
               f"commands need", file=sys.stderr)
