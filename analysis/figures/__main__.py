@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from analysis.command import run_or_exit, save_plain
+from analysis.command import as_json, is_file, run_or_exit, save
 from analysis.figures import FIGURES
 
 
@@ -29,11 +29,13 @@ def main(arguments: list[str] | None = None) -> None:
 
     def run(options: Namespace) -> None:
         names = _names(options.name)
+        if len(names) > 1 and is_file(options.out):
+            raise ValueError(f"'out' must be a folder for all figures (got {options.out})")
         for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
             picture = FIGURES[name](options.seed)
             with tqdm.external_write_mode():
                 print(picture)
-                save_plain(options.out, name, picture.to_dict(), picture.figure)
+                save(options.out, name, {'.json': as_json(picture.to_dict())}, picture.figure)
                 print(end='' if len(names) == 1 else '\n')
 
     run_or_exit(parser, run, arguments)

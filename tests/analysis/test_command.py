@@ -13,7 +13,8 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis import command
-from analysis.graphs import as_graph, read_graph, sampled_graphs
+from analysis.graph_files import read_graph
+from analysis.graphs import as_graph, sampled_graphs
 from analysis.result import Result
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow

@@ -26,7 +26,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from analysis.graphs import read_graph, sampled_graphs
+from analysis.graph_files import read_graph
+from analysis.graphs import sampled_graphs
 from experiments.data.digits import read_digits
 from experiments.data.imagenet64 import ImageNet64
 from experiments.data.listops_files import read_listops
