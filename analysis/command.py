@@ -26,6 +26,17 @@ Graphs = dict[str, list[BipartiteGraph]]
 Names = Sequence[str] | None  # of the tokens of a graph from a file
 
 
+ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
+_SHOWN = 20  # names of tokens in a line
+# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
+LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
+          'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
+          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
+REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
+            ValueError)
+GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
+
+
 def ask(
     question: Callable[..., Result],
     draw: Callable[[Results], Figure],
@@ -63,23 +74,13 @@ def ask(
     run_or_exit(parser, run, arguments)
 
 
-WRITTEN, DRAWN = ('.json', '.csv'), ('.png', '.svg', '.pdf')
-_SHOWN = 20  # names of tokens in a line
-# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
-LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
-          'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
-          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
-REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
-            ValueError)
-GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
-
-
-def new_parser(name: str, pattern: str, n: int) -> ArgumentParser:
+def new_parser(name: str, pattern: str, n: int,
+               endings: Sequence[str] = ENDINGS) -> ArgumentParser:
     """A parser of the options that every command has: which graphs, and where results go."""
     parser = ArgumentParser(prog=f'python -m analysis.{name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
-                         help='presets, or expressions such as "SlidingWindow(3) | GlobalTokens(2)"')
+                         help='presets, or expressions such as "SlidingWindow(3) | Star()"')
     sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(READERS)}, '
                          'or a list of edges; a batched one is asked of block by block')
     sources.add_argument('--checkpoint', type=str,
@@ -89,8 +90,7 @@ def new_parser(name: str, pattern: str, n: int) -> ArgumentParser:
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
     parser.add_argument('--seed', type=int, default=0, help='of random patterns and samples')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help='folder for JSON, CSV and picture, or one file: '
-                             f'{", ".join(WRITTEN)} or {", ".join(DRAWN)}')
+                        help=f'a folder for results, or one file: {", ".join(endings)}')
     return parser
 
 
@@ -110,14 +110,15 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
 
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
-                arguments: list[str] | None) -> None:
-    """Parses and runs; what a user got wrong becomes one line and exit status 2."""
+                arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
+    """Parses and runs; what a user got wrong becomes one line and exit status 2. ``--out`` may be
+    a file of these endings."""
     try:
         options = parser.parse_args(arguments)
         for name, (least, most) in LIMITS.items():
             if options.get(name) is not None:
                 check_count(name, options[name], least, most)
-        check_out(options.out)
+        check_out(options.out, endings)
         with within_free_memory():
             run(options)
     except Exception as error:
@@ -134,17 +135,27 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
     print(table(results))
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
+    for line in token_lines(results, names):
+        print(line)
+    save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
+
+
+def token_lines(results: Results, names: Names) -> list[str]:
+    """What results say of tokens that have names, such as a path of them; a line for each."""
+    lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
-            rest = f' ... ({len(tokens)} in all)' if len(tokens) > _SHOWN else ''
-            print(f'{label}, {field.replace("_", " ")}: {", ".join(tokens[:_SHOWN])}{rest}')
-    save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
+            rest = f'; ... {len(tokens)} in all' if len(tokens) > _SHOWN else ''
+            lines.append(f'{label}, {field.replace("_", " ")}: {"; ".join(tokens[:_SHOWN])}{rest}')
+    return lines
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
     """Writes texts by their endings and a picture: one of them to ``out`` if it has such an ending,
     else all to the folder ``out``."""
-    paths = [out] if is_file(out) else [out / f'{name}{ending}' for ending in (*texts, DRAWN[0])]
+    paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
+    if out.suffix in ENDINGS:
+        paths = [out]
     for path in paths:
         text = texts.get(path.suffix)
         write_whole(path, lambda file, text=text: figure.savefig(file, dpi=110) if text is None
@@ -152,21 +163,16 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
     print(f'written to {", ".join(map(str, paths))}')
 
 
-def is_file(out: Path) -> bool:
-    """Whether ``--out`` is called as a file of results is."""
-    return out.suffix in WRITTEN + DRAWN
-
-
-def check_out(out: Path) -> None:
-    """Checks that results can be written to ``--out``.
+def check_out(out: Path, endings: Sequence[str]) -> None:
+    """Checks that results can be written to ``--out``, a folder or a file of such an ending.
 
     Raises:
         ValueError: They cannot.
     """
-    if is_file(out) and out.is_dir():
-        raise ValueError(f"'out' must be a folder without the ending of a file, or a file (got "
-                         f"{out}: is a directory)")
-    check_folder('out', out.parent if is_file(out) else out)
+    if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
+        raise ValueError(f"'out' must be a folder that is not called as a file, or a new "
+                         f"{' or '.join(endings)} (got {out})")
+    check_folder('out', out.parent if out.suffix in endings else out)
 
 
 def as_json(plain: dict[str, object]) -> str:

@@ -128,7 +128,8 @@ def _read_gml(path: Path) -> GraphFile:
 
 def _of_networkx(graph: nx.Graph) -> GraphFile:
     _check_num_tokens(len(graph))
-    names = tuple(str(data.get('label', node)) for node, data in graph.nodes(data=True))
+    names = tuple(_printable(str(data.get('label', node)))
+                  for node, data in graph.nodes(data=True))
     parts = {data.get('bipartite') for _, data in graph.nodes(data=True)}
     weights = np.array([_weight(weight) for *_, weight in graph.edges(data='weight', default=1)])
     graph.remove_edges_from([edge for edge, weight in zip(list(graph.edges), weights)
@@ -201,7 +202,13 @@ class _Names(dict):
     def __call__(self, cell: str) -> int:
         if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
             raise ValueError(f'{cell[:20]!r} is neither a name nor the number of a token, from 0')
-        return self.setdefault(cell, len(self))
+        return self.setdefault(_printable(cell), len(self))
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError(f'the name {name[:20]!r} cannot be printed')
+    return name
 
 
 def _weight(cell: str | float) -> float:

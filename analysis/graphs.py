@@ -32,8 +32,12 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
 
     Raises:
         TypeError: It is none of these.
+        ValueError: It is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
+        if graph.num_blocks > 1:
+            raise ValueError(f"'graph' must be one graph (got {graph.num_blocks} blocks); ask of "
+                             f"each block of graph.unbatch(), and analysis.result.table shows all")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)

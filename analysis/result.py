@@ -10,10 +10,9 @@ from numbers import Integral, Real
 
 import numpy as np
 
-
 _OF_TOKENS = 'of tokens'
 _MOST_ROWS = 50
-_WIDTH = 100  # of a table with a row for each graph
+_WIDTH = 100  # of a table with a row for each result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
@@ -56,31 +55,43 @@ class Result:
 
 
 Results = dict[str, list[Result]]
-"""By label; several of one label are those of the samples of a head, or of the blocks of a graph."""
+"""By label; several of one label are those of a head's samples, or of a graph's blocks."""
 
 
 def table(results: Results) -> str:
-    """The scalars of results. Of one label with several results a row for each, the last for all;
-    else one row for each scalar and one column for each label.
-
-    Where several results share a row or a column it holds mean ± standard deviation.
+    """The scalars of results as text, of at most 50 of one label.
 
     Example:
-        >>> from analysis.result import table
-        >>> from analysis.universality import ThreeTokens, three_tokens
+        >>> from analysis.expander import expander
+        >>> from graphattn import BipartiteGraph
+        >>> from graphattn.patterns import Full, SlidingWindow
+        >>> batch = BipartiteGraph.batch([SlidingWindow(1).build(9), Full().build(6)])
+        >>> print(table({'batch': list(map(expander, batch.unbatch()))})[:165])
+    """
+    rows = table_rows(results)
+    if len(rows) > _MOST_ROWS + 2 and len(results) == 1:
+        left_out = [f'... {len(rows) - 2} in all', *[''] * (len(rows[0]) - 1)]
+        rows = [*rows[:_MOST_ROWS + 1], left_out, rows[-1]]
+    return '\n\n'.join(map(aligned, _stacked(rows)))
+
+
+def table_rows(results: Results) -> list[list[str]]:
+    """The scalars of results: of one label with several results a row for each, the last for all;
+    else a row for each scalar and a column for each label. The first row is the header.
+
+    What stands for several results is mean ± standard deviation.
     """
     names = scalar_names(results)
+    titles = [name.replace('_', ' ') for name in names]
     (label, samples), *others = results.items()
     if others or len(samples) == 1:
-        return aligned([['', *results], *([name.replace('_', ' '), *(
-            _summary(samples, name) for samples in results.values())] for name in names)])
-    shown = samples[:_MOST_ROWS]
-    left_out = [[f'... {len(samples)} in all'] + len(names) * ['']] * (len(shown) < len(samples))
-    rows = [[label, *(name.replace('_', ' ') for name in names)],
+        return [['', *results], *([title, *(_summary(samples, name)
+                                            for samples in results.values())]
+                                  for title, name in zip(titles, names))]
+    return [[label, *titles],
             *([str(number), *(cell(sample.scalars().get(name)) for name in names)]
-              for number, sample in enumerate(shown)),
-            *left_out, ['all', *(_summary(samples, name) for name in names)]]
-    return '\n\n'.join(map(aligned, _stacked(rows)))
+              for number, sample in enumerate(samples)),
+            ['all', *(_summary(samples, name) for name in names)]]
 
 
 def scalar_names(results: Results) -> list[str]:
@@ -110,6 +121,8 @@ def aligned(rows: list[list[str]]) -> str:
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
     """Tables of the first column and as many others as fit side by side."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
+    if sum(widths) <= _WIDTH or rows[0][0] == '':
+        return [rows]
     groups, left = [], 0
     for column, width in enumerate(widths[1:], start=1):
         if not groups or width > left:

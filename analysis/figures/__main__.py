@@ -8,8 +8,10 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from analysis.command import as_json, is_file, run_or_exit, save
+from analysis.command import ENDINGS, as_json, run_or_exit, save
 from analysis.figures import FIGURES
+
+_ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,11 +27,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
     parser.add_argument('--seed', type=int, default=0, help='of random patterns')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help='where JSON and picture go')
+                        help=f'a folder for results, or one file: {", ".join(_ENDINGS)}')
 
     def run(options: Namespace) -> None:
         names = _names(options.name)
-        if len(names) > 1 and is_file(options.out):
+        if len(names) > 1 and options.out.suffix in _ENDINGS:
             raise ValueError(f"'out' must be a folder for all figures (got {options.out})")
         for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
             picture = FIGURES[name](options.seed)
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
                 save(options.out, name, {'.json': as_json(picture.to_dict())}, picture.figure)
                 print(end='' if len(names) == 1 else '\n')
 
-    run_or_exit(parser, run, arguments)
+    run_or_exit(parser, run, arguments, _ENDINGS)
 
 
 def _names(name: str) -> list[str]:

@@ -1,13 +1,16 @@
 """The help of a command is the same without the libraries that its work takes."""
 
 import json
+import pkgutil
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from experiments import cli
+import analysis
+from experiments import studies
 
 ANSWER = """
 import contextlib, io, json, sys
@@ -19,12 +22,14 @@ for name in json.loads(sys.argv[1]):
     texts[name] = said.getvalue()
 print(json.dumps([texts, list(sys.modules)]))
 """
-QUESTIONS = {name: module for name, module in cli._modules().items()}
-STUDIES = {f'study {name}': f'experiments.studies.{name}' for name in cli._runnable('studies')}
+QUESTIONS = {module.name: f'analysis.{module.name}'
+             for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg}
+STUDIES = {f'study {path.stem}': f'experiments.studies.{path.stem}'
+           for path in Path(studies.__path__[0]).glob('*.py') if '__main__' in path.read_text()}
 
 
 @pytest.mark.parametrize('commands', [
-    pytest.param(QUESTIONS, id='questions'),
+    pytest.param(QUESTIONS | {'compile': 'graphattn.compile'}, id='questions'),
     pytest.param(STUDIES, id='studies', marks=pytest.mark.slow)])
 def test_help_needs_no_libraries(commands, monkeypatch, capsys):
     process = subprocess.run([sys.executable, '-c', ANSWER, json.dumps(list(commands))], check=True,
