@@ -59,13 +59,14 @@ MAY_IMPORT = {
     'experiments.objectives': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING,
-    'experiments.cli': {'kernels', 'graphattn'},
+    'experiments.quick_help': set(),
+    'experiments.cli': {'kernels', 'graphattn', 'experiments.quick_help'},
     'experiments.rivals': ALL,
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.rivals',
                                              'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_files', '_reading', '_memory', 'patterns', 'samplers', 'sources',
-                 'models', 'graphattn'},
+    'analysis': {'graph', '_files', '_reading', '_memory', 'draw', 'patterns', 'samplers',
+                 'sources', 'models', 'graphattn'},
     'graphattn': {'graph'},  # the public page
 }
 

@@ -28,6 +28,7 @@ STUDIES = {f'study {path.stem}': f'experiments.studies.{path.stem}'
            for path in Path(studies.__path__[0]).glob('*.py') if '__main__' in path.read_text()}
 
 
+@pytest.mark.filterwarnings('ignore:.*prior to execution:RuntimeWarning')
 @pytest.mark.parametrize('commands', [
     pytest.param(QUESTIONS | {'compile': 'graphattn.compile'}, id='questions'),
     pytest.param(STUDIES, id='studies', marks=pytest.mark.slow)])
