@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import statistics
 import sys
-from collections.abc import Callable
-from numbers import Real
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -15,15 +15,28 @@ from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
 from analysis.checks import check_count
-from analysis.graphs import MOST_TOKENS, graph_of_pattern, read_graph, sampled_graphs
-from analysis.result import Result, aligned, cell
+from analysis.graph_files import READERS, read_graph_file
+from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
+from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
 from graphattn.style import in_style
 
 Graphs = dict[str, list[BipartiteGraph]]
-Results = dict[str, list[Result]]
+Names = Sequence[str] | None  # of the tokens of a graph from a file
+
+
+ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
+_SHOWN = 20  # names of tokens in a line
+# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
+LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
+          'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
+          'heads': (1, 1024), 'head_channels': (1, 4096),
+          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
+REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
+            ValueError)
+GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
 
 
 def ask(
@@ -35,7 +48,7 @@ def ask(
     pattern: str = 'diffuser',
     n: int = 512,
 ) -> None:
-    """Runs a question as a command: the graphs that were asked for, a table, JSON and a picture.
+    """Runs a question as a command: the graphs that were asked for, a table, and files.
 
     Args:
         question: ``question(graph, **options)``; its keyword arguments become options.
@@ -52,100 +65,131 @@ def ask(
     parser.add_function_arguments(question, skip={'graph'})
 
     def run(options: Namespace) -> None:
-        graphs = load(options)
+        graphs, names = load(options)
         settings = {key: options[key] for key in vars(options) if key not in GRAPH_OPTIONS}
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1):
             results[label].append(question(graph, **settings))
-        print(table(results))
-        save(options.out, name, results, draw(results))
+        show(options.out, name, results, draw(results), names)
 
     run_or_exit(parser, run, arguments)
 
 
-# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
-LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
-          'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
-          'heads': (1, 1024), 'head_channels': (1, 4096),
-          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
-GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
-
-
-def new_parser(name: str, pattern: str, n: int) -> ArgumentParser:
+def new_parser(name: str, pattern: str, n: int,
+               endings: Sequence[str] = ENDINGS) -> ArgumentParser:
     """A parser of the options that every command has: which graphs, and where results go."""
     parser = ArgumentParser(prog=f'python -m analysis.{name}', exit_on_error=False)
-    parser.add_argument('--pattern', type=str, nargs='+', default=[pattern],
-                        help='presets, or expressions such as "SlidingWindow(3) | GlobalTokens(2)"')
-    parser.add_argument('--graph', type=str | None,
-                        help='a file instead: .npz (scipy sparse), .graphml, or a list of edges')
-    parser.add_argument('--checkpoint', type=str | None,
-                        help='instead, what the heads of a trained model sample')
+    sources = parser.add_mutually_exclusive_group()
+    sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
+                         help='presets, or expressions such as "SlidingWindow(3) | Star()"')
+    sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(READERS)}, '
+                         'or a list of edges; a batched one is asked of block by block')
+    sources.add_argument('--checkpoint', type=str,
+                         help='instead, what the heads of a trained model sample')
     parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
     parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
     parser.add_argument('--seed', type=int, default=0, help='of random patterns and samples')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help='where JSON and picture go')
+                        help=f'a folder for results, or one file: {", ".join(endings)}')
     return parser
 
 
-def load(options: Namespace) -> Graphs:
-    """The graphs that a command was asked about, by label; a head's samples under one."""
+def load(options: Namespace) -> tuple[Graphs, Names]:
+    """The graphs that a command was asked about, by label; a head's samples and a file's blocks
+    under one."""
     if options.checkpoint is not None:
-        return sampled_graphs(options.checkpoint, options.example, options.samples, options.seed)
+        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed)
+        return samples, None
     if options.graph is not None:
-        return {Path(options.graph).name: [read_graph(options.graph)]}
+        file = read_graph_file(options.graph)
+        if file.has_weights:
+            print(f'{options.graph}: what is asked is which edges there are, whatever their weight')
+        return {Path(options.graph).name: file.graph.unbatch()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
-            for pattern in options.pattern}
+            for pattern in options.pattern}, None
 
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
-                arguments: list[str] | None) -> None:
-    """Parses and runs; what a user got wrong becomes one line and exit status 2."""
+                arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
+    """Parses and runs; what a user got wrong becomes one line and exit status 2. ``--out`` may be
+    a file of these endings."""
     try:
         options = parser.parse_args(arguments)
         for name, (least, most) in LIMITS.items():
             if options.get(name) is not None:
                 check_count(name, options[name], least, most)
-        check_folder('out', options.out)
+        check_out(options.out, endings)
         with in_style(), within_free_memory():
             run(options)
-    except (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError,
-            TypeError, ValueError) as error:
+    except Exception as error:
+        if not isinstance(error, REFUSALS):
+            raise
         line = ' '.join(str(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)
 
 
-def table(results: Results) -> str:
-    """One row for each scalar of the results, one column for each graph; mean ± standard deviation
-    over samples."""
-    labels = list(results)
-    names = dict.fromkeys(name for samples in results.values() for name in samples[0].scalars())
-    rows = [['', *labels]]
-    rows += [[name.replace('_', ' '),
-              *(_summary([sample.scalars().get(name) for sample in results[label]])
-                for label in labels)] for name in names]
-    return aligned(rows)
+def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
+    """Prints a table of the results, and writes them: to ``out`` if it is called as a file is, else
+    to ``out/name.json``, ``.csv`` and ``.png``."""
+    print(table(results))
+    plain = {label: [sample.to_dict(names) for sample in samples]
+             for label, samples in results.items()}
+    for line in token_lines(results, names):
+        print(line)
+    save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
 
 
-def save(out: Path, name: str, results: Results, figure: Figure) -> None:
-    """Writes ``out/name.json`` and ``out/name.png``."""
-    plain = {label: [sample.to_dict() for sample in samples] for label, samples in results.items()}
-    save_plain(out, name, plain, figure)
+def token_lines(results: Results, names: Names) -> list[str]:
+    """What results say of tokens that have names, such as a path of them; a line for each."""
+    lines = []
+    for label, samples in results.items() if names else ():
+        for field, tokens in samples[0].tokens(names).items():
+            rest = f'; ... {len(tokens)} in all' if len(tokens) > _SHOWN else ''
+            lines.append(f'{label}, {field.replace("_", " ")}: {"; ".join(tokens[:_SHOWN])}{rest}')
+    return lines
 
 
-def save_plain(out: Path, name: str, plain: dict[str, object], figure: Figure) -> None:
-    """Writes ``out/name.json``, from types that JSON knows, and ``out/name.png``."""
-    text = json.dumps(plain, indent=1, allow_nan=False) + '\n'
-    write_whole(out / f'{name}.json', lambda path: path.write_text(text))
-    write_whole(out / f'{name}.png', figure.savefig)
-    print(f'written to {out / name}.json, drawn in {out / name}.png')
+def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
+    """Writes texts by their endings and a picture: one of them to ``out`` if it has such an ending,
+    else all to the folder ``out``."""
+    paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
+    if out.suffix in ENDINGS:
+        paths = [out]
+    for path in paths:
+        text = texts.get(path.suffix)
+        write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
+                    else file.write_text(text))
+    print(f'written to {", ".join(map(str, paths))}')
 
 
-def _summary(values: list[object]) -> str:
-    are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    if len(set(values)) == 1 or not are_numbers:
-        return ' / '.join(dict.fromkeys(map(cell, values)))
-    return f'{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}'
+def check_out(out: Path, endings: Sequence[str]) -> None:
+    """Checks that results can be written to ``--out``, a folder or a file of such an ending.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
+        raise ValueError(f"'out' must be a folder that is not called as a file, or a new "
+                         f"{' or '.join(endings)} (got {out})")
+    check_folder('out', out.parent if out.suffix in endings else out)
+
+
+def as_json(plain: dict[str, object]) -> str:
+    """A text of types that JSON knows."""
+    return json.dumps(plain, indent=1, allow_nan=False) + '\n'
+
+
+def as_csv(results: Results) -> str:
+    """A row for each graph, numbered under its label, and a column for each scalar."""
+    names = scalar_names(results)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator='\n')
+    rows.writerow(['graph', 'number', *names])
+    for label, samples in results.items():
+        for number, sample in enumerate(samples):
+            scalars = sample.scalars()
+            rows.writerow([label, number, *(scalars.get(name) for name in names)])
+    return text.getvalue()

@@ -1,20 +1,19 @@
-"""Where the graphs of a question come from: objects, patterns, files, and trained models."""
+"""Where the graphs of a question come from: objects, patterns, and trained models; files are in
+:mod:`analysis.graph_files`."""
 
 from __future__ import annotations
 
 import zipfile
-from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import networkx as nx
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph
-from graphattn._reading import check_arrays, check_unpacked, read_lines, read_yaml
+from graphattn._reading import check_unpacked, read_yaml
 from graphattn.patterns import parse
 
 if TYPE_CHECKING:
@@ -33,8 +32,12 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
 
     Raises:
         TypeError: It is none of these.
+        ValueError: It is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
+        if graph.num_blocks > 1:
+            raise ValueError(f"'graph' must be one graph (got {graph.num_blocks} blocks); ask of "
+                             f"each block of graph.unbatch(), and analysis.result.table shows all")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -57,28 +60,6 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
     if n < pattern.fewest_tokens:
         raise ValueError(f"'n' must be at least {pattern.fewest_tokens} for {expression} (got {n})")
     return pattern.build(n, seed=seed)
-
-
-def read_graph(path: str | Path) -> BipartiteGraph:
-    """The graph in a file.
-
-    Args:
-        path: By its ending: ``.npz``, a scipy sparse array ``[query, key]`` as
-            ``scipy.sparse.save_npz`` writes it; ``.graphml``, a networkx graph; anything else, a
-            list of edges, ``key query`` in numbers from 0 on each line, ``#`` before comments.
-
-    Raises:
-        ValueError: There is no such file, or no graph in it, or it has too many tokens.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == '.npz':
-            return BipartiteGraph.from_scipy(_read_matrix(path))
-        if path.suffix == '.graphml':
-            return BipartiteGraph.from_networkx(nx.read_graphml(path))
-        return _read_edges(path)
-    except Exception as error:  # whatever reading zip, arrays and XML raises
-        raise ValueError(f"'graph' cannot be read: {path} ({error})") from error
 
 
 def sampled_graphs(
@@ -111,40 +92,13 @@ def sampled_graphs(
     for layer, graph in enumerate(layers):
         if graph.num_blocks == samples:  # one graph for all heads: a fixed pattern
             continue
-        blocks = [_block(graph, block) for block in range(graph.num_blocks)]
+        blocks = graph.unbatch()
         graphs |= {f'layer {layer}, head {first // samples}': blocks[first:first + samples]
                    for first in range(0, len(blocks), samples)}
     if not graphs:
         raise ValueError(f"'checkpoint' holds a model whose heads do not sample their graphs: "
                          f"{checkpoint}; give its pattern with --pattern")
     return graphs
-
-
-def _read_matrix(path: Path) -> sp.sparray | sp.spmatrix:
-    check_arrays(path)
-    matrix = sp.load_npz(path)
-    if max(matrix.shape) > MOST_TOKENS:
-        raise ValueError(f'{max(matrix.shape):,} tokens, and at most {MOST_TOKENS:,} are read')
-    return matrix
-
-
-def _read_edges(path: Path) -> BipartiteGraph:
-    ids = array('q')
-    for number, line in read_lines(path):
-        entries = line.partition('#')[0].split()
-        if not entries:
-            continue
-        if len(entries) != 2 or not all(entry.isdecimal() for entry in entries):
-            raise ValueError(f'line {number} is not a key and a query: {line[:60]!r}')
-        pair = [int(entry) for entry in entries if len(entry) < 20]
-        if len(pair) < 2 or max(pair) >= MOST_TOKENS:
-            raise ValueError(f'line {number} has a number that is not below {MOST_TOKENS:,}: '
-                             f'{line[:60]!r}')
-        ids.extend(pair)
-    if not ids:
-        raise ValueError('it holds no edges')
-    edge_index = torch.from_numpy(np.array(ids).reshape(-1, 2).T.copy())
-    return BipartiteGraph.from_edge_index(edge_index, int(edge_index.max()) + 1)
 
 
 def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
@@ -181,12 +135,3 @@ def _example(data: LightningDataModule, example: int) -> Tensor:
             return tokens[begin:end]
         first = last
     raise ValueError(f"'example' must be from 0 to {first - 1}, the test set (got {example})")
-
-
-def _block(graph: BipartiteGraph, block: int) -> BipartiteGraph:
-    first_query, last_query = graph.query_ptr[block:block + 2].tolist()
-    first_key, last_key = graph.key_ptr[block:block + 2].tolist()
-    edges = slice(int(graph.indptr[first_query]), int(graph.indptr[last_query]))
-    edge_index = torch.stack([graph.key[edges] - first_key, graph.query[edges] - first_query])
-    return BipartiteGraph(edge_index, last_query - first_query, last_key - first_key,
-                          validate=False)

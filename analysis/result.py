@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 
 import numpy as np
+
+_OF_TOKENS = 'of tokens'
+_MOST_ROWS = 50
+_WIDTH = 100  # of a table with a row for each result
+
+
+def token_numbers(**options: object) -> np.ndarray | None:
+    """A field of a result that holds numbers of tokens, which may have names."""
+    return field(metadata={_OF_TOKENS: True}, **options)
 
 
 @dataclass(frozen=True)
 class Result:
     """A frozen dataclass that prints its scalar fields as a table and converts to a dict."""
 
-    def to_dict(self) -> dict[str, object]:
-        """All fields in types that JSON knows; what is not finite becomes ``None``."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
+        """All fields in types that JSON knows; what is not finite becomes ``None``.
+
+        Args:
+            names: Of the tokens, in the place of their numbers.
+        """
+        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return plain | (self.tokens(names) if names else {})
+
+    def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """The fields that hold tokens, by their names."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)
+                  if _OF_TOKENS in field.metadata}
+        return {field: [names[token] for token in tokens] for field, tokens in values.items()
+                if tokens is not None}
 
     def scalars(self) -> dict[str, object]:
         """The fields that fit into a cell of a table: numbers, truth values, text and ``None``."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)
+                  if _OF_TOKENS not in field.metadata}
         return {name: value for name, value in values.items()
                 if value is None or isinstance(value, str | Real | np.bool_)}
 
@@ -28,6 +52,57 @@ class Result:
         width = max(map(len, cells), default=0)
         return '\n'.join([type(self).__name__,
                           *(f'  {name:<{width}}  {text}' for name, text in cells.items())])
+
+
+Results = dict[str, list[Result]]
+"""By label; several of one label are those of a head's samples, or of a graph's blocks."""
+
+
+def table(results: Results) -> str:
+    """The scalars of results as text, of at most 50 of one label.
+
+    Example:
+        >>> from analysis.expander import expander
+        >>> from graphattn import BipartiteGraph
+        >>> from graphattn.patterns import Full, SlidingWindow
+        >>> batch = BipartiteGraph.batch([SlidingWindow(1).build(9), Full().build(6)])
+        >>> for row in table({'batch': list(map(expander, batch.unbatch()))}).splitlines()[:4]:
+        ...     print(row[:32].rstrip())
+        batch  num nodes  symmetrization
+        0      9          not needed
+        1      6          not needed
+        all    7.5 ± 2.1  not needed
+    """
+    rows = table_rows(results)
+    if len(rows) > _MOST_ROWS + 2 and len(results) == 1:
+        left_out = [f'... {len(rows) - 2} in all', *[''] * (len(rows[0]) - 1)]
+        rows = [*rows[:_MOST_ROWS + 1], left_out, rows[-1]]
+    return '\n\n'.join(map(aligned, _stacked(rows)))
+
+
+def table_rows(results: Results) -> list[list[str]]:
+    """The scalars of results: of one label with several results a row for each, the last for all;
+    else a row for each scalar and a column for each label. The first row is the header.
+
+    What stands for several results is mean ± standard deviation.
+    """
+    names = scalar_names(results)
+    titles = [name.replace('_', ' ') for name in names]
+    (label, samples), *others = results.items()
+    if others or len(samples) == 1:
+        return [['', *results], *([title, *(_summary(samples, name)
+                                            for samples in results.values())]
+                                  for title, name in zip(titles, names))]
+    return [[label, *titles],
+            *([str(number), *(cell(sample.scalars().get(name)) for name in names)]
+              for number, sample in enumerate(samples)),
+            ['all', *(_summary(samples, name) for name in names)]]
+
+
+def scalar_names(results: Results) -> list[str]:
+    """The scalars that results have, each once."""
+    return list(dict.fromkeys(name for samples in results.values() for sample in samples
+                              for name in sample.scalars()))
 
 
 def cell(value: object) -> str:
@@ -46,6 +121,29 @@ def aligned(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
+
+
+def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
+    """Tables of the first column and as many others as fit side by side."""
+    widths = [2 + max(map(len, column)) for column in zip(*rows)]
+    if sum(widths) <= _WIDTH or rows[0][0] == '':
+        return [rows]
+    groups, left = [], 0
+    for column, width in enumerate(widths[1:], start=1):
+        if not groups or width > left:
+            groups.append([0])
+            left = _WIDTH - widths[0]
+        groups[-1].append(column)
+        left -= width
+    return [[[row[column] for column in group] for row in rows] for group in groups]
+
+
+def _summary(samples: list[Result], name: str) -> str:
+    values = [sample.scalars().get(name) for sample in samples]
+    are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
+    if len(set(values)) == 1 or not are_numbers:
+        return ' / '.join(dict.fromkeys(map(cell, values)))
+    return f'{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}'
 
 
 def _plain(value: object) -> object:

@@ -17,14 +17,19 @@ import ast
 import runpy
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from experiments.quick_help import without_libraries
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
 TRAINING = {'train': 'fit', 'test': 'test'}  # subcommands of experiments.train
+# Their options are arguments of classes of libraries, or are read after the first measurement.
+WITHOUT_QUICK_HELP = 'experiments.train', 'experiments.benchmarks'
 GROUPS = {'study': 'studies', 'benchmark': 'benchmarks'}  # packages of experiments
 PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', 'torch-scatter',
             'torch-sparse', 'triton', 'lightning', 'jsonargparse', 'transformers', 'matplotlib')
@@ -132,9 +137,11 @@ def _run(module: str, name: str, arguments: list[str]) -> None:
     sys.argv = [name, *arguments]
     main_module = sys.modules['__main__']
     own_spec = main_module.__spec__
+    has_quick_help = {'-h', '--help'} & set(arguments) and not module.startswith(WITHOUT_QUICK_HELP)
     try:
         main_module.__spec__ = find_spec(module)  # what Lightning starts in other processes
-        runpy.run_module(module, run_name='__main__')
+        with without_libraries() if has_quick_help else nullcontext():
+            runpy.run_module(module, run_name='__main__')
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
               f"commands need", file=sys.stderr)

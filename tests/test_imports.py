@@ -63,13 +63,14 @@ MAY_IMPORT = {
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
-    'experiments.cli': {'kernels', 'graphattn'},
+    'experiments.quick_help': set(),
+    'experiments.cli': {'kernels', 'graphattn', 'experiments.quick_help'},
     'experiments.rivals': ALL,
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.rivals',
                                              'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_files', '_reading', '_memory', 'patterns', 'samplers', 'functional',
-                 'sources', 'models', 'graphattn', 'style'},
+    'analysis': {'graph', '_files', '_reading', '_memory', 'draw', 'patterns', 'samplers',
+                 'functional', 'sources', 'models', 'graphattn', 'style'},
     'graphattn': {'graph'},  # the public page
 }
 

@@ -14,7 +14,7 @@ from analysis.expander.diameter import find_diameter, is_bipartite
 from analysis.expander.exact import EXACT_UP_TO, exact_expansion
 from analysis.expander.sweep import fiedler_order, sweep
 from analysis.graphs import GraphLike, as_graph
-from analysis.result import Result
+from analysis.result import Result, token_numbers
 from analysis.spectrum import Laplacian
 
 
@@ -98,7 +98,7 @@ class Expansion(Result):
     edge_expansion: float | None = None
     vertex_expansion: float | None = None
     inner_vertex_expansion: float | None = None
-    sweep_set: np.ndarray | None = None
+    sweep_set: np.ndarray | None = token_numbers(default=None)
     sweep_conductances: np.ndarray | None = None
 
 

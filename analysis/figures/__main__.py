@@ -8,8 +8,10 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from analysis.command import run_or_exit, save_plain
+from analysis.command import ENDINGS, as_json, run_or_exit, save
 from analysis.figures import FIGURES
+
+_ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,18 +27,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
     parser.add_argument('--seed', type=int, default=0, help='of random patterns')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help='where JSON and picture go')
+                        help=f'a folder for results, or one file: {", ".join(_ENDINGS)}')
 
     def run(options: Namespace) -> None:
         names = _names(options.name)
+        if len(names) > 1 and options.out.suffix in _ENDINGS:
+            raise ValueError(f"'out' must be a folder for all figures (got {options.out})")
         for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
             picture = FIGURES[name](options.seed)
             with tqdm.external_write_mode():
                 print(picture)
-                save_plain(options.out, name, picture.to_dict(), picture.figure)
+                save(options.out, name, {'.json': as_json(picture.to_dict())}, picture.figure)
                 print(end='' if len(names) == 1 else '\n')
 
-    run_or_exit(parser, run, arguments)
+    run_or_exit(parser, run, arguments, _ENDINGS)
 
 
 def _names(name: str) -> list[str]:

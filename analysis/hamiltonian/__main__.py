@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_function_arguments(hamiltonian_path, skip={'graph', 'seed'})
 
     def run(options: Namespace) -> None:
-        graphs = command.load(options)
+        graphs, names = command.load(options)
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc='hamiltonian', unit='graph', disable=len(jobs) == 1):
@@ -30,8 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not options.directed:
             graphs = {label: [graph | graph.transpose() for graph in samples]
                       for label, samples in graphs.items()}
-        print(command.table(results))
-        command.save(options.out, 'hamiltonian', results, draw(graphs, results))
+        command.show(options.out, 'hamiltonian', results, draw(graphs, results), names)
 
     command.run_or_exit(parser, run, arguments)
 

@@ -15,7 +15,7 @@ from analysis.hamiltonian.circuit import solve
 from analysis.hamiltonian.constructions import DIRECTED_CONSTRUCTIONS, SYMMETRIC_CONSTRUCTIONS
 from analysis.hamiltonian.obstacles import OBSTACLES
 from analysis.hamiltonian.rotation import rotate_and_extend
-from analysis.result import Result
+from analysis.result import Result, token_numbers
 from graphattn import BipartiteGraph
 
 
@@ -30,11 +30,8 @@ class HamiltonianPath(Result):
     reason: str | None
     """Why there is no path, or why it is not known."""
     seconds: float
-    path: np.ndarray | None
+    path: np.ndarray | None = token_numbers()
     """int64 ``[n]``, the tokens in the order of the path, each step checked to be an edge."""
-
-    def scalars(self) -> dict[str, object]:
-        return {name: value for name, value in super().scalars().items() if name != 'path'}
 
 
 def hamiltonian_path(

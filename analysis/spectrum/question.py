@@ -16,7 +16,7 @@ from analysis.spectrum.singular_values import all_singular_values, largest_singu
 from graphattn import BipartiteGraph
 
 # A float64 matrix, its eigenvectors and LAPACK's work space are 0.5 GB here, and grow by n^2.
-_FULL_NODES = 4096
+FULL_NODES = 4096
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def _check(graph: BipartiteGraph, extremes: int | None) -> None:
     smaller_side = min(graph.num_queries, graph.num_keys)
     if smaller_side == 0:
         raise ValueError(f"'graph' must have at least one token (got {graph})")
-    if extremes is None and smaller_side > _FULL_NODES:
+    if extremes is None and smaller_side > FULL_NODES:
         raise ValueError(f"'graph' is too large for all its eigenvalues (got {smaller_side} "
-                         f"tokens, at most {_FULL_NODES}); ask for some at both ends: extremes=6, "
+                         f"tokens, at most {FULL_NODES}); ask for some at both ends: extremes=6, "
                          f"or --extremes 6")
     if extremes is not None and extremes < 2:
         raise ValueError(f"'extremes' must be at least 2, for lambda_2 is the second (got "

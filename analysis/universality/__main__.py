@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
             results |= {'three tokens without diagonal': [three_tokens(options.steps)],
                         'selective shift of Diffuser': [selective_shift(3, options.steps)],
                         'piecewise constant function': [piecewise_constant(3, options.steps)]}
-        print(command.table(results))
+        figure = draw(samples[0], results['in turn'][0])
+        command.show(options.out, 'universality', results, figure)
         for label, of_samples in results.items():
             for reason in dict.fromkeys(reason for result in of_samples
                                         for reason in getattr(result, 'reasons', ())):
@@ -65,8 +66,6 @@ def main(arguments: list[str] | None = None) -> None:
         if any(getattr(result, 'assumption_1', None) is False
                for of_samples in results.values() for result in of_samples):
             print(_NOT_NECESSARY)
-        figure = draw(samples[0], results['in turn'][0])
-        command.save(options.out, 'universality', results, figure)
 
     command.run_or_exit(parser, run, arguments)
 
@@ -74,11 +73,12 @@ def main(arguments: list[str] | None = None) -> None:
 def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
     """For each sample of a trained model, or once, the graphs that layers apply one by one."""
     if options.checkpoint is not None:
-        heads = command.load(options)
+        heads, _ = command.load(options)
         return [_layers({label: samples[index] for label, samples in heads.items()})
                 for index in range(options.samples)]
     if options.graph is not None:
-        return [{label: graph for label, (graph,) in command.load(options).items()}]
+        graphs, _ = command.load(options)
+        return [{label: block} for label, blocks in graphs.items() for block in blocks]
     if options.pattern:
         return [{f'layer {layer}, {expression}':
                  graph_of_pattern(expression, options.n, options.seed + layer - 1)

@@ -1,22 +1,21 @@
 """What all commands share, tried on a question made for it."""
 
+import csv
 import errno
 import json
 import resource
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from matplotlib.figure import Figure
 
 from analysis import command
-from analysis.graphs import as_graph, read_graph, sampled_graphs
-from analysis.result import Result
+from analysis.graphs import as_graph, sampled_graphs
+from analysis.result import Result, table
 from graphattn import BipartiteGraph
-from graphattn.patterns import SlidingWindow
+from graphattn.patterns import Full, SlidingWindow
 
 CONFIG = ['fit', '--config', 'experiments/configs/digits/sbm.yaml', '--trainer.max_epochs', '1',
           '--trainer.limit_train_batches', '1', '--trainer.limit_val_batches', '1',
@@ -91,6 +90,24 @@ def test_patterns_side_by_side(tmp_path, capsys):
     assert (tmp_path / 'size.png').stat().st_size > 0
 
 
+@pytest.mark.parametrize('ending', ['.json', '.csv', '.png', '.svg', '.pdf'])
+def test_one_file_by_its_ending(tmp_path, ending):
+    ask('--n', 70, '--out', tmp_path / f'result{ending}')
+    assert [path.name for path in tmp_path.iterdir()] == [f'result{ending}']
+    assert (tmp_path / f'result{ending}').read_bytes()[:4] in (
+        b'{\n "', b'grap', b'\x89PNG', b'<?xm', b'%PDF')
+
+
+def test_rows_of_csv_are_graphs(tmp_path):
+    ask('--pattern', 'star', 'SlidingWindow(2) & Causal()', '--n', 50, '--large', 140,
+        '--out', tmp_path)
+    with open(tmp_path / 'size.csv') as file:
+        star, window = csv.DictReader(file)
+    assert star == {'graph': 'star', 'number': '0', 'edges': '244', 'density': '0.0976',
+                    'is_large': 'True', 'reason': ''}
+    assert window['graph'] == 'SlidingWindow(2) & Causal()' and window['edges'] == '147'
+
+
 def test_default_pattern_and_length(tmp_path, capsys):
     ask('--out', tmp_path, pattern='SlidingWindow(1)', n=10)
     assert json.loads((tmp_path / 'size.json').read_text())['SlidingWindow(1)'][0]['edges'] == 28
@@ -99,26 +116,29 @@ def test_default_pattern_and_length(tmp_path, capsys):
 GRAPH = (SlidingWindow(1)).build(5) - BipartiteGraph.from_mask(torch.eye(5, dtype=torch.bool))
 
 
-@pytest.mark.parametrize('write, name', [
-    (lambda path: sp.save_npz(path, GRAPH.to_scipy()), 'graph.npz'),
-    (lambda path: nx.write_graphml(GRAPH.to_networkx(), path), 'graph.graphml'),
-    (lambda path: nx.write_edgelist(GRAPH.to_networkx(), path, data=False), 'graph.txt'),
-    (lambda path: path.write_text('# key query\n1 0\n0 1 # a comment\n\n'
-                                  '2 1\n1 2\n3 2\n2 3\n4 3\n3 4'), 'graph.edges'),
-])
-def test_every_file_format(tmp_path, write, name):
-    write(tmp_path / name)
-    assert read_graph(tmp_path / name) == GRAPH
-    ask('--graph', tmp_path / name, '--out', tmp_path)
-    assert list(json.loads((tmp_path / 'size.json').read_text())) == [name]
-
-
 @pytest.mark.parametrize('graph', [
     GRAPH, GRAPH.to_mask(), GRAPH.to_scipy(), GRAPH.to_networkx(),
     GRAPH.to_networkx().to_undirected(),
 ])
 def test_every_kind_of_graph(graph):
     assert as_graph(graph) == GRAPH
+
+
+def test_a_batch_is_asked_of_block_by_block():
+    batch = BipartiteGraph.batch([GRAPH, GRAPH])
+    with pytest.raises(ValueError, match='got 2 blocks.*unbatch'):
+        as_graph(batch)
+    rows = table({'batch': [size(GRAPH), size(Full().build(5))]}).splitlines()
+    assert [row.split()[:3] for row in rows] == [
+        ['batch', 'edges', 'density'], ['0', '8', '0.32'], ['1', '25', '1'],
+        ['all', '16.5', '±']]
+
+
+def test_wide_and_long_tables_are_cut():
+    text = table({'batch': [Size(edges, 0.5, True, 'because ' * 6, None) for edges in range(60)]})
+    wide, rest = text.split('\n\n')
+    assert len(wide.splitlines()) == len(rest.splitlines()) == 1 + 50 + 2
+    assert wide.splitlines()[-2] == '... 60 in all' and max(map(len, text.splitlines())) <= 100
 
 
 def test_no_kind_of_graph():
@@ -170,6 +190,11 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--checkpoint', 'missing.ckpt'], "'checkpoint' cannot be read: missing.ckpt"),
     (['--large', '-1'], "'large' must not be negative (got -1)"),
     (['--unknown', '1'], 'unknown'),
+    (['--graph', 'a.csv', '--pattern', 'star'], '--pattern: not allowed with argument --graph'),
+    (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
+    (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
+    (['--out', 'page.html'], "'out' must be a folder that is not called as a file"),
+    (['--out', '/proc/none/x.csv'], "'out' must be a folder that can be written to"),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
@@ -202,15 +227,6 @@ def test_bound_on_memory_ends_with_the_command(tmp_path, error_line):
     before = resource.getrlimit(resource.RLIMIT_DATA)
     error_line(main, ['--n', '50000', '--pattern', 'Full()', '--out', str(tmp_path)])
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-
-
-@pytest.mark.parametrize('name, content', [
-    ('a.npz', b'PK nothing'), ('a.graphml', b'<xml'), ('a.txt', b'0 1\n1 x\n'), ('a.txt', b''),
-    ('a.txt', b'\xff\xfe'), ('a.txt', b'-1 2'),
-])
-def test_files_that_hold_no_graph(tmp_path, error_line, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert "'graph' cannot be read" in error_line(main, ['--graph', tmp_path / name])
 
 
 def test_results_convert_and_print():

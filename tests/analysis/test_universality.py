@@ -398,7 +398,7 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     """Two layers of two heads, three samples of each."""
     heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3
              for layer in range(2) for head in range(2)}
-    monkeypatch.setattr(command, 'load', lambda options: heads)
+    monkeypatch.setattr(command, 'load', lambda options: (heads, None))
     main(['--checkpoint', 'some.ckpt', '--samples', '3', '--out', str(tmp_path)])
     results = saved(tmp_path)['in turn']
     assert [result['patterns'] for result in results] == [2] * 3

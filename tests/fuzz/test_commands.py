@@ -38,6 +38,7 @@ QUESTIONS = {
     'expander': ['--symmetrization'],
     'hamiltonian': ['--directed', '--time_limit'],
     'mixing': ['--steps', '--epsilon', '--lazy', '--teleport', '--starts', '--starts_seed'],
+    'report': ['--time_limit'],
     'speed': ['--heads', '--head_channels', '--hops', '--backward', '--at_least'],
     'spectrum': ['--extremes', '--laplacian', '--symmetrization'],
     'universality': ['--clusters', '--hops', '--max_layers', '--time_limit'],

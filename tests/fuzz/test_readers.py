@@ -26,7 +26,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from analysis.graphs import read_graph, sampled_graphs
+from analysis.graph_files import read_graph
+from analysis.graphs import sampled_graphs
 from experiments.data.digits import read_digits
 from experiments.data.image_files import ImageFiles
 from experiments.data.imagenet64 import ImageNet64
@@ -230,6 +231,14 @@ READERS = {
     'npz, csr as it is': matrix_file('csr', False),
     'graphml': Reader('graph.graphml', lambda folder: nx.write_graphml(
         nx.cycle_graph(5, nx.DiGraph), folder / 'graph.graphml'), graph),
+    'gml': Reader('graph.gml', lambda folder: nx.write_gml(
+        nx.cycle_graph(5, nx.DiGraph), folder / 'graph.gml'), graph),
+    'npy': Reader('graph.npy', lambda folder: np.save(
+        folder / 'graph.npy', SlidingWindow(2).build(12).to_mask().numpy()), graph),
+    'npz, dense': Reader('graph.npz', lambda folder: np.savez(
+        folder / 'graph.npz', SlidingWindow(2).build(12).to_mask().numpy()), graph),
+    'edges, named': text_file('graph.csv.gz', 'source,target,weight\n"a, b",c,1\nc,d,0.5\n',
+                              lambda path: graph(path.parent)),
     'edges': text_file('graph.txt', '# key query\n0 1\n1 2 # a comment\n2 0\n',
                        lambda path: graph(path.parent)),
     'run, config': RUN,

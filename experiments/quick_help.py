@@ -1,0 +1,77 @@
+"""Help without the libraries that the work takes, whose imports take seconds.
+
+A command's help is made of signatures and docstrings of this project. While it is, stand-ins take
+the place of torch and all that is as heavy: whatever is asked of one is a class of no content.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABCMeta
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+LIBRARIES = ('captum', 'datasets', 'lightning', 'matplotlib', 'networkx', 'numba', 'ortools',
+             'scipy', 'sklearn', 'tokenizers', 'torch', 'torch_geometric', 'torchmetrics',
+             'transformers', 'triton')
+
+
+@contextmanager
+def without_libraries() -> Iterator[None]:
+    """What is imported inside finds stand-ins for the heavy libraries; for a process that prints
+    help and ends."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, _Library):
+                del sys.modules[name]
+
+
+class _Anything(ABCMeta):
+    """Attributes, entries, unions and results of calls are the class itself."""
+
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith('__'):  # what Python asks to learn what a class can do
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *_, **__) -> type:
+        return cls
+
+    def __getitem__(cls, _: object) -> type:
+        return cls
+
+    __or__ = __ror__ = __getitem__
+
+    def __iter__(cls) -> Iterator[type]:  # which would ask for entries without end
+        return iter(())
+
+
+class _StandIn(metaclass=_Anything):
+    pass
+
+
+class _Library(ModuleType):
+    __getattr__ = staticmethod(_Anything.__getattr__.__get__(_StandIn))
+
+
+class _Finder(MetaPathFinder, Loader):
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None,
+                  target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.partition('.')[0] in LIBRARIES:
+            return ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Library(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass

@@ -1,0 +1,144 @@
+"""Graphs in files: every format, the names and weights that it brings, and what is no graph."""
+
+import gzip
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from analysis.expander.__main__ import main as expander
+from analysis.graph_files import READERS, read_graph, read_graph_file
+from analysis.hamiltonian.__main__ import main as hamiltonian
+from analysis.spectrum.__main__ import main as spectrum
+from graphattn import BipartiteGraph
+from graphattn.patterns import SlidingWindow
+
+GRAPH = SlidingWindow(1).build(5) - SlidingWindow(0).build(5)
+EDGES = GRAPH.edge_index.as_tensor().T.tolist()
+NAMES = ['Ann', 'Bo', 'Cid, Jr', 'Dora', 'Eve & co']
+MASK = GRAPH.to_mask().numpy()
+
+
+def text(content):
+    return lambda path: path.write_text(content)
+
+
+def rows(separator, edges=EDGES, weight=''):
+    return ''.join(f'{key}{separator}{query}{weight}\n' for key, query in edges)
+
+
+def weighted():
+    graph = GRAPH.to_networkx()
+    nx.set_edge_attributes(graph, {(0, 1): 0.5, (1, 0): -2}, 'weight')
+    return graph
+
+
+FILES = {
+    'sparse.npz': lambda path: sp.save_npz(path, GRAPH.to_scipy()),
+    'dense.npz': lambda path: np.savez(path, adjacency=MASK),
+    'dense.npy': lambda path: np.save(path, MASK),
+    'graph.graphml': lambda path: nx.write_graphml(GRAPH.to_networkx(), path),
+    'graph.gml': lambda path: nx.write_gml(GRAPH.to_networkx(), path),
+    'networkx.txt': lambda path: nx.write_edgelist(GRAPH.to_networkx(), path, data=False),
+    'graph.edges': text('# key query\n' + rows(' ') + '\n0 1 # a comment'),
+    'graph.csv': text(rows(',')),
+    'header.csv': text('Source,Target\r\n# a comment\r\n' + rows(', ')),
+    'graph.tsv': text('from\tto\n' + rows('\t')),
+    'packed.csv.gz': lambda path: path.write_bytes(gzip.compress(rows(',').encode())),
+}
+WEIGHTED = {
+    'graph.csv': text('key,query,weight\n' + rows(',', weight=',2.5') + '0,3,0\n'),
+    'graph.txt': text(rows(' ', weight=' 1e3')),
+    'graph.npy': lambda path: np.save(path, MASK * -0.5),
+    'graph.npz': lambda path: sp.save_npz(path, GRAPH.to_scipy() * 2),
+    'networkx.txt': lambda path: nx.write_weighted_edgelist(weighted(), path),
+    'graph.gml': lambda path: nx.write_gml(weighted(), path),
+    'graph.graphml': lambda path: nx.write_graphml(weighted(), path),
+}
+
+
+def test_every_ending_is_tried():
+    assert READERS.keys() <= {name[name.index('.'):] for name in FILES}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_every_format(tmp_path, name):
+    FILES[name](tmp_path / name)
+    assert read_graph(tmp_path / name) == GRAPH
+    file = read_graph_file(tmp_path / name)
+    assert file.names is None and not file.has_weights
+
+
+@pytest.mark.parametrize('name', WEIGHTED)
+def test_weights_say_where_edges_are(tmp_path, name, capsys):
+    WEIGHTED[name](tmp_path / name)
+    file = read_graph_file(tmp_path / name)
+    assert file.has_weights and file.graph == GRAPH
+    spectrum(['--graph', str(tmp_path / name), '--out', str(tmp_path / 'result.json')])
+    assert 'whatever their weight' in capsys.readouterr().out
+
+
+def named():
+    return nx.relabel_nodes(GRAPH.to_networkx(), dict(enumerate(NAMES)))
+
+
+@pytest.mark.parametrize('name, write', [
+    ('a.csv', lambda path: path.write_text('source,target\n' + ''.join(
+        f'"{NAMES[key]}","{NAMES[query]}"\n' for key, query in sorted(EDGES)))),
+    ('a.graphml', lambda path: nx.write_graphml(named(), path)),
+    ('a.gml', lambda path: nx.write_gml(named(), path)),
+])
+def test_tokens_keep_their_names(tmp_path, name, write, capsys):
+    write(tmp_path / name)
+    file = read_graph_file(tmp_path / name)
+    assert list(file.names) == NAMES and file.graph == GRAPH
+    hamiltonian(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
+    assert f'{name}, path: Ann; Bo; Cid, Jr; Dora; Eve & co' in capsys.readouterr().out
+    assert json.loads((tmp_path / 'hamiltonian.json').read_text())[name][0]['path'] == NAMES
+    expander(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
+    result, = json.loads((tmp_path / 'expander.json').read_text())[name]
+    assert set(result['sweep_set']) < set(NAMES)
+
+
+@pytest.mark.parametrize('name, write', [
+    ('a.npy', lambda path: np.save(path, np.stack([MASK, MASK.T, ~MASK]))),
+    ('a.npz', lambda path: np.savez(path, MASK, np.stack([MASK.T, ~MASK])))])
+def test_blocks_of_a_file_are_rows(tmp_path, name, write, capsys):
+    write(tmp_path / name)
+    blocks = [GRAPH, GRAPH.transpose(), BipartiteGraph.from_mask(torch.from_numpy(~MASK))]
+    assert read_graph(tmp_path / name).unbatch() == blocks
+    spectrum(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[:5]] == [name, '0', '1', '2', 'all']
+    assert len(json.loads((tmp_path / 'spectrum.json').read_text())[name]) == 3
+    assert len((tmp_path / 'spectrum.csv').read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize('name, content, message', [
+    ('a.npz', b'PK nothing', 'not a zip file'), ('a.npy', b'\x93NUMPY', 'a.npy'),
+    ('a.graphml', b'<xml', 'line 1'), ('a.gml', b'graph [\n node [ id ! ] ]', '(2, 12)'),
+    ('a.gml', b'graph [' * 2000, 'recursion'), ('a.txt', b'0 1\n1 x\n', 'line 2'),
+    ('a.txt', b'', 'no edges'), ('a.txt', b'\xff\xfe', 'UTF-8'), ('a.txt', b'-1 2', 'line 1'),
+    ('a.txt', b'0 99999999', 'line 1'), ('a.csv', b'a,b\n0,1\n1,2\n', 'line 1 is neither'),
+    ('a.csv', b'0,1\n\n0,1,2,3\n', 'line 3'), ('a.csv', b'0,1,nan\n', 'line 1'),
+    ('a.csv', b'Ann,Bo,heavy\n', 'line 1'), ('a.csv', b'Ann,\n', 'line 1'),
+    ('a.csv', b'"Ann,Bo\n', 'unexpected end'), ('a.csv', b'source,target\n', 'no edges'),
+    ('a.csv', b'Ann,\x1b[2J\n', 'cannot be printed'), ('a.csv.gz', b'0,1', 'gzip'),
+])
+def test_what_holds_no_graph(tmp_path, error_line, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    line = error_line(spectrum, ['--graph', str(tmp_path / name)])
+    assert "'graph' cannot be read" in line and name in line and message in line
+
+
+@pytest.mark.parametrize('values, message', [
+    (np.array([['a']]), 'must be numbers'), (np.ones(3), r'shape \(3,\)'),
+    (np.array([[np.nan]]), 'infinite'), (np.array([[-np.inf, 0]]), 'added to logits'),
+    (np.array([[{}]]), 'Python objects'), (np.zeros((0, 2, 2)), 'no arrays|empty')])
+def test_arrays_that_are_no_adjacency(tmp_path, values, message):
+    np.save(tmp_path / 'a.npy', values)
+    with pytest.raises(ValueError, match=message):
+        read_graph(tmp_path / 'a.npy')

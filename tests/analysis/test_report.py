@@ -1,0 +1,90 @@
+"""All measurements of a graph on one page."""
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from analysis.report import sections, size
+from analysis.report.__main__ import main
+from graphattn.patterns import Full, SlidingWindow
+
+TITLES = ['Size', 'Spectrum', 'Expansion', 'Mixing', 'Hamiltonian path', 'Universality',
+          'Diffusion']
+
+
+class Page(HTMLParser):
+    """What stands on a page: elements, their attributes and texts."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.open, self.found = [], []
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes), ''))
+        if tag not in ('meta', 'img'):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open:
+            self.found.append((self.open[-1], {}, text))
+
+    def texts(self, tag):
+        return [text for name, _, text in self.found if name == tag and text.strip()]
+
+    def attributes(self, tag, name):
+        return [given[name] for found, given, _ in self.found if found == tag and name in given]
+
+
+def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
+    (tmp_path / 'a.csv').write_text('<b>,"<script>"\n"<script>",Ann\n')
+    main(['--graph', str(tmp_path / 'a.csv'), '--out', str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {'a.csv', 'report.html'}
+    page = Page((tmp_path / 'report.html').read_text())
+    assert not page.open
+    assert page.texts('h1') == ['a.csv'] and page.texts('h2') == TITLES
+    pictures = page.attributes('img', 'src')
+    assert len(pictures) == len(TITLES)
+    assert all(source.startswith('data:image/png;base64,') for source in pictures)
+    assert [link[1:] for link in page.attributes('a', 'href')] == page.attributes('section', 'id')
+    for name in ('density', 'lambda 2', 'diameter', 'mixing time', 'exists', 'assumption 1',
+                 'field at one'):
+        assert name in page.texts('th')
+    assert 'a.csv, path: <b>; <script>; Ann' in page.texts('p')  # names are no elements
+    assert not page.texts('script')
+
+
+def test_blocks_are_rows(tmp_path):
+    np.save(tmp_path / 'a.npy', np.stack([np.eye(6), np.ones((6, 6))]))
+    main(['--graph', str(tmp_path / 'a.npy'), '--out', str(tmp_path / 'a.html')])
+    page = Page((tmp_path / 'a.html').read_text())
+    assert [text for text in page.texts('th') if text in ('0', '1', 'all')] == [
+        '0', '1', 'all'] * len(TITLES)
+
+
+def test_what_cannot_be_asked_says_why():
+    found = {section.title: section for section in sections({'a': [Full().build(4, 6)]})}
+    assert list(found) == TITLES
+    assert found['Spectrum'].results and found['Size'].refusal is None
+    for title in ('Expansion', 'Mixing', 'Hamiltonian path', 'Universality', 'Diffusion'):
+        assert 'keys' in found[title].refusal and not found[title].results
+
+
+def test_size():
+    found = size(SlidingWindow(1).build(4))
+    assert (found.queries, found.edges, found.self_loops) == (4, 10, 4)
+    assert (found.fewest_keys_of_a_query, found.mean_keys_of_a_query,
+            found.most_keys_of_a_query) == (2, 2.5, 3)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--out', 'a.csv'], "'out' must be a folder"), (['--graph', 'missing.gml'], 'cannot be read'),
+    (['--graph', 'a.csv', '--pattern', 'star'], 'not allowed'), (['--n', '0'], "'n' must be"),
+    (['--time_limit', 'x'], 'time_limit')])
+def test_one_line_for_bad_input(arguments, message, error_line):
+    assert message in error_line(main, arguments)
