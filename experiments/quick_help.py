@@ -50,6 +50,12 @@ class _Anything(ABCMeta):
 
     __or__ = __ror__ = __getitem__
 
+    def __enter__(cls) -> type:
+        return cls
+
+    def __exit__(cls, *_: object) -> None:
+        pass
+
     def __iter__(cls) -> Iterator[type]:  # which would ask for entries without end
         return iter(())
 

@@ -56,7 +56,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / 'file.txt').write_text('neither a folder nor a graph')
     (tmp_path / 'edges.txt').write_text('0 1\n1 2\n2 0\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Figure, 'savefig', lambda self, path, **_: Path(path).write_bytes(b'.'))
+    monkeypatch.setattr(Figure, 'savefig', lambda self, target, **_: (
+        target.write if isinstance(target, io.IOBase) else Path(target).write_bytes)(b'.'))
 
 
 def check(command: Callable[[], object]) -> None:
