@@ -2,6 +2,7 @@
 
 import json
 import pkgutil
+import re
 import runpy
 import subprocess
 import sys
@@ -41,4 +42,10 @@ def test_help_needs_no_libraries(commands, monkeypatch, capsys):
         monkeypatch.setattr(sys, 'argv', [f'graphattn {name}', '--help'])
         with pytest.raises(SystemExit) as end:
             runpy.run_module(module, run_name='__main__')
-        assert end.value.code == 0 and texts[name] == capsys.readouterr().out != ''
+        text = without_subclasses(capsys.readouterr().out)
+        assert end.value.code == 0 and without_subclasses(texts[name]) == text != ''
+
+
+def without_subclasses(text: str) -> str:
+    """Help without the classes that an option may name, of which tests add some."""
+    return re.sub(r', known subclasses: [^)]*', '', ' '.join(text.split()))
