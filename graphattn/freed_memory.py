@@ -22,6 +22,8 @@ def keeping_freed_memory() -> Iterator[bool]:
     example. Inside this context the pages stay, up to the most that was in use at a time; behind it
     they are given back.
 
+    It is an attempt: where a tensor fits among what others hold is the C library's affair.
+
     Yields:
         Whether the C library can do so. It does nothing on systems other than Linux with glibc.
 

@@ -37,6 +37,7 @@ def shortened(code: str) -> str:
     return re.sub(r'^for _ in range\(\d+\):', 'for _ in range(2):', code, flags=re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_all_that_there_is_to_a_graph(page):
     exec(compile(shortened(page.read_text()), page, 'exec'), {})

@@ -41,6 +41,7 @@ class Page(HTMLParser):
         return [given[name] for found, given, _ in self.found if found == tag and name in given]
 
 
+@pytest.mark.slow
 def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
     (tmp_path / 'a.csv').write_text('<b>,"<script>"\n"<script>",Ann\n')
     main(['--graph', str(tmp_path / 'a.csv'), '--out', str(tmp_path)])
@@ -59,6 +60,7 @@ def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
     assert not page.texts('script')
 
 
+@pytest.mark.slow
 def test_blocks_are_rows(tmp_path):
     np.save(tmp_path / 'a.npy', np.stack([np.eye(6), np.ones((6, 6))]))
     main(['--graph', str(tmp_path / 'a.npy'), '--out', str(tmp_path / 'a.html')])

@@ -280,6 +280,7 @@ def softmax_mixing(k, seed):
     return affinity.flatten().softmax(0).view(k, k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('seed', range(5))
 def test_rectangles_reach_probability_one(seed):
     """A^2 and A^3: membership 1 in all clusters where a query or key takes part, 0 elsewhere."""

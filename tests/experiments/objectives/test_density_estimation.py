@@ -46,6 +46,7 @@ def test_bits_are_those_of_all_symbols():
     assert logged['test/bits_per_dim'] == pytest.approx(float(nats) / math.log(2), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_all_sequences_together_have_probability_one():
     """Of four symbols and three places: a density, and not only a number that falls."""
     objective = DensityEstimation(model(num_tokens=5, hops=3, teleport=.1).double())

@@ -86,6 +86,7 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, cor
     assert len(batches) == len({digest for _, digest in batches}) == len(batches) // 2 * 2
 
 
+@pytest.mark.slow
 def test_the_masks_of_a_run_are_those_of_its_checkpoint(finished_run):
     folder, _ = finished_run
     logit = torch.load(folder / 'checkpoints/last.ckpt',

@@ -32,6 +32,7 @@ ALL = [Case(name, 128) for name in (*MODULES, *PATTERNS)] + [
     Case(name, 128, 0.1) for name in (SAMPLED, POISSON, EDGES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', ALL, ids=lambda case: case.name)
 def test_every_case_attends_and_trains(case):
     layer, attend = case.attend()

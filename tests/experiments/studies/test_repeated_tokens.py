@@ -36,6 +36,7 @@ def densities(seed, **options):
     return history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('law, most', [('bernoulli', 1.), ('poisson', 0.64)])
 @pytest.mark.parametrize('seed', [0, 1])
 def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
