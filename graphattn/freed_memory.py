@@ -34,10 +34,10 @@ def keeping_freed_memory() -> Iterator[bool]:
         ...     for step in range(3):
         ...         loss = torch.ones(2_000_000).square().sum()
     """
-    library = ctypes.CDLL(None)
     try:
+        library = ctypes.CDLL(None)
         set_option, trim = library.mallopt, library.malloc_trim
-    except AttributeError:
+    except (AttributeError, OSError, TypeError):  # another C library, another system
         yield False
         return
     try:
