@@ -22,7 +22,9 @@ def keeping_freed_memory() -> Iterator[bool]:
     example. Inside this context the pages stay, up to the most that was in use at a time; behind it
     they are given back.
 
-    It is an attempt: where a tensor fits among what others hold is the C library's affair.
+    It is an attempt: where a tensor fits among what others hold is the C library's affair, and in a
+    heap that much else has used it may change nothing. The library's threshold for large arrays,
+    which adapts itself by default, stays as it is from then on.
 
     Yields:
         Whether the C library can do so. It does nothing on systems other than Linux with glibc.
