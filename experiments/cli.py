@@ -27,7 +27,7 @@ from experiments.quick_help import without_libraries
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
-TRAINING = {'train': 'fit', 'test': 'test'}  # subcommands of experiments.train
+TRAINING = {'train': 'fit', 'test': 'test'}  # commands of experiments.train
 # Their options are arguments of classes of libraries, or are read after the first measurement.
 WITHOUT_QUICK_HELP = 'experiments.train', 'experiments.benchmarks'
 GROUPS = {'study': 'studies', 'benchmark': 'benchmarks'}  # packages of experiments
