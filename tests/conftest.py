@@ -3,6 +3,9 @@
 import gc
 import os
 from pathlib import Path
+from zlib import crc32
+
+import pytest
 
 # pytest-xdist runs one process per core: their threads must not fight. Set before torch is loaded,
 # and inherited by the processes that tests start.
@@ -19,8 +22,17 @@ if not Path('/dev/nvidiactl').exists():
 # Collecting leaves millions of objects that live to the end. Not to look for garbage among them
 # halves the time of collection, and spares every test a look at what others are made of.
 gc.disable()
+ALLOCATIONS = 10_000  # between two looks at the youngest objects: torch makes many that stay
 
 
 def pytest_collection_finish():
     gc.freeze()
+    gc.set_threshold(ALLOCATIONS, 20, 20)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Random numbers are those of the test, whatever ran before it in its process."""
+    import torch
+    torch.manual_seed(crc32(item.nodeid.encode()))

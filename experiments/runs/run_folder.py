@@ -36,7 +36,7 @@ class SaveConfig(SaveConfigCallback):
         resolved = self.config.clone()
         # Where a run was taken up is no part of what it is.
         is_resumed = resolved.pop('ckpt_path', None) is not None
-        config = self.parser.dump(resolved, skip_unset=False)
+        config = self.parser.dump(resolved, skip_unset=False, skip_validation=True)
         if path.exists() and not is_resumed and path.read_text() != config:
             raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
                              f"this one's config; choose another folder or delete that one")

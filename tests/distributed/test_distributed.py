@@ -16,8 +16,13 @@ from graphattn.layers import GraphAttention
 from tests.distributed import cases
 from tests.forked import forked
 
-WORLDS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-SEVERAL = WORLDS[1:]
+
+def in_worlds(cases_of_all, *worlds):
+    """Each case in each world that runs it; where there are several processes, slowly."""
+    return pytest.mark.parametrize('results, name', [
+        pytest.param(world, name, marks=[pytest.mark.slow] * (world > 1))
+        for world in worlds for name in cases.in_a_world_of(world, cases_of_all)],
+        indirect=['results'])
 
 
 @contextmanager
@@ -63,8 +68,7 @@ def results(request):
     return [json.loads((folder / f'{world}.{rank}.json').read_text()) for rank in range(world)]
 
 
-@pytest.mark.parametrize('results', WORLDS, indirect=True)
-@pytest.mark.parametrize('name', cases.CASES)
+@in_worlds(cases.CASES, 1, 2, 4)
 def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
     for found in results:
         assert 'error' not in found[name], found[name]['error']
@@ -92,8 +96,7 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize('results', SEVERAL, indirect=True)
-@pytest.mark.parametrize('name', cases.REFUSED)
+@in_worlds(cases.REFUSED, 2, 4)
 def test_every_process_refuses(results, name):
     for found in results:
         assert re.search(MESSAGES[name], found[name].get('error', 'no error')), found[name]

@@ -14,7 +14,8 @@ from tests.fuzz.budget import TIMES
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='sends signals from a fork')
-@pytest.mark.parametrize('limit', ['4', '1'])
+@pytest.mark.parametrize('limit', ['4', pytest.param('1', marks=pytest.mark.skipif(
+    TIMES not in os.environ, reason='for python -m tests.fuzz'))])
 def test_each_signal_is_raised_once_and_what_returns_is_whole(limit):
     """OpenMP may grant fewer threads than it is asked for."""
     times = int(os.environ.get(TIMES, 1))

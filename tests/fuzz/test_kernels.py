@@ -260,7 +260,7 @@ def test_teleport_at_its_ends(backend, case):
 
 @pytest.mark.slow
 @every_backend_with_hops
-@cases(8)
+@cases(4)
 @given(case=attention_cases(
     graph_cases(square=True), hops=st.just(math.inf), teleport=teleports(
         ends=('none', 'low', 'ones'), shapes=('number', '[]', '[heads]', '[tokens, heads]')),
