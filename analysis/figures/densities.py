@@ -175,22 +175,19 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
-    for draw in range(_num_draws(n)):
+    for draw in range(_DRAWS):
         others = {'global': is_global, 'random': _mask(RandomBlocks(3, 64), n, seed + draw)}
         draws.append([_densities({'local': is_local, **others}) for is_local in local])
     return [_means(of_local) for of_local in zip(*draws)]
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Of several draws, with the standard deviation of the total."""
-    draws = [_densities(diffuser_parts(*settings, n, seed + draw))
-             for draw in range(_num_draws(n))]
-    return _means(draws), stdev(draw[0] for draw in draws) if len(draws) > 1 else 0.
-
-
-def _num_draws(n: int) -> int:
-    """One of whole graphs, of which each is as dense as the next to a hundredth of a per cent."""
-    return _DRAWS if n < _MODEL_LENGTH else 1
+    """Of several draws, with the standard deviation of the total; of one where the input has a
+    whole graph, which is as dense as the next one to a hundredth of a per cent."""
+    if n >= _MODEL_LENGTH:
+        return _densities(diffuser_parts(*settings, n, seed)), 0.
+    draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]
+    return _means(draws), stdev(draw[0] for draw in draws)
 
 
 def _means(draws: list[Parts]) -> Parts:
