@@ -45,7 +45,7 @@ def hugging_face(kind, **options):
     model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():  # fresh biases are all 0, and fresh norms all 1
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape), alpha=0.3)
+            parameter.add_(torch.randn(parameter.shape), alpha=0.2)
     return model
 
 
