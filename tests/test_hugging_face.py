@@ -475,6 +475,7 @@ def attached_twice():
     return attach(attach(new_model('BERT'), PATTERN), PATTERN)
 
 
+OF_TOKENS = r"'attention_mask' must be \[2, 20\], 1 at tokens and 0 at padding, or of four"
 BAD = {
     'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
                  "'model' must be a transformers PreTrainedModel .* graphattn.layers.from_torch"),
@@ -518,6 +519,16 @@ BAD = {
     'mask_of_other_heads': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 3, LENGTH, LENGTH).bool()), ValueError,
         "'attention_mask' must be .* \\(got torch.bool of shape \\(2, 3, 20, 20\\)"),
+    'mask_too_short': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, LENGTH - 1)), ValueError, OF_TOKENS),
+    'mask_too_long': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, LENGTH + 1)), ValueError, OF_TOKENS),
+    'mask_too_short_for_a_cache': (lambda: attach(new_model('Llama'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, LENGTH - 1)), ValueError, OF_TOKENS),
+    'mask_of_another_batch': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH + 1, LENGTH)), ValueError, OF_TOKENS),
+    'mask_of_three_dimensions': (lambda: attach(new_model('BERT'), PATTERN)(
+        TOKENS, attention_mask=torch.ones(BATCH, LENGTH, LENGTH)), ValueError, OF_TOKENS),
     'key_heads': (lambda: graph_attention(
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
@@ -533,6 +544,15 @@ def test_says_what_is_wrong_and_what_to_do(case):
     with pytest.raises(error, match=message) as raised:
         call()
     assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize('mask, message', [
+    (~PADDINGS['left'], "leaves no token of sequence 0, .* 'attention_mask' is 1 at tokens"),
+    (torch.ones(BATCH, 1, LENGTH, LENGTH).tril(), "'attention_mask' is floating and holds 0 and 1"),
+])
+def test_masks_that_are_likely_a_mistake_are_warned_of(mask, message):
+    with pytest.warns(UserWarning, match=message):
+        attach(new_model('BERT'), PATTERN)(TOKENS, attention_mask=mask)
 
 
 def test_an_unattached_model_of_that_name_is_refused():

@@ -59,7 +59,9 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
     corpus = runs.about.partition(';')[0]
-    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
+    unigrams = summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
+    runs.study.report(rows, draw(rows, unigrams,
+                                 f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
@@ -141,8 +143,8 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
     return 100 * statistics.mean(summary(run)['density'].values())
 
 
-def draw(rows: list[dict], about: str) -> Figure:
-    """Three bars for each attention."""
+def draw(rows: list[dict], unigrams: float, about: str) -> Figure:
+    """Three bars for each attention, below the entropy of the unigrams."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     axes = figure.subplots()
     for number, when in enumerate((BEFORE, AFTER, ADAPTED)):
@@ -152,6 +154,7 @@ def draw(rows: list[dict], about: str) -> Figure:
                         color=('C7', 'C1', 'C0')[number],
                         yerr=None if None in deviation else deviation)
         axes.bar_label(bars, fmt='%.2f', padding=2, fontsize='small')
+    axes.axhline(unigrams, color='black', linestyle='dashed', label='unigrams')
     axes.set_xticks(range(len(rows)), [f'{row["attention"]}\n{row["density, %"]:.0f} % of the pairs'
                                        for row in rows])
     axes.set(ylabel='loss on masked tokens')
