@@ -44,6 +44,8 @@ class AttachedBert(nn.Module):
         channels (int): Size of each token.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers, with full attention in each.
+        hidden_channels (int, optional): Hidden size of the feed-forward networks, which have as
+            many gates, ``2 * channels`` if omitted.
         along (GraphSource or str, optional): What :func:`graphattn.hugging_face.attach` attaches it
             to; its own attention if omitted.
         pretrained (str, optional): A checkpoint of such a model that is not attached, to begin
@@ -54,8 +56,8 @@ class AttachedBert(nn.Module):
     """
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
-                 num_layers: int, along: GraphSource | str | None = None,
-                 pretrained: str | None = None):
+                 num_layers: int, hidden_channels: int | None = None,
+                 along: GraphSource | str | None = None, pretrained: str | None = None):
         from transformers import ModernBertConfig, ModernBertForMaskedLM
         super().__init__()
         self.positions = Positions(max_length)
@@ -63,7 +65,7 @@ class AttachedBert(nn.Module):
             vocab_size=num_tokens, max_position_embeddings=max_length, hidden_size=channels,
             num_attention_heads=heads, num_hidden_layers=num_layers,
             layer_types=['full_attention'] * num_layers,
-            intermediate_size=2 * channels,  # and as many gates
+            intermediate_size=hidden_channels or 2 * channels,
             initializer_range=channels**-0.5, pad_token_id=0, bos_token_id=None, eos_token_id=None,
             cls_token_id=None, sep_token_id=None))
         if pretrained is not None:
