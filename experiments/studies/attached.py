@@ -60,8 +60,8 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     print(f'\n{runs.about}; {len(seeds)} seeds')
     corpus = runs.about.partition(';')[0]
     unigrams = summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
-    runs.study.report(rows, draw(rows, unigrams,
-                                 f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
+    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation; '
+                                       f'entropy of the unigrams {unigrams:.2f}'))
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
@@ -100,7 +100,7 @@ def _along(runs: TextRuns, attention: str) -> str:
 def _block_model(runs: TextRuns) -> dict:
     sizes = _sizes(runs)
     return {'heads': sizes['heads'], 'head_channels': sizes['channels'] // sizes['heads'],
-            'clusters': CLUSTERS, 'fixed': PATTERNS['window']}
+            'clusters': CLUSTERS, 'estimator': 'paper', 'fixed': PATTERNS['window']}
 
 
 def _sizes(runs: TextRuns) -> dict[str, int]:
@@ -143,22 +143,22 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
     return 100 * statistics.mean(summary(run)['density'].values())
 
 
-def draw(rows: list[dict], unigrams: float, about: str) -> Figure:
-    """Three bars for each attention, below the entropy of the unigrams."""
+def draw(rows: list[dict], about: str) -> Figure:
+    """Three losses for each attention, with their spread."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     axes = figure.subplots()
     for number, when in enumerate((BEFORE, AFTER, ADAPTED)):
         at = [place + 0.27 * (number - 1) for place in range(len(rows))]
         loss, deviation = ([row[f'{when}, {what}'] for row in rows] for what in ('loss', 'spread'))
-        bars = axes.bar(at, loss, 0.25, label=when, capsize=3,
-                        color=('C7', 'C1', 'C0')[number],
-                        yerr=None if None in deviation else deviation)
-        axes.bar_label(bars, fmt='%.2f', padding=2, fontsize='small')
-    axes.axhline(unigrams, color='black', linestyle='dashed', label='unigrams')
+        axes.errorbar(at, loss, None if None in deviation else deviation, fmt='o', capsize=3,
+                      color=('C7', 'C1', 'C0')[number], label=when)
+        for place, value in zip(at, loss):
+            axes.annotate(f'{value:.2f}', (place, value), (6, 0), textcoords='offset points',
+                          va='center', fontsize='small')
     axes.set_xticks(range(len(rows)), [f'{row["attention"]}\n{row["density, %"]:.0f} % of the pairs'
                                        for row in rows])
     axes.set(ylabel='loss on masked tokens')
-    axes.margins(y=0.12)
+    axes.margins(x=0.12, y=0.12)
     axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
     figure.suptitle(f'A ModernBERT trained with full attention, attached to graphs.\n{about}')
     return figure
