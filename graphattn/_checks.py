@@ -235,7 +235,15 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
         hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
                 "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')
-        raise ValueError(f"'{name}' must rise from 0 to {size} (got {ptr.tolist()}){hint}")
+        raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ptr)}){hint}")
+
+
+def _shown(numbers: Tensor, most: int = 8) -> str:
+    """Some of them, if they are many."""
+    if numbers.numel() <= most:
+        return str(numbers.tolist())
+    first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
+    return f'[{first}, ..., {last}]'
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphattn._checks import check_pointer, check_ptr, check_sides
+from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn.blocks import block_of
 from graphattn.functional import edge_attention
 from graphattn.functional.edge_features import repeat_heads
@@ -67,7 +67,7 @@ class KeyValueCache:
             ValueError: It marks another number of sequences, or a sequence would have more tokens
                 than ``length``.
         """
-        check_pointer('ptr', ptr, ptr.device)
+        check_integers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
         if ptr.numel() != len(self.seen) + 1:
             raise ValueError(f"'ptr' must mark the {len(self.seen)} sequences of the cache (got "
@@ -92,6 +92,9 @@ class KeyValueCache:
         if kept[name].shape != (num_places, *new.shape[1:]):
             raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept[name].shape[1:])} "
                              f"(got {tuple(new.shape[1:])})")
+        if kept[name].dtype != new.dtype:
+            raise TypeError(f"'ptr' is of a cache in {kept[name].dtype} (got {new.dtype}); begin "
+                            f"with a KeyValueCache of its own")
         kept[name][place] = new
         return kept[name]
 

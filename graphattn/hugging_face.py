@@ -17,7 +17,12 @@ from torch.utils._pytree import tree_map_only
 
 from graphattn._checks import check_kind, check_size
 from graphattn.graph import BipartiteGraph
-from graphattn.layers.padded import PaddedTokens, PairRules, attend_padded
+from graphattn.layers.padded import (
+    PaddedTokens,
+    PairRules,
+    attend_padded,
+    warn_of_zeros_and_ones,
+)
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, PatternSource, as_source
 
@@ -27,11 +32,11 @@ if TYPE_CHECKING:
 NAME = 'graphattn'  # among transformers' implementations of attention
 # What a model may hand over to say more of its attention than graphs can do.
 REFUSED = {
-    'softcap': 'a bound on the logits',
+    'softcap': 'bound on the logits',
     's_aux': "sinks, which take part of each query's weight",
     'sinks': "sinks, which take part of each query's weight",
     'block_indices': 'blocks of keys',
-    'cache': 'a paged cache',
+    'cache': 'paged cache',
     'cu_seq_lens_q': 'packed sequences',
 }
 _IS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
@@ -478,6 +483,7 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
         tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, None, first,
                               same_tokens=not (attachment.is_cross or has_indices))
         return tokens, PairRules(tables=(mask,))
+    _check_padding(mask, key, not attachment.is_cross)
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not attachment.is_cross), mask.rules()
@@ -492,6 +498,20 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
                          f"{[batch, heads, num_queries, num_keys]} of which the first two may be "
                          f"1: boolean, True = attend, or floating and added to logits (got "
                          f"{mask.dtype} of shape {tuple(mask.shape)})")
+    warn_of_zeros_and_ones('attention_mask', mask)
+
+
+def _check_padding(mask: LazyMask, key: Tensor, same_tokens: bool) -> None:
+    """That it says of each key whether it is a token; those that a cache has yet to fill are
+    none."""
+    is_token = mask.how.get('attention_mask')
+    if is_token is None:
+        return
+    length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
+    fits = is_token.dim() == 2 and len(is_token) == len(key) and is_token.size(1) >= length
+    if not fits or mask.size(3) != key.size(2):
+        raise ValueError(f"'attention_mask' must be {[len(key), length]}, 1 at tokens and 0 at "
+                         f"padding, or of four dimensions (got shape {tuple(is_token.shape)})")
 
 
 def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:

@@ -136,6 +136,8 @@ def test_what_cannot_be_decoded_is_refused():
         cache.step(one)
     with pytest.raises(ValueError, match="'ptr' must mark the 1 sequences"):
         cache.step(torch.tensor([0, 1, 2]))
+    with pytest.raises(TypeError, match="'ptr' must be an int64 Tensor .got list"):
+        cache.step([0, 1])
     endless = attention(SlidingWindow(1) & Causal(), hops=math.inf, teleport=.1)
     with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be finitely many"):
         endless(x, KeyValueCache(2).step(one))
@@ -156,3 +158,5 @@ def test_a_cache_of_another_model_is_refused():
     attention(x, own.step(one))
     with pytest.raises(ValueError, match=r"'ptr' is of a cache for other heads: \(2, 4\)"):
         attention(x, own.step(one), source=PatternSource([pattern] * HEADS))
+    with pytest.raises(TypeError, match="'ptr' is of a cache in torch.float32 .got torch.float64"):
+        attention.double()(x.double(), own.step(one))

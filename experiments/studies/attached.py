@@ -2,7 +2,7 @@ r"""What becomes of a model trained with full attention that is attached to a gr
 
     python -m experiments.studies.attached --scale small
 
-A small BERT of transformers' own learns to find masked tokens with full attention. Then
+A small ModernBERT of transformers' own learns to find masked tokens with full attention. Then
 :func:`graphattn.hugging_face.attach` lets its attention flow along a window, along BigBird's graph
 and along graphs that a block model draws, which has yet to learn. The loss is that on the masked
 tokens of development text: before, right after, and after a few steps of training more, beside the
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from experiments.runs.command_line import run_function
 from experiments.studies.study import ScaleName, restored, spread, summary
 from experiments.studies.text_runs import TextRuns, text_study
+from graphattn._reading import read_yaml
 from graphattn.hugging_face import attach
 from graphattn.patterns import parse
 from graphattn.sources import BlockModelSource, GraphSource
@@ -32,18 +33,19 @@ PATTERNS = {'window': 'SlidingWindow(4)', 'BigBird': 'bigbird(block=2)'}
 BLOCK_MODEL = 'block model and window'
 CLUSTERS = 16
 MODEL = '--model.init_args.model.init_args'
-SEEDS = {'smoke': 1, 'small': 2, 'paper': 3}
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 5}
 ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
 # Of the two trainings: what differs from the config. No paper has this experiment.
+SMOKE_SIZES = {'max_length': 32, 'channels': 16, 'heads': 2}
 SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
-         '--trainer.limit_test_batches', '2', f'{MODEL}.max_length', '32', f'{MODEL}.channels',
-         '16', f'{MODEL}.heads', '2', '--data.init_args.max_length', '32',
-         '--data.init_args.batch_size', '4']
+         '--trainer.limit_test_batches', '2', '--data.init_args.batch_size', '4',
+         '--data.init_args.max_length', str(SMOKE_SIZES['max_length']),
+         *(f'{MODEL}.{name}={size}' for name, size in SMOKE_SIZES.items())]
 
 
 def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains a BERT with each seed, attaches it to each graph, and trains it a little more.
+    """Trains a ModernBERT with each seed, attaches it to each graph, and trains it a little more.
 
     Args:
         scale: How large; no paper has this experiment, so its scale is the small one with more
@@ -57,7 +59,9 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
     corpus = runs.about.partition(';')[0]
-    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation'))
+    unigrams = summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
+    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation; '
+                                       f'entropy of the unigrams {unigrams:.2f}'))
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
@@ -94,9 +98,15 @@ def _along(runs: TextRuns, attention: str) -> str:
 
 
 def _block_model(runs: TextRuns) -> dict:
-    heads, channels = (2, 16) if runs.study.scale == 'smoke' else (4, 64)
-    return {'heads': heads, 'head_channels': channels // heads, 'clusters': CLUSTERS,
-            'fixed': PATTERNS['window']}
+    sizes = _sizes(runs)
+    return {'heads': sizes['heads'], 'head_channels': sizes['channels'] // sizes['heads'],
+            'clusters': CLUSTERS, 'estimator': 'paper', 'fixed': PATTERNS['window']}
+
+
+def _sizes(runs: TextRuns) -> dict[str, int]:
+    if runs.study.scale == 'smoke':
+        return SMOKE_SIZES
+    return read_yaml(Path(CONFIG))['model']['init_args']['model']['init_args']
 
 
 def row(runs: TextRuns, attention: str, seeds: range) -> dict:
@@ -128,28 +138,29 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
     if attention == FULL:
         return 100.
     if attention in PATTERNS:
-        length = 32 if runs.study.scale == 'smoke' else 64
+        length = _sizes(runs)['max_length']
         return 100 * parse(PATTERNS[attention]).build(length, seed=0).density()
     return 100 * statistics.mean(summary(run)['density'].values())
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Three bars for each attention."""
+    """Three losses for each attention, with their spread."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     axes = figure.subplots()
     for number, when in enumerate((BEFORE, AFTER, ADAPTED)):
         at = [place + 0.27 * (number - 1) for place in range(len(rows))]
         loss, deviation = ([row[f'{when}, {what}'] for row in rows] for what in ('loss', 'spread'))
-        bars = axes.bar(at, loss, 0.25, label=when, capsize=3,
-                        color=('C7', 'C1', 'C0')[number],
-                        yerr=None if None in deviation else deviation)
-        axes.bar_label(bars, fmt='%.2f', padding=2, fontsize='small')
+        axes.errorbar(at, loss, None if None in deviation else deviation, fmt='o', capsize=3,
+                      color=('C7', 'C1', 'C0')[number], label=when)
+        for place, value in zip(at, loss):
+            axes.annotate(f'{value:.2f}', (place, value), (6, 0), textcoords='offset points',
+                          va='center', fontsize='small')
     axes.set_xticks(range(len(rows)), [f'{row["attention"]}\n{row["density, %"]:.0f} % of the pairs'
                                        for row in rows])
     axes.set(ylabel='loss on masked tokens')
-    axes.margins(y=0.12)
+    axes.margins(x=0.12, y=0.12)
     axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    figure.suptitle(f'A BERT trained with full attention, attached to graphs.\n{about}')
+    figure.suptitle(f'A ModernBERT trained with full attention, attached to graphs.\n{about}')
     return figure
 
 

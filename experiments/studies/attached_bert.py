@@ -16,26 +16,36 @@ from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 
+class Positions(NamedTuple):
+    """Rotary ones, of which a model holds no numbers."""
+
+    num_embeddings: int
+
+
 class Embeddings(NamedTuple):
     """What data and training ask an encoder for."""
 
     token_embedding: nn.Embedding
-    position_embedding: nn.Embedding
+    position_embedding: Positions
     segment_embedding: None = None
 
 
 class AttachedBert(nn.Module):
-    """``transformers.BertForMaskedLM``, called as :class:`graphattn.models.MaskedLanguageModel` is.
+    """``transformers.ModernBertForMaskedLM``, called as
+    :class:`graphattn.models.MaskedLanguageModel` is.
+
+    The BERT of 2018 adds embeddings of positions to tokens. So small, it then stays for thousands
+    of steps at a loss for which it need not tell one position from another. With rotary positions
+    it leaves that within a few hundred.
 
     Args:
         num_tokens (int): Size of the vocabulary; token 0 is padding.
         max_length (int): The most tokens of a sequence.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        num_layers (int): Number of layers.
-        hidden_channels (int, optional): Hidden size of the feed-forward networks,
-            ``4 * channels`` if omitted.
-        dropout (float): As BERT has it, on the attention weights too.
+        num_layers (int): Number of layers, with full attention in each.
+        hidden_channels (int, optional): Hidden size of the feed-forward networks, which have as
+            many gates, ``2 * channels`` if omitted.
         along (GraphSource or str, optional): What :func:`graphattn.hugging_face.attach` attaches it
             to; its own attention if omitted.
         pretrained (str, optional): A checkpoint of such a model that is not attached, to begin
@@ -46,15 +56,18 @@ class AttachedBert(nn.Module):
     """
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
-                 num_layers: int, hidden_channels: int | None = None, dropout: float = 0.1,
+                 num_layers: int, hidden_channels: int | None = None,
                  along: GraphSource | str | None = None, pretrained: str | None = None):
-        from transformers import BertConfig, BertForMaskedLM
+        from transformers import ModernBertConfig, ModernBertForMaskedLM
         super().__init__()
-        self.bert = BertForMaskedLM(BertConfig(
+        self.positions = Positions(max_length)
+        self.bert = ModernBertForMaskedLM(ModernBertConfig(
             vocab_size=num_tokens, max_position_embeddings=max_length, hidden_size=channels,
             num_attention_heads=heads, num_hidden_layers=num_layers,
-            intermediate_size=hidden_channels or 4 * channels, hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout, pad_token_id=0))
+            layer_types=['full_attention'] * num_layers,
+            intermediate_size=hidden_channels or 2 * channels,
+            initializer_range=channels**-0.5, pad_token_id=0, bos_token_id=None, eos_token_id=None,
+            cls_token_id=None, sep_token_id=None))
         if pretrained is not None:
             state = read_checkpoint(Path(pretrained))['state_dict']
             self.load_state_dict({name.removeprefix('model.'): value
@@ -65,8 +78,7 @@ class AttachedBert(nn.Module):
     @property
     def encoder(self) -> Embeddings:
         """Its embeddings, by our names."""
-        embeddings = self.bert.bert.embeddings
-        return Embeddings(embeddings.word_embeddings, embeddings.position_embeddings)
+        return Embeddings(self.bert.get_input_embeddings(), self.positions)
 
     def forward(
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
@@ -86,8 +98,8 @@ class AttachedBert(nn.Module):
                  for module in self.modules() if isinstance(module, GraphSource)]
         try:
             padded, is_token = to_dense_batch(tokens, ptr2index(ptr))
-            hidden = self.bert.bert(padded, attention_mask=is_token).last_hidden_state
+            hidden = self.bert.model(padded, attention_mask=is_token).last_hidden_state
         finally:
             for hook in hooks:
                 hook.remove()
-        return self.bert.cls(hidden[is_token][selected]), None, graphs
+        return self.bert.decoder(self.bert.head(hidden[is_token][selected])), None, graphs

@@ -31,7 +31,7 @@ from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import fold_ptr
+from graphattn.sources.base import check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module):
@@ -272,6 +272,8 @@ class GraphAttention(nn.Module):
                              f"tokens attend to one another")
         check_features(memory, self.channels, self.lin_key.weight, 'memory')
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
+        check_pointer('ptr', ptr, memory.device)
+        check_same_sequences(ptr, memory_ptr, 'memory_ptr')
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:

@@ -72,6 +72,10 @@ class GraphGPSConv(GPSConv):
         if conv is not None:
             check_kind('conv', conv, nn.Module)
         check_kind('attention', attention, nn.Module)
+        if not hasattr(attention, 'channels'):
+            raise TypeError(f"'attention' must be called as GraphAttention is, with 'ptr' and "
+                            f"'source' (got {type(attention).__name__}); GraphAttention("
+                            f"{channels}, heads, 'Full()') is full attention")
         for name, kind in (('act', act), ('norm', norm)):
             if not (isinstance(kind, str) or callable(kind) or name == 'norm' and kind is None):
                 raise TypeError(f"'{name}' must be a str or a callable (got "
@@ -79,9 +83,9 @@ class GraphGPSConv(GPSConv):
         for name, options in (('act_kwargs', act_kwargs), ('norm_kwargs', norm_kwargs)):
             if options is not None:
                 check_kind(name, options, dict)
-        if getattr(attention, 'channels', None) != channels:
+        if attention.channels != channels:
             raise ValueError(f"'attention' must have {channels} channels, as the layer (got "
-                             f"{getattr(attention, 'channels', None)})")
+                             f"{attention.channels})")
         super().__init__(channels, conv, attention.heads, dropout, act, act_kwargs, norm,
                          norm_kwargs)
         self.attn = attention

@@ -20,7 +20,12 @@ from graphattn._checks import (
 )
 from graphattn.conversions import is_above_lowest
 from graphattn.layers.graph_attention import check_source
-from graphattn.layers.padded import PaddedTokens, PairRules, attend_padded
+from graphattn.layers.padded import (
+    PaddedTokens,
+    PairRules,
+    attend_padded,
+    warn_of_zeros_and_ones,
+)
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, as_source
 
@@ -229,6 +234,7 @@ def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     if not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating and added to "
                         f"logits (got {mask.dtype})")
+    warn_of_zeros_and_ones(name, mask)
 
 
 def from_torch(

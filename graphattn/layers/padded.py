@@ -4,6 +4,7 @@ people's models."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -209,6 +210,17 @@ class PairRules(NamedTuple):
         return not self.causal and self.allows is None and not self.tables
 
 
+@torch.compiler.disable(reason='whether it is a likely mistake is asked of numbers')
+def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
+    """Of a floating mask, which is added to logits, where it seems to say yes and no."""
+    if not mask.is_floating_point() or mask.numel() == 0 or bool(mask.amax() != 1):
+        return
+    if bool(((mask == 0) | (mask == 1)).all()):
+        warnings.warn(f"'{name}' is floating and holds 0 and 1 alone, which are added to logits "
+                      f"and bar no key; give a boolean mask if it says who attends to whom",
+                      stacklevel=2)
+
+
 @torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def attend_padded(
     query: Tensor,
@@ -246,6 +258,7 @@ def attend_padded(
             that attend to one another for queries of another sequence, or one of soft masks for
             what they cannot do.
     """
+    _warn_of_empty(tokens)
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, {}
     if isinstance(along, GraphSource):
@@ -271,6 +284,14 @@ def attend_padded(
     if weight is not None:
         weight = _dense(weight, tokens.place(graph), tokens, heads)
     return tokens.pad_queries(unfold_heads(out, heads) if is_folded else out), weight
+
+
+def _warn_of_empty(tokens: PaddedTokens) -> None:
+    if tokens.is_token is None or tokens.num_keys == 0 or 0 not in tokens.lengths:
+        return
+    warnings.warn(f"the mask of padding leaves no token of sequence {tokens.lengths.index(0)}, "
+                  f"whose output is 0; is it the wrong way round? transformers' 'attention_mask' "
+                  f"is 1 at tokens, torch's 'key_padding_mask' is True at padding", stacklevel=2)
 
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,

@@ -126,10 +126,10 @@ class GraphSource(nn.Module, ABC):
             check_same_sequences(ptr, key_ptr)
 
 
-def check_same_sequences(ptr: Tensor, key_ptr: Tensor) -> None:
+def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
     """That there are keys, or none, for each sequence of queries."""
     if key_ptr.numel() != ptr.numel():
-        raise ValueError(f"'key_ptr' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
+        raise ValueError(f"'{name}' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
                          f"{key_ptr.numel() - 1})")
 
 

@@ -157,7 +157,7 @@ class LearnedMaskSource(GraphSource):
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None for a learned mask, whose queries and keys "
-                             "are the same tokens")
+                             "are the same tokens; give its layer no 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':

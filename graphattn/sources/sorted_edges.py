@@ -51,11 +51,12 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     Raises:
         TypeError: ``edges`` are of another kind.
         RepeatedEdges: An edge is given twice.
-        ValueError: Nodes are out of range.
+        ValueError: Nodes are out of range, or ``edges`` are between other numbers of them.
     """
+    _check_kind(edges)
+    _check_sizes(edges, num_queries, num_keys)
     if isinstance(edges, BipartiteGraph):
         return SortedEdges(edges, None)
-    _check_kind(edges)
     edges = edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
     identity = identity_of(edges)
     cache_key = None if identity is None else (*identity, num_queries, num_keys)
@@ -81,6 +82,20 @@ def _check_kind(edges: Edges) -> None:
     if not isinstance(edges, Tensor | SparseTensor | BipartiteGraph):
         raise TypeError(f"'edge_index' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                         f"{type(edges).__name__})")
+
+
+def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
+    """That edges which say between how many nodes they are say so of these."""
+    sizes = num_queries, num_keys
+    if isinstance(edges, BipartiteGraph):
+        sizes = edges.num_queries, edges.num_keys
+    elif isinstance(edges, SparseTensor):
+        sizes = tuple(edges.sizes()[:2])
+    elif is_torch_sparse_tensor(edges):
+        sizes = tuple(edges.shape[:2])
+    if sizes != (num_queries, num_keys):
+        raise ValueError(f"'edge_index' must be between {num_queries} queries and {num_keys} keys, "
+                         f"the nodes of 'x' (got {sizes[0]} and {sizes[1]})")
 
 
 def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:

@@ -248,6 +248,8 @@ def test_a_batch_vector_in_the_place_of_ptr_is_told_how_to_become_one():
     with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .* index2ptr\(batch\)"):
         attention(x, batch)
     assert attention(x, index2ptr(batch)).shape == (9, 8)
+    with pytest.raises(ValueError, match=r"\(got \[0, 0, 0, ..., 1, 1, 1\]\); .* index2ptr"):
+        attention(torch.randn(900, 8), batch.repeat_interleave(100))
 
 
 def test_a_source_of_the_call_takes_the_place_of_the_layers():

@@ -23,6 +23,7 @@ from torch_geometric.nn import TransformerConv
 
 from graphattn import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention, GraphTransformerConv
+from graphattn.patterns import SlidingWindow
 from graphattn.sources.graph_cache import GRAPHS
 from tests.kernels.test_backends import BACKENDS, skip_if_missing
 
@@ -345,3 +346,8 @@ def test_nodes_out_of_range_and_other_kinds_are_refused():
         conv(tuple(x), edge_index + 5)
     with pytest.raises(TypeError, match="'edge_index' must be a Tensor, a SparseTensor or a"):
         conv(tuple(x), 'edges')
+    adjacency = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(NUM_EDGES),
+                                        (NUM_QUERIES, NUM_KEYS + 1))
+    for edges in (SlidingWindow(2).build(NUM_KEYS), adjacency.to_sparse_csr()):
+        with pytest.raises(ValueError, match="'edge_index' must be between 9 queries and 12 keys"):
+            conv(tuple(x), edges)

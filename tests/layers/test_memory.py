@@ -93,7 +93,7 @@ def test_what_is_for_one_kind_of_token_is_refused_by_name():
     (dict(memory=torch.randn(12, 5), memory_ptr=MEMORY_PTR), "'memory' must be .num_tokens, 8."),
     (dict(memory=torch.randn(11, 8), memory_ptr=MEMORY_PTR), "'memory_ptr' must rise from 0 to 11"),
     (dict(memory=torch.randn(12, 8), memory_ptr=MEMORY_PTR[[0, 3]]),
-     "'key_ptr' must mark as many sequences as 'ptr', 3"),
+     "'memory_ptr' must mark as many sequences as 'ptr', 3"),
 ])
 def test_a_memory_that_does_not_fit_is_refused(given, match):
     with pytest.raises(ValueError, match=match):

@@ -308,5 +308,16 @@ def test_says_what_is_wrong(case):
         call()
 
 
+@pytest.mark.parametrize('masks, message', [
+    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is floating and holds 0 and"),
+    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is floating and holds"),
+    (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
+     "leaves no token of sequence 0, .* 'key_padding_mask' is True at padding"),
+])
+def test_masks_that_are_likely_a_mistake_are_warned_of(masks, message):
+    with pytest.warns(UserWarning, match=message):
+        pair()[1](X, X, X, **masks)
+
+
 def test_prints_its_source():
     assert 'PatternSource(Full())' in repr(MultiheadAttention(16, 4, source=PatternSource(Full())))

@@ -105,6 +105,8 @@ def test_gps_trains_along_any_source(options):
 def test_gps_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="'attention' must have 8 channels"):
         GraphGPSConv(8, None, GraphAttention(4, 2))
+    with pytest.raises(TypeError, match=r"GraphAttention\(8, heads, 'Full\(\)'\)"):
+        GraphGPSConv(8, None, torch.nn.MultiheadAttention(8, 2))
     for batch, match in ((BATCH.flip(0), "'batch' must ascend"), (BATCH[:3], "'batch' must hold")):
         with pytest.raises(ValueError, match=match):
             layer(conv=False)(torch.randn(9, 8), EDGES, batch)
