@@ -26,8 +26,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     Args:
         model (FactorModel): The model that the edges were drawn from, of the graph's blocks.
         graph (BipartiteGraph): Any edges inside the model's blocks.
-        known (Tensor, optional): What a sampler kept of them, ``[num_edges]`` of the model's dtype:
-            only their gradient is then computed.
+        known (Tensor, optional): What they are, ``[num_edges]`` of the model's dtype: only their
+            gradient is then computed.
 
     Returns:
         Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.

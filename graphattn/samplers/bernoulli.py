@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 
-from graphattn._checks import check_bool
 from graphattn._tensors import undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
@@ -23,7 +22,6 @@ def sample_bernoulli(
     *,
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compare', 'thin', 'torch'] = 'auto',
-    keep_prob: bool = False,
 ) -> BipartiteGraph:
     r"""Draws a graph whose edges are independent with exactly the model's probabilities,
 
@@ -43,12 +41,9 @@ def sample_bernoulli(
         method (str): ``'compare'``: all pairs, one by one, on a CPU, by numba. ``'thin'``: few
             draws, thinned, on a CPU, by numba; it needs a bound below 1 on the probabilities of
             each query. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of them.
-        keep_prob (bool): Where the method is ``'compare'``, which multiplies all
-            :math:`p_{ij}` out, edges carry theirs, without a gradient, for
-            :func:`graphattn.functional.edge_probability`.
 
     Returns:
-        BipartiteGraph with the blocks of ``model``, and ``edge_prob`` only if kept.
+        BipartiteGraph with the blocks of ``model``, without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -69,19 +64,17 @@ def sample_bernoulli(
                 [0, 0, 0]], dtype=torch.int32)
     """
     check_sampling(model, generator, method, _METHODS)
-    check_bool(keep_prob=keep_prob)
     if torch._C._are_functorch_transforms_active():
         with undisturbed():
-            return sample_bernoulli(model.numbers(), generator=generator, method=method,
-                                    keep_prob=keep_prob)
+            return sample_bernoulli(model.numbers(), generator=generator, method=method)
     with torch.autocast(model.device.type, enabled=False):
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)
-        return _sample_compiled(model, generator, method, keep_prob)
+        return _sample_compiled(model, generator, method)
 
 
-def _sample_compiled(model: FactorModel, generator: torch.Generator | None, method: str,
-                     keep_prob: bool) -> BipartiteGraph:
+def _sample_compiled(model: FactorModel, generator: torch.Generator | None,
+                     method: str) -> BipartiteGraph:
     from graphattn.samplers.comparing import compare
     from graphattn.samplers.random_bits import draw_seed
     from graphattn.samplers.thinning import Thinning
@@ -89,4 +82,4 @@ def _sample_compiled(model: FactorModel, generator: torch.Generator | None, meth
         thinning = Thinning(model)
         if method == 'thin' or thinning.is_faster():
             return thinning.sample(generator)
-    return compare(model, draw_seed(generator), keep_prob=keep_prob)
+    return compare(model, draw_seed(generator))

@@ -82,3 +82,12 @@ def _reduce_column(first, last, columns, key_ptr, mass, peak):
             total += weight[j]
             largest = max(largest, weight[j])
         mass[block, column], peak[block, column] = total, largest
+
+
+@jit(fastmath=REORDERED_SUMS)
+def product_of_rows(x, i, y, j):
+    """Of two rows, one of each factor: the rate of a pair."""
+    total = x.dtype.type(0)
+    for v in range(x.shape[1]):
+        total += x[i, v] * y[j, v]
+    return total

@@ -28,8 +28,8 @@ def sample_rows(
     Every row has random bits of its own, so that processes draw apart. What they decide together
     takes one or two float64 numbers for each query, which they exchange: how often it draws, and
     whether thinning is the faster way. In float32 the graph is that of one process up to pairs
-    whose random number lies within rounding of their probability, for products are rounded
-    otherwise when other rows stand beside them.
+    whose random number lies within rounding of their probability, for what a query offers is
+    rounded otherwise when other queries stand beside it.
 
     Args:
         model (FactorModel): Of own queries and all keys, on a CPU.

@@ -8,17 +8,17 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from graphattn._jit import REORDERED_SUMS, jit
+from graphattn._jit import jit
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.random_bits import draw_seed, random_bits, stream_of, uniform
-from graphattn.samplers.rates import Rates
+from graphattn.samplers.rates import Rates, product_of_rows
 from graphattn.samplers.rows import TABLE_ENTRY, Rows, from_zero, in_threads
 
 # Draws per pair above which the product over all pairs takes less time than thinning. On one
-# core, with 16, 32 and 128 clusters, they took 19, 25 and 64 ms and 7, 8 and 11 ms at 1 % of
-# 4,096 x 4,096 pairs, 30, 46 and 69 ms and 31, 34 and 43 ms at 10 %, 26, 37 and 64 ms and 76,
-# 108 and 99 ms at 20 %.
+# core, with 16, 32 and 128 clusters, they took 21, 27 and 46 ms and 7, 8 and 12 ms at 1 % of
+# 4,096 x 4,096 pairs, 28, 36 and 58 ms and 39, 35 and 45 ms at 10 %, 32, 40 and 53 ms and 64, 59
+# and 79 ms at 15 %.
 _FASTER_BELOW = 0.1
 _HIGHEST_BOUND = 0.9  # which is drawn 2.6 times as often; the bound 1 would be without end
 
@@ -109,18 +109,9 @@ def _thin_rows(first, last, seed, keys, begin, size, first_key, boost, query, ke
         for e in range(size[i]):
             key, coin = keys[begin[i] + e], uniform(random_bits(stream, e))
             if coin * boost[i] >= 1:
-                p = _dot(query, i, key_factor, first_key[i] + key)
+                p = product_of_rows(query, i, key_factor, first_key[i] + key)
                 if coin * -math.expm1(-boost[i] * p) >= p:
                     continue
             keys[end] = key
             end += 1
         size[i] = end - begin[i]
-
-
-@jit(fastmath=REORDERED_SUMS)
-def _dot(x, i, y, j):
-    """The product of two rows."""
-    total = x.dtype.type(0)
-    for v in range(x.shape[1]):
-        total += x[i, v] * y[j, v]
-    return total

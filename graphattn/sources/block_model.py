@@ -140,9 +140,7 @@ class BlockModelSource(GraphSource):
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr, key_ptr)
-        keeps_prob = self.law == 'bernoulli' and self._has_gradient() and self.fixed is None
-        graph = SAMPLERS[self.law](model, generator=generator,
-                                   **{'keep_prob': True} if keeps_prob else {})
+        graph = SAMPLERS[self.law](model, generator=generator)
         graph = graph.causal() if self.is_causal else graph
         fixed = None if self.fixed is None else self.fixed.graph(ptr, generator, key_ptr=key_ptr)
         return self._with_fixed(graph, fixed, model)
@@ -156,12 +154,10 @@ class BlockModelSource(GraphSource):
             graph = graph | fixed
         if not self._has_gradient():
             return graph
-        if fixed is None and graph.edge_prob is None:  # a loss needs their gradient alone
+        if fixed is None:  # a loss needs their gradient alone
             return graph.with_edge_prob(UnreadProb(partial(edge_probability, model, graph),
                                                    graph.num_edges, model.dtype, graph.device))
-        edge_prob = edge_probability(model, graph, known=graph.edge_prob)
-        if fixed is not None:
-            edge_prob = edge_prob.masked_fill(graph.isin(fixed), 1.)
+        edge_prob = edge_probability(model, graph).masked_fill(graph.isin(fixed), 1.)
         return graph.with_edge_prob(edge_prob)
 
     def rows(

@@ -369,6 +369,29 @@ def test_pairs_are_compared_in_chunks_of_any_size(compare_pairs, source, sizes, 
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
+@pytest.mark.parametrize('num_queries, num_keys, k, density', [
+    (5, 3, 2, 0.3), (37, 1003, 5, 0.24), (130, 2100, 128, 0.2), (64, 4099, 16, 0.02)])
+def test_a_graph_does_not_depend_on_how_its_products_are_rounded(num_queries, num_keys, k, density):
+    model = random_model(num_queries, num_keys, k, density=density, exploration=0.01)
+    seed = np.uint64(3)
+    rounded = [compare(model, seed, product_dtype=dtype)
+               for dtype in (None, torch.float32, torch.bfloat16)]
+    in_small_chunks = compare(model, seed, product_dtype=torch.bfloat16, pairs_per_chunk=5000)
+    assert all(graph == rounded[0] for graph in (*rounded, in_small_chunks))
+
+
+@pytest.mark.parametrize('value', [0.004, 0.25, 0.9, 1.])
+def test_trials_that_are_left_open_follow_the_law(value):
+    """Products are rounded to bfloat16 and bounded by what rounding takes: 16 bits that lie between
+    the bounds, about a 64th of ``value`` apart, say nothing."""
+    query, key = torch.full((1000, 3), value / 3), torch.ones(1001, 3)
+    model = FactorModel(query, torch.eye(3), key)
+    graph = compare(model, np.uint64(5), product_dtype=torch.bfloat16)
+    num_pairs = 1000 * 1001
+    deviation = (value * (1 - value) * num_pairs) ** 0.5
+    assert abs(graph.num_edges - value * num_pairs) <= 4 * deviation + 1e-6 * num_pairs
+
+
 @pytest.mark.parametrize('method', ['compare', 'torch'])
 @pytest.mark.parametrize('num_heads', [1, 3])
 def test_a_large_block_is_drawn_in_several_chunks(method, num_heads):
