@@ -19,6 +19,7 @@ from analysis.graph_files import READERS, read_graph_file
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
+from graphattn._extras import with_advice
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
 from graphattn.style import in_style
@@ -126,7 +127,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
-        line = ' '.join(str(error).split())
+        line = ' '.join(with_advice(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)
 

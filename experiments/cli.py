@@ -49,8 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _dispatch(*(sys.argv[1:] if arguments is None else arguments) or ['--help'])
     except ModuleNotFoundError as error:
-        print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
-              f"commands need", file=sys.stderr)
+        from graphattn._extras import with_advice
+
+        print(f'error: {with_advice(error)}', file=sys.stderr)
         sys.exit(2)
 
 
@@ -72,16 +73,16 @@ def _dispatch(name: str, *rest: str) -> None:
 
 
 def _names() -> list[str]:
-    return [*TRAINING, *GROUPS, *_modules(), 'info', 'completion']
+    return [*TRAINING, *_modules(), *GROUPS, 'info', 'completion']
 
 
 def overview() -> str:
     """What there is, a line for each."""
+    modules = {name: _in_short(module) for name, module in _modules().items()}
     rows = {'train': 'Trains a model that a config describes, and tests it.',
-            'test': 'Tests a checkpoint.',
+            'test': 'Tests a checkpoint.', **modules,
             'study NAME': f"One of {', '.join(_runnable('studies'))}.",
             'benchmark NAME': f"One of {', '.join(_runnable('benchmarks'))}.",
-            **{name: _in_short(module) for name, module in _modules().items()},
             'info': 'Versions, threads, backends and caches: what a report of a fault needs.',
             'completion SHELL': f"Completion by the tab key, for {', '.join(SHELLS)}."}
     lines = [f'  {name:18}{what}' for name, what in rows.items()]
@@ -122,8 +123,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Commands that are a module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
-    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile',
-            'predict': 'experiments.predict'}
+    return {'predict': 'experiments.predict', **{name: f'analysis.{name}' for name in questions},
+            'compile': 'graphattn.compile'}
 
 
 def _runnable(group: str) -> list[str]:

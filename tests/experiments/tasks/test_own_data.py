@@ -400,7 +400,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
             expected = objective.model(torch.cat(sequences), ptr).softmax(1)
         np.testing.assert_allclose(values, expected[0], rtol=1e-5)
     path.write_text('{"text": "alone"}')
-    with pytest.raises(ValueError, match=r'new.jsonl, examples 1 to 1: .* takes 2 .*\(there are 1 f'):
+    with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* takes 2 .*there are 1 f'):
         list(predict.predictions(run, path))
 
 
