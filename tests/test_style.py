@@ -1,10 +1,11 @@
 """Colours that everyone can tell apart, and type that all figures share."""
 
+import io
 import re
 from itertools import combinations
 from pathlib import Path
 
-import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 from jsonargparse import ArgumentParser
@@ -59,6 +60,17 @@ def test_the_style_ends_where_it_began():
         title = Figure().subplots().set_title('title')
         assert title.get_fontsize() == matplotlib.rcParams['font.size']
     assert dict(matplotlib.rcParams) == before
+
+
+def test_no_title_is_cut_off():
+    picture = io.BytesIO()
+    with in_style():
+        figure = Figure(figsize=(2, 2), layout='constrained')
+        figure.subplots().set_title('a title that is much longer than the figure is wide')
+        figure.savefig(picture, format='png')
+    picture.seek(0)
+    border = matplotlib.image.imread(picture)[:, [0, -1], :3]
+    assert (border == 1).all()
 
 
 def test_all_commands_draw_in_it(tmp_path):
