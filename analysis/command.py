@@ -80,7 +80,7 @@ def ask(
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
     """A parser of the options that every command has: which graphs, and where results go."""
-    parser = ArgumentParser(prog=f'python -m analysis.{name}', exit_on_error=False)
+    parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')

@@ -88,5 +88,5 @@ def test_all_commands_draw_in_it(tmp_path):
 
 @pytest.mark.parametrize('folder', ['analysis', 'experiments'])
 def test_no_figure_has_colours_and_type_of_its_own(folder):
-    own = re.compile(r"fontsize=\d|dpi=|'tab:|'viridis|'Greys|rcParams|style\.use")
+    own = re.compile(r"fontsize=\d|dpi=|'tab:|'viridis|'Greys|rcParams|style\.use|pyplot")
     assert [path for path in (ROOT / folder).rglob('*.py') if own.search(path.read_text())] == []

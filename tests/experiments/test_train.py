@@ -323,3 +323,9 @@ def test_two_processes_divide_drawn_batches_once(tmp_path):
         '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
         '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']), ranks=2))
     assert load(tmp_path)['global_step'] == 3
+
+
+@pytest.mark.parametrize('options', [[], ['--data.path', 'my.csv']])
+def test_what_is_trained_must_be_said(options):
+    with pytest.raises(ValueError, match="'config' must say what is trained .* --config digits/"):
+        train.main(['fit', *options])
