@@ -48,6 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
             _complete()
         else:
             _dispatch(*(sys.argv[1:] if arguments is None else arguments) or ['--help'])
+            sys.stdout.flush()
+    except BrokenPipeError:  # the other end, such as head, has read enough; nothing more is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except ModuleNotFoundError as error:
         from graphattn._extras import with_advice
 

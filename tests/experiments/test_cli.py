@@ -98,6 +98,18 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
 
 
+def test_who_reads_only_the_beginning_sees_no_error():
+    def main() -> None:
+        read, write = os.pipe()
+        os.close(read)
+        os.dup2(write, 1)
+        sys.stdout = os.fdopen(1, 'w')
+        cli.main(['--help'])
+
+    process, = forked(main)
+    assert process.returncode == 1 and process.stderr == ''
+
+
 def test_completion_is_a_script_of_the_shell(capsys):
     cli.main(['completion', 'bash'])
     subprocess.run(['bash', '-n'], input=capsys.readouterr().out, text=True, check=True)
