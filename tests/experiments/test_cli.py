@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from tests.forked import forked
+from tests.forked import forked, run_anew
 
 
 @pytest.fixture
@@ -96,6 +96,14 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(['spectrum'])
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('arguments', [['spectrum', '--n', '64'], ['train', '--config', 'text']])
+def test_without_matplotlib_a_command_is_one_line(arguments):
+    process = run_anew(f'from experiments import cli\ncli.main({arguments})',
+                       missing=['matplotlib'])
+    line, = process.stderr.splitlines()
+    assert process.returncode == 2 and 'matplotlib' in line and 'pip install' in line
 
 
 def test_who_reads_only_the_beginning_sees_no_error():
