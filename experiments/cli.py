@@ -157,7 +157,7 @@ def _run_one_of(command: str, name: str = '--help', *rest: str) -> None:
         _refuse(command, name, names)
 
 
-def _print_completion(shell: str = '--help') -> None:
+def _print_completion(shell: str = '--help', *_: str) -> None:
     if shell in ('-h', '--help'):
         print('usage: graphattn completion SHELL\n\n'
               '  eval "$(graphattn completion bash)"       now, and from ~/.bashrc always\n'
