@@ -19,6 +19,7 @@ from analysis.graph_files import READERS, read_graph_file
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
+from graphattn._extras import with_advice
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
 from graphattn.style import in_style
@@ -79,7 +80,7 @@ def ask(
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
     """A parser of the options that every command has: which graphs, and where results go."""
-    parser = ArgumentParser(prog=f'python -m analysis.{name}', exit_on_error=False)
+    parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
@@ -126,7 +127,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
-        line = ' '.join(str(error).split())
+        line = ' '.join(with_advice(error).split())
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)
 

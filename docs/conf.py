@@ -9,7 +9,7 @@ extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.mathjax',
               'sphinx_gallery.gen_gallery']
 myst_enable_extensions = ['dollarmath']
 myst_heading_anchors = 3
-html_theme, html_title = 'furo', 'graphattn'
+html_theme, html_title, html_show_copyright = 'furo', 'graphattn', False
 html_static_path, html_css_files = ['_static'], ['gallery.css']
 exclude_patterns = ['_build', 'gallery', 'sg_execution_times.rst']
 autodoc_typehints, autodoc_member_order = 'none', 'bysource'

@@ -6,6 +6,7 @@
     graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv
     graphattn study estimators --scale smoke
     graphattn spectrum --pattern bigbird --n 512
+    eval "$(graphattn completion bash)"
 
 It loads nothing but what is asked for. Configs that ship have the names of their files below
 ``experiments/configs``.
@@ -14,9 +15,10 @@ It loads nothing but what is asked for. Configs that ship have the names of thei
 from __future__ import annotations
 
 import ast
+import os
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
@@ -28,9 +30,8 @@ from experiments.quick_help import without_libraries
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
 TRAINING = {'train': 'fit', 'test': 'test'}  # commands of experiments.train
-# Their options are arguments of classes of libraries, or are read after the first measurement.
-WITHOUT_QUICK_HELP = 'experiments.train', 'experiments.benchmarks'
 GROUPS = {'study': 'studies', 'benchmark': 'benchmarks'}  # packages of experiments
+SHELLS = ('bash', 'zsh', 'fish')
 PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', 'torch-scatter',
             'torch-sparse', 'triton', 'lightning', 'jsonargparse', 'transformers', 'matplotlib')
 
@@ -39,9 +40,26 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs a command line, that of the process if omitted.
 
     Raises:
-        SystemExit: Of status 2, with one line, if the command or a config is unknown.
+        SystemExit: Of status 2, with one line, if the command or a config is unknown, or a package
+            is not installed.
     """
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ['--help']
+    try:
+        if arguments is None and '_ARGCOMPLETE' in os.environ:  # a shell asks what may come next
+            _complete()
+        else:
+            _dispatch(*(sys.argv[1:] if arguments is None else arguments) or ['--help'])
+            sys.stdout.flush()
+    except BrokenPipeError:  # the other end, such as head, has read enough; nothing more is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        from graphattn._extras import with_advice
+
+        print(f'error: {with_advice(error)}', file=sys.stderr)
+        sys.exit(2)
+
+
+def _dispatch(name: str, *rest: str) -> None:
     if name in ('-h', '--help'):
         print(overview())
     elif name == 'info':
@@ -49,29 +67,35 @@ def main(arguments: list[str] | None = None) -> None:
     elif name in TRAINING:
         _run('experiments.train', f'graphattn {name}', [TRAINING[name], *_with_paths(rest)])
     elif name in GROUPS:
-        _run_one_of(name, rest)
+        _run_one_of(name, *rest)
+    elif name == 'completion':
+        _print_completion(*rest)
     elif name in _modules():
         _run(_modules()[name], f'graphattn {name}', rest)
     else:
-        _refuse('command', name, [*TRAINING, *GROUPS, *_modules(), 'info'])
+        _refuse('command', name, _names())
+
+
+def _names() -> list[str]:
+    return [*TRAINING, *_modules(), *GROUPS, 'info', 'completion']
 
 
 def overview() -> str:
     """What there is, a line for each."""
+    modules = {name: _in_short(module) for name, module in _modules().items()}
     rows = {'train': 'Trains a model that a config describes, and tests it.',
-            'test': 'Tests a checkpoint.',
+            'test': 'Tests a checkpoint.', **modules,
             'study NAME': f"One of {', '.join(_runnable('studies'))}.",
             'benchmark NAME': f"One of {', '.join(_runnable('benchmarks'))}.",
-            **{name: _in_short(module) for name, module in _modules().items()},
-            'info': 'Versions, threads, backends and caches: what a report of a fault needs.'}
-    lines = [f'  {name:16}{what}' for name, what in rows.items()]
+            'info': 'Versions, threads, backends and caches: what a report of a fault needs.',
+            'completion SHELL': f"Completion by the tab key, for {', '.join(SHELLS)}."}
+    lines = [f'  {name:18}{what}' for name, what in rows.items()]
     return '\n'.join(['usage: graphattn COMMAND [--help] ...', '', *lines, '', 'Configs: '
                       + ', '.join(_config_names())])
 
 
 def information() -> str:
     """Versions, threads, backends and caches."""
-    import os
     import platform
 
     import torch
@@ -103,8 +127,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Commands that are a module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
-    return {**{name: f'analysis.{name}' for name in questions}, 'compile': 'graphattn.compile',
-            'predict': 'experiments.predict'}
+    return {'predict': 'experiments.predict', **{name: f'analysis.{name}' for name in questions},
+            'compile': 'graphattn.compile'}
 
 
 def _runnable(group: str) -> list[str]:
@@ -120,37 +144,65 @@ def _in_short(module: str) -> str:
     return ' '.join(paragraph.split())
 
 
-def _run_one_of(command: str, rest: list[str]) -> None:
+def _run_one_of(command: str, name: str = '--help', *rest: str) -> None:
     group = GROUPS[command]
     names = _runnable(group)
-    if not rest or rest[0] in ('-h', '--help'):
+    if name in ('-h', '--help'):
         print(f'usage: graphattn {command} NAME [--help] ...\n')
         print('\n'.join(f"  {name:22}{_in_short(f'experiments.{group}.{name}')}"
                         for name in names))
-    elif rest[0] in names:
-        _run(f'experiments.{group}.{rest[0]}', f'graphattn {command} {rest[0]}', rest[1:])
+    elif name in names:
+        _run(f'experiments.{group}.{name}', f'graphattn {command} {name}', rest)
     else:
-        _refuse(command, rest[0], names)
+        _refuse(command, name, names)
 
 
-def _run(module: str, name: str, arguments: list[str]) -> None:
+def _print_completion(shell: str = '--help', *_: str) -> None:
+    if shell in ('-h', '--help'):
+        print('usage: graphattn completion SHELL\n\n'
+              '  eval "$(graphattn completion bash)"       now, and from ~/.bashrc always\n'
+              '  eval "$(graphattn completion zsh)"        from ~/.zshrc, after compinit\n'
+              '  graphattn completion fish | source        from ~/.config/fish/config.fish')
+    elif shell in SHELLS:
+        from argcomplete import shellcode
+
+        print(shellcode(['graphattn'], shell=shell))
+    else:
+        _refuse('shell', shell, SHELLS)
+
+
+def _complete() -> None:
+    """Writes for the shell what may come next on its line, and ends."""
+    from experiments import completion
+
+    words = completion.words_before()
+    if not words:
+        completion.offer(_names())
+    elif words == ['completion']:
+        completion.offer(SHELLS)
+    elif len(words) == 1 and words[0] in GROUPS:
+        completion.offer(_runnable(GROUPS[words[0]]))
+    elif words[-1] == '--config':
+        completion.offer(_config_names(), files=True)
+    else:  # the command's own parser offers its options, before it would print its help
+        command = words[:2 if words[0] in GROUPS else 1]
+        completion.skip_words(len(command))
+        _dispatch(*command, '--help')
+
+
+def _run(module: str, name: str, arguments: Sequence[str]) -> None:
     sys.argv = [name, *arguments]
     main_module = sys.modules['__main__']
     own_spec = main_module.__spec__
-    has_quick_help = {'-h', '--help'} & set(arguments) and not module.startswith(WITHOUT_QUICK_HELP)
     try:
         main_module.__spec__ = find_spec(module)  # what Lightning starts in other processes
-        with without_libraries() if has_quick_help else nullcontext():
+        with without_libraries() if {'-h', '--help'} & set(arguments) else nullcontext():
             runpy.run_module(module, run_name='__main__')
-    except ModuleNotFoundError as error:
-        print(f"error: {error}; pip install 'graphattn[experiments,analysis,text]' brings what "
-              f"commands need", file=sys.stderr)
-        sys.exit(2)
     finally:
         main_module.__spec__ = own_spec
 
 
-def _with_paths(arguments: list[str]) -> list[str]:
+def _with_paths(arguments: Sequence[str]) -> list[str]:
     """Names of configs that ship become their paths."""
     return [_config_path(value) if before == '--config' else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
@@ -171,7 +223,7 @@ def _config_names() -> Iterator[str]:
             sorted(CONFIGS.rglob('*.yaml')))
 
 
-def _refuse(what: str, name: str, known: list[str]) -> None:
+def _refuse(what: str, name: str, known: Sequence[str]) -> None:
     close = get_close_matches(name, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     print(f'error: no {what} {name!r}; {hint}', file=sys.stderr)

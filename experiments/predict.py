@@ -1,9 +1,9 @@
-"""What a trained classifier says of texts, images or token ids without labels.
+"""What a trained model says of texts, pairs of them, images or token ids without labels.
 
     graphattn predict --run runs/text --input new.csv --out predictions.csv
 
-A table of texts has the columns of the training; images are in a folder, and in those in it; token
-ids are in an ``.npy`` or ``.npz``.
+A table of texts or of pairs has the columns of the training; images are in a folder, and in those
+in it; token ids are in an ``.npy`` or ``.npz``; GLUE's rows are in a test set as it is distributed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from lightning.fabric.utilities import move_data_to_device
 from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
 from graphattn._files import check_folder, write_whole
+from graphattn.models import SequenceClassifier
 
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32) -> None:
-    """Writes the class of each example, and the probability of each class.
+    """Writes the class of each example and the probability of each class, or its score.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.
         input: The file of texts or of token ids, or the folder of images.
         out: The CSV file that is written: ``example`` is the line, the row or the name of the
-            image, ``label`` the likeliest class.
+            image, ``label`` the likeliest class, or ``score``.
         batch_size: Examples that are looked at together.
     """
     if batch_size < 1:
@@ -39,18 +40,21 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     if not Path(input).exists():
         raise ValueError(f"'input' must be a file or a folder (there is no {input})")
     trained = load_run(run)
-    classes = trained.classes or [str(number) for number in range(num_classes(trained))]
+    classes = trained.classes
+    if classes is None:
+        classes = [str(number) for number in range(classifier(trained).num_classes)]
+    columns = ['label', *(f'probability/{name}' for name in classes)] if classes else ['score']
     num_examples = 0
 
     def write(path: Path) -> None:
         nonlocal num_examples
         with path.open('w', newline='') as file:
             writer = csv.writer(file)
-            writer.writerow(['example', 'label', *(f'probability/{name}' for name in classes)])
-            for names, probability in predictions(trained, Path(input), batch_size):
-                likeliest = probability.argmax(axis=1)
-                writer.writerows([name, classes[number], *(f'{share:.6f}' for share in shares)]
-                                 for name, number, shares in zip(names, likeliest, probability))
+            writer.writerow(['example', *columns])
+            for names, values in predictions(trained, Path(input), batch_size):
+                for name, row in zip(names, values):
+                    label = [classes[row.argmax()]] if classes else []
+                    writer.writerow([name, *label, *(f'{value:.6f}' for value in row)])
                 num_examples += len(names)
 
     write_whole(Path(out), write)
@@ -59,7 +63,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
 def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[list[str],
                                                                              np.ndarray]]:
-    """The probabilities of examples without labels, a batch at a time.
+    """What a run says of examples without labels, a batch at a time.
 
     Args:
         run (Run): A classifier, see :func:`experiments.load_run`.
@@ -68,38 +72,44 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
 
     Returns:
         Iterator of (list of str, np.ndarray): What the examples of a batch are called, and the
-        probability of each class, float32 ``[num_examples, num_classes]``.
+        probability of each class, float32 ``[num_examples, num_classes]``; or the score of each
+        example, ``[num_examples, 1]``, if the run has no classes.
 
     Raises:
         ValueError: The run is none of a classifier of sequences, or the file cannot be used.
     """
-    num_classes(run)
+    width = classifier(run).sequences_per_example
     if not hasattr(run.data, 'unlabelled'):
         raise ValueError(f"'run' must be of texts, images or token ids (got one of "
                          f"{type(run.data).__name__})")
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    model = run.objective.model.to(device)
+    objective = run.objective.to(device)
     torch.manual_seed(int(run.config['seed_everything']))  # for graphs that are drawn
     for names, batch in run.data.unlabelled(path, batch_size):
-        batch = move_data_to_device(batch, device)
+        where = f'{path}, examples {names[0]} to {names[-1]}'
+        num_sequences = batch.ptr.numel() - 1
+        if num_sequences != width * len(names):
+            raise ValueError(f"{where}: the model takes {width} for each example (there are "
+                             f"{num_sequences} for {len(names)})")
         try:
             with torch.no_grad():
-                probability = model(batch.tokens, batch.ptr).softmax(dim=1)
+                values = objective.predict_step(move_data_to_device(batch, device), 0)
         except ValueError as error:  # unknown ids, or too many
-            raise ValueError(f'{path}, examples {names[0]} to {names[-1]}: {error}') from error
-        yield names, probability.float().cpu().numpy()
+            raise ValueError(f'{where}: {error}') from error
+        yield names, values.float().cpu().numpy()
 
 
-def num_classes(run: Run) -> int:
-    """How many classes a run tells apart.
+def classifier(run: Run) -> SequenceClassifier:
+    """The model of a run, which classifies sequences or pairs of them.
 
     Raises:
-        ValueError: It is none of a classifier of sequences.
+        ValueError: It is another one.
     """
     model = run.objective.model
-    if getattr(model, 'sequences_per_example', None) != 1:
-        raise ValueError(f"'run' must be one of a SequenceClassifier (got {type(model).__name__})")
-    return model.num_classes
+    if not isinstance(model, SequenceClassifier):
+        raise ValueError(f"'run' must be one of a SequenceClassifier or a PairClassifier (got "
+                         f"{type(model).__name__})")
+    return model
 
 
 if __name__ == '__main__':

@@ -14,9 +14,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-LIBRARIES = ('captum', 'datasets', 'lightning', 'matplotlib', 'networkx', 'numba', 'ortools',
-             'scipy', 'sklearn', 'tokenizers', 'torch', 'torch_geometric', 'torchmetrics',
-             'transformers', 'triton')
+LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools', 'scipy', 'sklearn',
+             'tokenizers', 'torch', 'torch_geometric', 'torchmetrics', 'transformers', 'triton')
 
 
 @contextmanager
@@ -38,7 +37,7 @@ class _Anything(ABCMeta):
     """Attributes, entries, unions and results of calls are the class itself."""
 
     def __getattr__(cls, name: str) -> type:
-        if name.startswith('__'):  # what Python asks to learn what a class can do
+        if name.startswith(('__', '_is_protocol')):  # what tells what kind of class one is
             raise AttributeError(name)
         return cls
 

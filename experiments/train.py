@@ -50,6 +50,7 @@ from graphattn.freed_memory import keeping_freed_memory
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',
             'test': 'Tests a checkpoint.'}
+WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or asks of it
 
 
 class StepSeeds(Callback):
@@ -252,6 +253,9 @@ def main(args: list[str] | None = None) -> None:
         return
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
+    if not any(option.startswith(WHAT_IS_TRAINED) for option in options):
+        raise ValueError("'config' must say what is trained (got none), such as --config "
+                         "digits/sbm; graphattn --help lists those that ship")
     try:
         with keeping_freed_memory():
             TrainCLI(command, options).run()

@@ -46,6 +46,6 @@ def in_style() -> Iterator[None]:
         'figure.labelsize': 'medium',
         'legend.fontsize': 'small', 'xtick.labelsize': 'small', 'ytick.labelsize': 'small',
         'axes.prop_cycle': cycler(color=COLOURS), 'image.cmap': SHADES, 'grid.alpha': 0.3,
-        'savefig.dpi': 110,
+        'savefig.dpi': 110, 'savefig.bbox': 'tight',  # cuts no long title off
     }):
         yield

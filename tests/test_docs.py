@@ -1,12 +1,19 @@
 """What README and the guides show is what happens."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from experiments import cli
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+# Of this project, as a line of a shell or within a line of text; what comes after its first words
+# are options.
+COMMAND = re.compile(r'(?:^|`)(?:python -m ([\w.]+)|graphattn ([\w-]+)(?: (\w+))?|make \w+)', re.M)
+FIGURES = re.compile(r'^\|.*(?:\| *\**\d.*){3}$', re.M)  # a row with three numbers
 pages = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 
 
@@ -27,6 +34,26 @@ def test_every_file_that_is_named_exists(page):
                if 'NAME' not in name]
     missing = [name for name in links if not (page.parent / name).exists()]
     assert missing + [name for name in configs if not (ROOT / name).exists()] == []
+
+
+@pages
+def test_every_picture_and_table_of_figures_has_its_command(page):
+    text = page.read_text()
+    captions = re.findall(r'^!\[.*\]\((.*)\)\n\n((?:.+\n)*)', text, re.M)
+    assert len(captions) == len(re.findall(r'^!\[', text, re.M))
+    assert [name for name, caption in captions if not COMMAND.search(caption)] == []
+    sections = re.split(r'^#+ (?=.*\n\n)', text, flags=re.M)
+    assert [section.splitlines()[0] for section in sections if FIGURES.search(section)
+            and not COMMAND.search(section)] == []
+
+
+@pages
+def test_every_command_exists(page):
+    known = set(re.findall(r'[\w-]+', cli.overview())) | {'study', 'benchmark'}
+    for module, command, name in COMMAND.findall(page.read_text()):
+        assert not module or find_spec(module), module
+        assert not command or command in known, command
+        assert command not in ('study', 'benchmark') or name in known, name
 
 
 def test_every_guide_is_reached_from_the_front_page():

@@ -20,11 +20,12 @@ GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', 'edge_prob', '_checks
 GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
                   '_compiler', '_jit'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
-ALL = MIDDLE | {'functional', 'sources', 'layers', 'models', 'distributed', 'hugging_face',
-                'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
+ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
+                'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
+    '_extras': set(),
     '_reading': set(),
     '_memory': set(),
     '_threads': set(),
@@ -64,13 +65,15 @@ MAY_IMPORT = {
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
     'experiments.quick_help': set(),
-    'experiments.cli': {'kernels', 'graphattn', 'experiments.quick_help'},
+    'experiments.completion': set(),
+    'experiments.cli': {'kernels', 'graphattn', '_extras', 'experiments.quick_help',
+                        'experiments.completion'},
     'experiments.rivals': ALL,
-    'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.rivals',
-                                             'experiments.benchmarks'},
+    'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.predict',
+                                             'experiments.rivals', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_files', '_reading', '_memory', 'draw', 'patterns', 'samplers',
-                 'functional', 'sources', 'models', 'graphattn', 'style'},
+    'analysis': {'graph', '_extras', '_files', '_reading', '_memory', 'draw', 'patterns',
+                 'samplers', 'functional', 'sources', 'models', 'graphattn', 'style'},
     'graphattn': {'graph'},  # the public page
 }
 

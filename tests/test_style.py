@@ -1,10 +1,11 @@
 """Colours that everyone can tell apart, and type that all figures share."""
 
+import io
 import re
 from itertools import combinations
 from pathlib import Path
 
-import matplotlib
+import matplotlib.image
 import numpy as np
 import pytest
 from jsonargparse import ArgumentParser
@@ -61,6 +62,17 @@ def test_the_style_ends_where_it_began():
     assert dict(matplotlib.rcParams) == before
 
 
+def test_no_title_is_cut_off():
+    picture = io.BytesIO()
+    with in_style():
+        figure = Figure(figsize=(2, 2), layout='constrained')
+        figure.subplots().set_title('a title that is much longer than the figure is wide')
+        figure.savefig(picture, format='png')
+    picture.seek(0)
+    border = matplotlib.image.imread(picture)[:, [0, -1], :3]
+    assert (border == 1).all()
+
+
 def test_all_commands_draw_in_it(tmp_path):
     seen = []
 
@@ -76,5 +88,5 @@ def test_all_commands_draw_in_it(tmp_path):
 
 @pytest.mark.parametrize('folder', ['analysis', 'experiments'])
 def test_no_figure_has_colours_and_type_of_its_own(folder):
-    own = re.compile(r"fontsize=\d|dpi=|'tab:|'viridis|'Greys|rcParams|style\.use")
+    own = re.compile(r"fontsize=\d|dpi=|'tab:|'viridis|'Greys|rcParams|style\.use|pyplot")
     assert [path for path in (ROOT / folder).rglob('*.py') if own.search(path.read_text())] == []

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     Raises:
         SystemExit: Of status 2 with one line on standard error if an argument is bad.
     """
-    parser = ArgumentParser(prog='python -m analysis.figures', exit_on_error=False)
+    parser = ArgumentParser(prog='graphattn figures', exit_on_error=False)
     parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
     parser.add_argument('--seed', type=int, default=0, help='of random patterns')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),

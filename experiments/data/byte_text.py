@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,25 @@ from experiments.data.text.document_files import (
     document_paths,
     part_of,
 )
+from experiments.data.text.text_table import read_texts
 
 NUM_BYTES = 256
 LONGEST_REVIEW = 2**16  # bytes; the longest one has 14,000
 
 
+class ByteSource(SequenceSource):
+    """Where texts come from that are read byte by byte."""
+
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        """The line and the bytes of each text of a table, or of both of each pair, see
+        :func:`experiments.data.text.text_table.read_texts`."""
+        for row in read_texts(path):
+            yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
+                                       for text in row.texts)
+
+
 @dataclass(frozen=True)
-class ImdbBytes(SequenceSource):
+class ImdbBytes(ByteSource):
     """Is a review of a film favourable? Its bytes, as they stand in the files of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
@@ -63,7 +76,7 @@ class ImdbBytes(SequenceSource):
 
 
 @dataclass(frozen=True)
-class DocumentBytes(SequenceSource):
+class DocumentBytes(ByteSource):
     """Documents, byte by byte: a stand-in for Long Range Arena's Text where IMDB is not to be had.
 
     Args:

@@ -56,13 +56,13 @@ class ImageFiles(SequenceSource):
         data = divided('images', parts, 256, self.classes, self.seed)
         return data._replace(shape=(*size, 3 if self.colour else 1))
 
-    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
         """The name and the bytes of each image in a folder and those in it, or of one file."""
         files = [path] if path.is_file() else _images(path, '**/*')
         sizes: dict[tuple[int, int], Path] = {}
         for file in files:
             name = file.name if path.is_file() else str(file.relative_to(path))
-            yield name, self._read_image(file, sizes)
+            yield name, (self._read_image(file, sizes),)
 
     def _read_part(self, folder: Path, sizes: dict[tuple[int, int], Path]) -> LabelledSequences:
         classes = sorted(entry for entry in folder.glob('*')

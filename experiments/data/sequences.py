@@ -96,9 +96,9 @@ class SequenceSource(ABC):
             ValueError: A file is missing or malformed; the message names it.
         """
 
-    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
-        """The name and the ids of each sequence without a label in a file, here an array of NumPy,
-        see :func:`experiments.data.token_files.read_tokens`.
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        """The name of each example without a label in a file, and the ids of its sequence or of
+        both; here of an array of NumPy, see :func:`experiments.data.token_files.read_tokens`.
 
         Raises:
             ValueError: The file cannot be used.

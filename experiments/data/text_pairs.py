@@ -9,14 +9,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from experiments.data.byte_text import NUM_BYTES
-from experiments.data.sequences import (
-    PARTS,
-    SequenceData,
-    Sequences,
-    SequenceSource,
-    check_at_least,
-)
+from experiments.data.byte_text import NUM_BYTES, ByteSource
+from experiments.data.sequences import PARTS, SequenceData, Sequences, check_at_least
 from experiments.data.text.document_files import Document, DocumentSource
 from graphattn._reading import read_lines
 
@@ -24,7 +18,7 @@ COLUMNS = 'label, id, id, text, text'
 
 
 @dataclass(frozen=True)
-class AanPairs(SequenceSource):
+class AanPairs(ByteSource):
     """Does one of two papers of the ACL Anthology cite the other? Long Range Arena's files
     ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and ``new_aan_pairs.test.tsv``::
 
@@ -78,7 +72,7 @@ def _bytes(text: str, max_length: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class DocumentPairs(SequenceSource):
+class DocumentPairs(ByteSource):
     """Are two documents of one class? A stand-in for Long Range Arena's Retrieval where the papers
     of the ACL Anthology are not to be had.
 

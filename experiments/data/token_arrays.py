@@ -42,9 +42,9 @@ class TokenArrays(SequenceSource):
         largest = max(int(row.max()) for part in parts.values() for row in part.sequences)
         return divided('token ids', parts, largest + 1, self.classes, self.seed)
 
-    def unlabelled(self, path: Path) -> Iterator[tuple[str, np.ndarray]]:
-        for name, row in super().unlabelled(path):
-            yield name, self._without_padding(row, f'{path}, row {name}')
+    def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        for name, rows in super().unlabelled(path):
+            yield name, tuple(self._without_padding(row, f'{path}, row {name}') for row in rows)
 
     def _read_part(self, path: Path, max_length: int) -> LabelledSequences:
         tokens = check_ids(read_tokens(path), str(path))

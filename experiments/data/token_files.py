@@ -49,10 +49,10 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
     return [str(value) for value in label.tolist()]
 
 
-def token_rows(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
     """The number, from 0 on, and the ids of each example in a file, integers ``[length]``."""
     tokens = read_tokens(path)
-    return ((str(number), check_ids(row, f'{path}, row {number}'))
+    return ((str(number), (check_ids(row, f'{path}, row {number}'),))
             for number, row in enumerate(tokens))
 
 

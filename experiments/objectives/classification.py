@@ -63,6 +63,10 @@ class Classification(Training):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self.evaluate(batch, 'test')
 
+    def predict_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
+        """The probability of each class, ``[num_examples, num_classes]``."""
+        return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
+
     def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """The loss of a batch, which is logged, and what was attended along."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)

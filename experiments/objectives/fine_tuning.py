@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
@@ -146,11 +145,11 @@ class FineTuning(Training):
         super().on_load_checkpoint(checkpoint)
         self.dev = checkpoint['dev']
 
-    @torch.no_grad()
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """The number of the class, or the score, of each example."""
+        """The probability of each class, ``[num_examples, num_classes]``; or the score of each
+        example, ``[num_examples, 1]``."""
         output, _ = self._output(batch)
-        return output.argmax(dim=-1) if self.task.classes else output.squeeze(-1)
+        return output.softmax(dim=-1) if self.task.classes else output
 
     def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         has_segments = self.model.encoder.segment_embedding is not None

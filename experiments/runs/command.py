@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from graphattn._extras import with_advice
 from graphattn.style import in_style
 
 # Lines of jsonargparse that tell what else would have been right, and what it was given.
@@ -25,7 +26,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
 
 def in_short(error: Exception) -> str:
     """What went wrong, in one line, without the config that jsonargparse repeats."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line.strip() for line in with_advice(error).splitlines()]
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):
         lines = [line for line in reasons if not line.startswith(REPEATED)]

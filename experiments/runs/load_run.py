@@ -26,7 +26,8 @@ class Run(NamedTuple):
         data (LightningDataModule): What it was trained on.
         config (dict): Every option, resolved.
         tokenizer (tokenizers.Tokenizer, optional): Of a run on text.
-        classes (list of str, optional): The names of the classes, where the data are the user's.
+        classes (list of str, optional): The names of the classes, where they have some; empty where
+            a score is asked for.
     """
 
     objective: L.LightningModule
@@ -78,7 +79,10 @@ def load_run(folder: str | Path) -> Run:
         raise ValueError(f"{folder} holds weights of another model than its config.yaml describes "
                          f"here {_other_versions(folder)}: {in_short(error)}") from error
     path, tokenizer = folder / 'tokenizer.json', None
-    if path.exists():
+    if not path.exists():
+        path = getattr(made.data, 'tokenizer_path', None) or getattr(made.model, 'tokenizer_path',
+                                                                     None)  # of a pre-training
+    if path is not None:
         made.data.tokenizer_path = str(path)
         tokenizer = made.data.load_tokenizer()
     return Run(made.model.eval(), made.data, config, tokenizer,

@@ -53,12 +53,15 @@ class RunFolder(Callback):
     def __init__(self):
         self.history: list[dict[str, float]] = []
         self.seconds = 0.
+        self.epochs_of_weights = 0  # fewer than of the history, where the best ones are tested
 
     def state_dict(self) -> dict:
         return {'history': self.history, 'seconds': self.seconds}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        self.history, self.seconds = state_dict['history'], state_dict['seconds']
+        self.epochs_of_weights = len(state_dict['history'])
+        if self.epochs_of_weights > len(self.history):
+            self.history, self.seconds = state_dict['history'], state_dict['seconds']
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -78,6 +81,7 @@ class RunFolder(Callback):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.history.append({'epoch': trainer.current_epoch, 'step': trainer.global_step,
                              **metrics})
+        self.epochs_of_weights = len(self.history)
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
 
@@ -92,7 +96,8 @@ class RunFolder(Callback):
         metrics = {name: value for name, value in test.items() if not name.startswith('density/')}
         summary = {
             **metrics, 'density': density, 'heads_without_edges': lost,
-            'epochs': len(self.history), 'seconds': round(self.seconds, 1),
+            'epochs': len(self.history), 'tested_after_epoch': self.epochs_of_weights,
+            'seconds': round(self.seconds, 1),
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
             'processes': trainer.world_size, 'threads': torch.get_num_threads(),
@@ -107,7 +112,8 @@ class RunFolder(Callback):
             print(f'density {place:<18} {value:.1%}')
         if lost:
             print(f'heads without edges of their own: {", ".join(lost)}')
-        print(f'trained {summary["epochs"]} epochs in {summary["seconds"]:.0f} s')
+        print(f'trained {len(self.history)} epochs in {self.seconds:.0f} s, tested the weights '
+              f'after epoch {self.epochs_of_weights}')
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
         print(f'all of it is in {folder}')

@@ -13,17 +13,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import torch
-from torch.utils.data import DataLoader
-from tqdm import tqdm
-
-from experiments.data.text.glue_files import TASKS, Row, read_test_rows
-from experiments.data.text.tokenizer import load_tokenizer
-from experiments.objectives import FineTuning
+from experiments.data.text.glue_files import TASKS
+from experiments.predict import predictions
 from experiments.runs.command_line import run_function
-from experiments.studies.study import restored
-from experiments.tasks import Glue
-from experiments.tasks.glue import Examples, collate
+from experiments.runs.load_run import Run, load_run
 from graphattn._files import check_folder, write_whole
 
 HIGHEST = 5.  # of STS-B's scores
@@ -43,9 +36,9 @@ def main(runs: Path, glue: Path, out: Path) -> None:
         raise ValueError(f"'runs' must hold finished runs in folders called {', '.join(TASKS)} "
                          f"(there are none in {runs})")
     for task in trained:
-        objective, data, _ = restored(runs / task)
+        run = load_run(runs / task)
         for name in TASKS[task].test:
-            rows = predicted(objective, data, glue / task / f'{name}.tsv')
+            rows = predicted(run, glue / task / f'{name}.tsv')
             path = out / f'{server_name(task, name)}.tsv'
             write_whole(path, lambda temporary, rows=rows: _write(temporary, rows))
             print(f'{path}: {len(rows):,} rows')
@@ -56,20 +49,12 @@ def server_name(task: str, name: str) -> str:
     return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
 
 
-def predicted(objective: FineTuning, data: Glue, path: Path) -> list[tuple[str, str]]:
+def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
     """Number and label, or score, of each row of a test set."""
-    task = objective.task
-    numbers, texts = zip(*read_test_rows(path, task))
-    tokenizer = load_tokenizer(data.tokenizer_path or objective.tokenizer_path)
-    examples = Examples([Row(text, 0) for text in texts], tokenizer, data.max_length, path.stem)
-    objective.eval()
-    batches = DataLoader(examples, 2 * data.batch_size, collate_fn=collate)
-    said = torch.cat([objective.predict_step(batch)
-                      for batch in tqdm(batches, desc=path.stem, disable=None)])
-    if task.classes:
-        return [(number, task.classes[place]) for number, place in zip(numbers, said.tolist())]
-    return [(number, f'{score:.3f}') for number, score in zip(
-        numbers, said.float().clamp(0., HIGHEST).tolist())]
+    return [(number, run.classes[row.argmax()] if run.classes else
+             f'{row.clip(0., HIGHEST).item():.3f}')
+            for numbers, values in predictions(run, path, 2 * run.data.batch_size)
+            for number, row in zip(numbers, values)]
 
 
 def _write(path: Path, rows: list[tuple[str, str]]) -> None:

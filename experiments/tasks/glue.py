@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from tqdm import tqdm
 
-from experiments.data.batch import TextBatch
-from experiments.data.text.glue_files import TASKS, Row, read_rows
+from experiments.data.batch import NO_LABEL, TextBatch
+from experiments.data.text.glue_files import TASKS, Row, read_rows, read_test_rows
 from experiments.data.text.tokenizer import cut, framed, load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
@@ -64,8 +66,17 @@ class Glue(L.LightningDataModule):
         self.batch_size, self.max_length = batch_size, max_length
         self.sets: dict[str, Examples] = {}
 
+    @property
+    def classes(self) -> list[str]:
+        """Their names in order; none where a score is asked for."""
+        return list(TASKS[self.task].classes)
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        return self.load_tokenizer()
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The one that is given, or that of the pre-trained model."""
         return load_tokenizer(self.tokenizer_path or self.trainer.lightning_module.tokenizer_path)
 
     def setup(self, stage: str | None = None) -> None:
@@ -94,6 +105,21 @@ class Glue(L.LightningDataModule):
 
     def test_dataloader(self) -> list[DataLoader]:
         return self.val_dataloader()
+
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
+        """Batches of ``size`` rows of a test set as it is distributed, and their numbers.
+
+        Raises:
+            ValueError: The file cannot be used; the message names the line.
+        """
+        rows = read_test_rows(path, TASKS[self.task])
+        bar = tqdm(desc=path.stem, unit=' rows', disable=None)
+        while some := list(islice(rows, size)):
+            numbers, texts = zip(*some)
+            examples = Examples([Row(text, NO_LABEL) for text in texts], self.tokenizer,
+                                self.max_length, path.stem)
+            yield list(numbers), collate([examples[i] for i in range(len(examples))])
+            bar.update(len(some))
 
 
 class Examples(Dataset):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import lightning as L
@@ -80,14 +80,14 @@ class LongRange(L.LightningDataModule):
         return self._longest_first('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Batches of ``size`` sequences that need no labels, as they stand in a file, and what they
+        """Batches of ``size`` examples that need no labels, as they stand in a file, and what they
         are called there.
 
         Raises:
             ValueError: The file cannot be used.
         """
-        rows = ((name, ids[:self.max_length - self.cls])
-                for name, ids in self.source.unlabelled(path))
+        rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
+                for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
 
     def _longest_first(self, part: str) -> DataLoader:
@@ -132,18 +132,20 @@ def collate(some: Sequences, cls_token: int | None = None) -> Batch:
     return Batch(*map(torch.from_numpy, (tokens, ptr, some.label)))
 
 
-def unlabelled_batches(rows: Iterator[tuple[str, np.ndarray]], size: int,
+def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
-    """Batches of ``size`` sequences that need no labels, and what the sequences are called.
+    """Batches of ``size`` examples that need no labels, and what the examples are called.
 
     Args:
-        rows (Iterator): The name and the ids, ``[length]``, of each sequence.
-        size (int): Sequences of a batch.
-        cls_token (int, optional): What stands before each.
+        rows (Iterator): The name of each example, and the ids, ``[length]``, of its sequence or of
+            both.
+        size (int): Examples of a batch.
+        cls_token (int, optional): What stands before each sequence.
     """
     while some := list(islice(rows, size)):
-        names, sequences = zip(*some)
-        yield list(names), collate(Sequences.of(sequences, [NO_LABEL] * len(names)), cls_token)
+        names, examples = zip(*some)
+        yield list(names), collate(Sequences.of(chain.from_iterable(examples),
+                                                [NO_LABEL] * len(names)), cls_token)
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:

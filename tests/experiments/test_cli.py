@@ -1,11 +1,14 @@
 """The command ``graphattn``: short names for modules and configs, from any folder."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from experiments import cli
+from tests.forked import forked, run_anew
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ def test_a_file_of_the_users_comes_first(started, tmp_path, monkeypatch):
 @pytest.mark.parametrize('arguments, near', [
     (['spectrm'], "no command 'spectrm'; did you mean spectrum?"),
     (['study', 'two_hops'], "no study 'two_hops'; did you mean two_hop"),
+    (['completion', 'tcsh'], "no shell 'tcsh'; there are bash, zsh, fish"),
     (['benchmark', 'layers'], "no benchmark 'layers'; did you mean layer"),
     (['train', '--config', 'digits/smb'], "no config 'digits/smb'; did you mean digits/sbm")])
 def test_what_is_unknown_is_one_line_with_what_is_near(arguments, near, started, capsys):
@@ -73,6 +77,8 @@ def test_help_names_every_command_that_there_is(capsys):
     text = capsys.readouterr().out
     for name in ('train', 'study', 'spectrum', 'universality', 'two_hop', 'layer', 'digits/sbm'):
         assert name in text
+    cli.main(['completion'])
+    assert 'eval "$(graphattn completion bash)"' in capsys.readouterr().out
     cli.main(['study'])
     assert 'who finds repeated tokens' in capsys.readouterr().out.lower()
 
@@ -90,3 +96,52 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(['spectrum'])
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('arguments', [['spectrum', '--n', '64'], ['train', '--config', 'text']])
+def test_without_matplotlib_a_command_is_one_line(arguments):
+    process = run_anew(f'from experiments import cli\ncli.main({arguments})',
+                       missing=['matplotlib'])
+    line, = process.stderr.splitlines()
+    assert process.returncode == 2 and 'matplotlib' in line and 'pip install' in line
+
+
+def test_who_reads_only_the_beginning_sees_no_error():
+    def main() -> None:
+        read, write = os.pipe()
+        os.close(read)
+        os.dup2(write, 1)
+        sys.stdout = os.fdopen(1, 'w')
+        cli.main(['--help'])
+
+    process, = forked(main)
+    assert process.returncode == 1 and process.stderr == ''
+
+
+def test_completion_is_a_script_of_the_shell(capsys):
+    cli.main(['completion', 'bash'])
+    subprocess.run(['bash', '-n'], input=capsys.readouterr().out, text=True, check=True)
+
+
+@pytest.mark.parametrize('line, offered', [
+    ('graphattn spec', ['spectrum']),
+    ('graphattn study estim', ['estimators']),
+    ('graphattn completion ', ['bash', 'fish', 'zsh']),
+    ('graphattn train --config digits/s', ['digits/sbm']),
+    ('graphattn spectrum --p', ['--pattern']),
+    ('graphattn benchmark layer --keep', ['--keep_freed_memory']),
+    ('graphattn study estimators --s', ['--scale', '--seeds']),
+    ('graphattn train --trainer.max_e', ['--trainer.max_epochs']),
+    ('graphattn compile ', []),  # which argcomplete does not know, and does not run
+    ('graphattn spectrm --p', [])])
+def test_the_tab_key_offers_what_fits(line, offered, tmp_path):
+    def press_tab() -> None:
+        os.environ.update(_ARGCOMPLETE='1', COMP_LINE=line, COMP_POINT=str(len(line)),
+                          COMP_TYPE='9', _ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / 'offered'))
+        os.environ.pop('_ARGCOMPLETE_IFS', None)
+        cli.main()
+
+    forked(press_tab)
+    written = tmp_path / 'offered'
+    words = written.read_text().split('\v') if written.exists() else []
+    assert sorted(word.strip() for word in words) == offered

@@ -3,15 +3,15 @@
 import json
 import pkgutil
 import re
-import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import analysis
-from experiments import studies
+from experiments import benchmarks, cli, studies
 
 ANSWER = """
 import contextlib, io, json, sys
@@ -23,25 +23,27 @@ for name in json.loads(sys.argv[1]):
     texts[name] = said.getvalue()
 print(json.dumps([texts, list(sys.modules)]))
 """
-QUESTIONS = {module.name: f'analysis.{module.name}'
-             for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg}
-STUDIES = {f'study {path.stem}': f'experiments.studies.{path.stem}'
-           for path in Path(studies.__path__[0]).glob('*.py') if '__main__' in path.read_text()}
+QUESTIONS = [module.name for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg]
+GROUPS = {group: [f'{group} {path.stem}' for path in Path(package.__path__[0]).glob('*.py')
+                  if '__main__' in path.read_text()]
+          for group, package in (('study', studies), ('benchmark', benchmarks))}
 
 
 @pytest.mark.filterwarnings('ignore:.*prior to execution:RuntimeWarning')
 @pytest.mark.parametrize('commands', [
-    pytest.param(QUESTIONS | {'compile': 'graphattn.compile'}, id='questions'),
-    pytest.param(STUDIES, id='studies', marks=pytest.mark.slow)])
+    pytest.param([*QUESTIONS, 'train', 'compile', 'predict'], id='questions'),
+    *(pytest.param(commands, id=group, marks=pytest.mark.slow)
+      for group, commands in GROUPS.items())])
 def test_help_needs_no_libraries(commands, monkeypatch, capsys):
-    process = subprocess.run([sys.executable, '-c', ANSWER, json.dumps(list(commands))], check=True,
+    process = subprocess.run([sys.executable, '-c', ANSWER, json.dumps(commands)], check=True,
                              capture_output=True, text=True)
     texts, imported = json.loads(process.stdout)
-    assert not {'torch', 'scipy', 'networkx', 'matplotlib', 'numba', 'lightning'} & set(imported)
-    for name, module in commands.items():
-        monkeypatch.setattr(sys, 'argv', [f'graphattn {name}', '--help'])
+    assert not {'torch', 'scipy', 'networkx', 'matplotlib', 'numba'} & set(imported)
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr(cli, 'without_libraries', nullcontext)
+    for name in commands:
         with pytest.raises(SystemExit) as end:
-            runpy.run_module(module, run_name='__main__')
+            cli.main([*name.split(), '--help'])
         text = without_subclasses(capsys.readouterr().out)
         assert end.value.code == 0 and without_subclasses(texts[name]) == text != ''
 

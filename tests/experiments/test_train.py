@@ -64,10 +64,11 @@ def test_run_leaves_one_folder(finished_run):
                      'received_attention.png'}
     assert {path.name for path in (folder / 'checkpoints').iterdir()} == {LAST, PREVIOUS}
     summary = json.loads((folder / 'summary.json').read_text())
-    assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'seconds', 'parameters',
-                            'heads_without_edges', 'seed', 'processes', 'threads', 'versions'}
+    assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'tested_after_epoch',
+                            'seconds', 'parameters', 'heads_without_edges', 'seed', 'processes',
+                            'threads', 'versions'}
     assert set(summary['density']) == {'layer0/head0', 'layer0/head1'}
-    assert summary['seed'] == 3 and summary['epochs'] == 4
+    assert summary['seed'] == 3 and summary['epochs'] == summary['tested_after_epoch'] == 4
     assert summary['heads_without_edges'] == []
     metrics = pd.read_csv(folder / 'metrics.csv')
     assert metrics['epoch'].tolist() == [0, 1, 2, 3]
@@ -110,6 +111,7 @@ def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
     best = tmp_path / 'checkpoints' / BEST
     row = metrics.loc[metrics['val/loss'].idxmin()]
     assert torch.load(best, weights_only=True)['global_step'] == row['step']
+    assert tested['epochs'] == len(metrics) and tested['tested_after_epoch'] == row['epoch'] + 1
     run('test', tmp_path, *options, '--ckpt_path', str(best))
     again = json.loads((tmp_path / 'summary.json').read_text())
     assert (again['accuracy'], again['loss']) == (tested['accuracy'], tested['loss'])
@@ -321,3 +323,9 @@ def test_two_processes_divide_drawn_batches_once(tmp_path):
         '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
         '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']), ranks=2))
     assert load(tmp_path)['global_step'] == 3
+
+
+@pytest.mark.parametrize('options', [[], ['--data.path', 'my.csv']])
+def test_what_is_trained_must_be_said(options):
+    with pytest.raises(ValueError, match="'config' must say what is trained .* --config digits/"):
+        train.main(['fit', *options])

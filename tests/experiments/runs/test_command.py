@@ -15,6 +15,13 @@ def test_an_error_is_one_line_and_a_status(capsys):
     assert capsys.readouterr().err == "error: 'size' must be positive (got 0)\n"
 
 
+def test_a_package_that_is_missing_is_told_how_to_get(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(lambda: __import__('no_such_package'))
+    line, = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and "No module named 'no_such_package'; pip install" in line
+
+
 def test_errors_of_nested_classes_come_without_the_config():
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument('--source', type=GraphSource | None)

@@ -7,6 +7,7 @@ import yaml
 
 from experiments import train
 from experiments.data.text.glue_files import TASKS, read_test_rows
+from experiments.predict import predict
 from experiments.studies import glue_submission
 from tests.experiments.glue_files import MNLI_FRONT, write_pretrained, write_task
 
@@ -61,6 +62,20 @@ def test_every_row_has_its_label_or_score(submitted):
             assert all(0 <= float(score) <= 5 and len(score) == 5 for score in said)
         else:
             assert set(said) <= set(TASKS[path.stem.partition('-')[0]].classes)
+
+
+def test_what_is_predicted_is_what_is_handed_in(submitted, tmp_path):
+    for task, column in (('CoLA', 'label'), ('STS-B', 'score')):
+        predict(str(submitted / 'runs' / task), str(submitted / 'data' / task / 'test.tsv'),
+                str(tmp_path / 'said.csv'), batch_size=2)
+        said = list(csv.DictReader((tmp_path / 'said.csv').open()))
+        handed_in = list(csv.DictReader((submitted / f'out/{task}.tsv').open(), delimiter='\t'))
+        assert [row['example'] for row in said] == [row['index'] for row in handed_in]
+        if task == 'CoLA':
+            assert [row['label'] for row in said] == [row['prediction'] for row in handed_in]
+        else:
+            assert [min(5., max(0., float(row[column]))) for row in said] == pytest.approx(
+                [float(row['prediction']) for row in handed_in], abs=6e-4)
 
 
 @pytest.mark.parametrize('task', TASKS)

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,15 @@ from experiments.data.labels import PARTS, stratified
 from experiments.data.text.document_files import Pair
 from experiments.data.text.text_table import TextTable, read_texts
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
+from experiments.data.text_pairs import AanPairs
 from experiments.data.token_arrays import TokenArrays
+from experiments.objectives import Classification
 from experiments.runs.command import run_or_exit
+from experiments.tasks import LongRange
 from experiments.tasks.documents import encode
+from graphattn.models import Encoder, PairClassifier
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
 from tests.experiments.own_files import CLASSES, write_images, write_table, write_tokens
 
 SMALL = {'channels': 8, 'heads': 2, 'num_layers': 1, 'hidden_channels': 8}
@@ -298,7 +305,7 @@ def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
         assert part.sequence(0).tolist() == [5, 0, 7] and part.label[:2].tolist() == [1, 0]
         assert part.sequence(1).tolist() == [70000, 1, 2]
         names, rows = zip(*TokenArrays(path, padding=0).unlabelled(Path(path)))
-        assert names[:2] == ('0', '1') and rows[0].tolist() == [5, 0, 7]
+        assert names[:2] == ('0', '1') and rows[0][0].tolist() == [5, 0, 7]
 
 
 @pytest.mark.parametrize('arrays, words', [
@@ -373,6 +380,28 @@ def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch
     line = one_line(lambda: predict.predict(**given), capsys)
     assert words in line, line
     assert not Path('x.csv').exists()
+
+
+def test_pairs_of_texts_are_predicted_together(tmp_path):
+    torch.manual_seed(0)
+    encoder = Encoder(PatternSource(Full()), num_tokens=256, max_length=8, **SMALL)
+    objective = Classification(PairClassifier(encoder, 2)).eval()
+    data = LongRange(AanPairs('nowhere'), max_length=8)
+    run = experiments.Run(objective, data, {'seed_everything': 0}, None, None)
+    pairs = [('rain', 'snow'), ('a text that is cut', 'bread'), ('sun', 'sun')]
+    path = tmp_path / 'new.jsonl'
+    path.write_text('\n'.join(json.dumps({'text_a': a, 'text_b': b}) for a, b in pairs))
+    lines, probability = zip(*predict.predictions(run, path, batch_size=2))
+    assert [*chain(*lines)] == ['1', '2', '3']
+    for values, pair in zip(np.concatenate(probability), pairs):
+        sequences = [torch.tensor(list(text.encode()[:8])) for text in pair]
+        ptr = torch.tensor([0, *map(len, sequences)]).cumsum(0)
+        with torch.no_grad():
+            expected = objective.model(torch.cat(sequences), ptr).softmax(1)
+        np.testing.assert_allclose(values, expected[0], rtol=1e-5)
+    path.write_text('{"text": "alone"}')
+    with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* takes 2 .*there are 1 f'):
+        list(predict.predictions(run, path))
 
 
 def test_a_command_predicts(monkeypatch):
