@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.data.text.corpus import distinct, installed_docstrings
 from experiments.data.text.local_questions import build_local_questions
+from experiments.runs.checkpoints import LAST
 from experiments.studies.document_runs import Attention
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import CONFIGS, Study, spread, summary
@@ -30,12 +31,15 @@ class TaskRuns:
         name (str): Of the task, in the names of runs.
         configs (tuple): Of :mod:`experiments.train`, each laid over those before it.
         options (tuple): More of the command line.
+        begin (TaskRuns, optional): What each seed first trains with full attention; the others
+            begin with its parameters.
     """
 
     study: Study
     name: str
     configs: tuple[Path, ...]
     options: tuple[str, ...] = ()
+    begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
         """A model with this attention in all layers.
@@ -47,6 +51,9 @@ class TaskRuns:
             suffix (str): What they change, to tell the run apart.
         """
         configs = [part for path in self.configs for part in ('--config', str(path))]
+        if self.begin is not None:
+            first = self.begin.trained(Attention('full', Full()), seed)
+            options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
         return self.study.trained(
             f'{self.name}-{attention.name}-{attention.hops}-{seed}{suffix}', *configs,
             *self.options, '--seed_everything', str(seed), '--data.init_args.seed', str(seed),
