@@ -6,11 +6,11 @@ r"""Masked tokens of long documents (Diffuser, Table S.2): pattern by hops, in b
 
 All begin alike and train for as many steps: with RoBERTa's weights at the paper's scale, below it
 with those of a model that each seed first trains on short pieces with full attention, since on long
-documents alone a small model learns for a long time only how frequent tokens are. The papers call the loss of a token in bits BPC, as
-Longformer's script computes it; here are also those of a character and of a byte. Beside them stand
-models of the same text that count: unigrams and n-grams of bytes, which predict every byte from
-those before it, where masked models see both sides and most of the text; and one that predicts
-every token from its two neighbours, all of which it sees.
+documents alone a small model learns for a long time only how frequent tokens are. The papers call
+the loss of a token in bits BPC, as Longformer's script computes it; here are also those of a
+character and of a byte. Beside them stand models of the same text that count: unigrams and n-grams
+of bytes, which predict every byte from those before it, where masked models see both sides and most
+of the text; and one that predicts every token from its two neighbours, all of which it sees.
 """
 
 from __future__ import annotations
