@@ -24,7 +24,7 @@ from experiments.data.ngrams import ngram_bits
 from experiments.data.text.corpus import build_docs, is_held_out, read_documents
 from experiments.data.text.encoding import EncodedCorpus
 from experiments.runs.command_line import run_function
-from experiments.studies.few_documents import few_documents
+from experiments.studies.few_documents import write_few_documents
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from experiments.studies.task_runs import (
     COUNT,
@@ -36,7 +36,6 @@ from experiments.studies.task_runs import (
     bars,
     chosen,
 )
-from graphattn._files import new_folder
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
@@ -101,16 +100,8 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
 
 def local_corpus(study: Study) -> Path:
     """The documentation of this Python, of which smoke tests take a little."""
-    folder = study.out / study.scale / 'documentation'
-    if folder.exists():
-        return folder
-    if study.scale != 'smoke':
-        build_docs(folder)
-        return folder
-    with new_folder(folder) as temporary:
-        text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
-        (temporary / 'corpus.txt').write_text(text)
-    return folder
+    return study.made('documentation',
+                      write_few_documents if study.scale == 'smoke' else build_docs)
 
 
 def neighbours(run: Path) -> dict:

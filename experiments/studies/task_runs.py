@@ -6,7 +6,6 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from matplotlib.figure import Figure
 
 from experiments.data.text.corpus import distinct, installed_docstrings
@@ -93,13 +92,8 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def local_questions(study: Study) -> Path:
     """The folder of the questions that every machine has, which all studies of a scale share."""
-    folder = study.out / study.scale / 'local_questions'
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f'{folder}.lock'):
-        if not folder.exists():
-            build_local_questions(folder, few_documents() if study.scale == 'smoke'
-                                  else distinct(installed_docstrings()))
-    return folder
+    return study.made('local_questions', lambda folder: build_local_questions(
+        folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
 
 
 def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...],
