@@ -115,7 +115,8 @@ def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attenti
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns):
         values = [row.get(column) for row in rows]
-        most = max(value for value in values if value is not None) or 1.
+        most = max(value + (row.get(f'{column}, spread') or 0.)
+                   for row, value in zip(rows, values) if value is not None) or 1.
         for y, (row, value) in enumerate(zip(rows, values)):
             if value is None:
                 continue
