@@ -1,4 +1,4 @@
-"""What is worth to know the few symbols before each one: unigrams and n-grams of bytes."""
+"""What is worth to know the few symbols around each one: unigrams and n-grams."""
 
 from __future__ import annotations
 
@@ -9,44 +9,48 @@ import numpy as np
 
 from experiments.data.sequences import Sequences
 
-LONGEST = 6  # symbols, of which seven are a number of 64 bits
-
 
 def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: int,
-               num_symbols: int = 256) -> float:
+               num_symbols: int = 256, both_sides: bool = False) -> float:
     r"""The bits that each symbol costs in an n-gram model with Witten and Bell's interpolation.
 
     .. math::
         p_k(s \mid c) = \frac{n(c s) + t(c) \, p_{k-1}(s \mid c')}{n(c) + t(c)}
 
-    where c are the k symbols before s and c' all of them but the first, n counts in training and
-    t(c) is how many different symbols follow c there; p of less than nothing is uniform. Before a
+    where c are the k symbols before s and c' all of them but the farthest, n counts in training and
+    t(c) is how many different symbols follow c there; p of less than nothing is uniform. Around a
     sequence stands a symbol of its own.
 
     Args:
         train (sequence of np.ndarray): Sequences of symbols below ``num_symbols`` to count.
         test (sequence of np.ndarray): Sequences to predict.
-        order (int): How many symbols the model looks back: 0 for unigrams, at most 6.
-        num_symbols (int): How many symbols there are, at most 256.
+        order (int): How many symbols the model looks at, 0 for unigrams; so many and the one that
+            is predicted must be a number of 64 bits.
+        num_symbols (int): How many symbols there are.
+        both_sides (bool): These are in turns the nearest before and behind; otherwise all before.
 
     Raises:
         ValueError: A number is out of range, or there is nothing to predict.
 
     Source: Witten and Bell, "The zero-frequency problem" (1991), method C.
     """
-    if not 0 <= order <= LONGEST or not 1 <= num_symbols <= 256:
-        raise ValueError(f"'order' must be from 0 to {LONGEST} and 'num_symbols' from 1 to 256 "
-                         f"(got {order} and {num_symbols})")
-    learn, asked = (_behind_starts(sequences, order, num_symbols) for sequences in (train, test))
+    base = num_symbols + 1
+    if order < 0 or num_symbols < 1 or base ** (order + 1) > 2**64:
+        raise ValueError(f"'order' must not be negative and 'num_symbols' positive, and "
+                         f"(num_symbols + 1) ** (order + 1) at most 2 ** 64 (got {order} and "
+                         f"{num_symbols})")
+    learn, asked = (_between_ends(sequences, order, num_symbols) for sequences in (train, test))
     if not asked[1].size:
         raise ValueError("'test' must hold a symbol to predict")
     probability = np.full(asked[1].size, 1 / num_symbols)
+    looked_at = [(-1) ** (k + 1) * (k // 2 + 1) if both_sides else -(k + 1) for k in range(order)]
     for length in range(order + 1):
-        context, whole = _numbers(*learn, length)
+        context, whole = _numbers(*learn, looked_at[:length], base)
         kinds, count = np.unique(whole, return_counts=True)
-        contexts, first, different = np.unique(kinds // 257, return_index=True, return_counts=True)
+        contexts, first, different = np.unique(kinds // np.uint64(base), return_index=True,
+                                               return_counts=True)
         total = np.add.reduceat(count, first)
-        asked_context, asked_whole = _numbers(*asked, length)
+        asked_context, asked_whole = _numbers(*asked, looked_at[:length], base)
         n = _looked_up(kinds, count, asked_whole)
         n_context = _looked_up(contexts, total, asked_context)
         t = _looked_up(contexts, different, asked_context)
@@ -56,24 +60,25 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     return float(-np.log2(probability).mean())
 
 
-def _behind_starts(sequences: Sequence[np.ndarray], order: int,
-                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """All sequences in a row, ``order`` symbols for the beginning before each, and the places of
-    their own symbols in it."""
-    start = np.full(order, num_symbols, dtype=np.uint64)
-    row = [start, *(part for sequence in sequences
-                    for part in (np.asarray(sequence).astype(np.uint64), start))]
+def _between_ends(sequences: Sequence[np.ndarray], order: int,
+                  num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
+    """All sequences in a row, ``order`` symbols for the ends around each, and the places of their
+    own symbols in it."""
+    end = np.full(order, num_symbols, dtype=np.uint64)
+    row = [end, *(part for sequence in sequences
+                  for part in (np.asarray(sequence).astype(np.uint64), end))]
     own = [np.zeros(order, bool), *(part for sequence in sequences for part in (
         np.ones(len(sequence), bool), np.zeros(order, bool)))]
     return np.concatenate(row), np.flatnonzero(np.concatenate(own))
 
 
-def _numbers(row: np.ndarray, places: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """A number for the ``length`` symbols before each place, and one for them and the symbol."""
+def _numbers(row: np.ndarray, places: np.ndarray, looked_at: Sequence[int],
+             base: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number for the symbols so far from each place, and one for them and the symbol there."""
     context = np.zeros(len(places), dtype=np.uint64)
-    for back in range(length, 0, -1):
-        context = context * np.uint64(257) + row[places - back]
-    return context, context * np.uint64(257) + row[places]
+    for distance in looked_at:
+        context = context * np.uint64(base) + row[places + distance]
+    return context, context * np.uint64(base) + row[places]
 
 
 def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from experiments.data.batch import TextBatch
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
+from experiments.runs.pretrained import load_model
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
 from graphattn.pair_mask import PairMask
@@ -37,18 +38,25 @@ class LanguageModelling(Training):
         roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
             RoBERTa with whose weights it begins, see :func:`experiments.runs.pretrained.roberta`;
             the positions are repeated.
+        pretrained (str, optional): A checkpoint with all of whose parameters it begins, of a model
+            trained on shorter sequences for example.
         **kwargs: Those of :class:`experiments.objectives.Training`.
 
     Raises:
-        TypeError, ValueError: As there, or the weights do not fit the model.
+        TypeError, ValueError: As there, the weights do not fit the model, or there are two.
     """
 
     batch_kind = TextBatch
 
-    def __init__(self, model: nn.Module, roberta: str | None = None, **kwargs):
+    def __init__(self, model: nn.Module, roberta: str | None = None,
+                 pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
+        if roberta is not None and pretrained is not None:
+            raise ValueError("'pretrained' must be omitted with 'roberta', for a model begins once")
         if roberta is not None:
             with_roberta(roberta, model)
+        if pretrained is not None:
+            load_model(model, pretrained)
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, graphs = self._evaluate(batch, 'train')

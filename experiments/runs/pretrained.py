@@ -76,21 +76,38 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
     Raises:
         ValueError: The checkpoint cannot be read, or is of another encoder.
     """
+    _load_learned(encoder, checkpoint, 'model.encoder.', 'encoder')
+
+
+def load_model(model: nn.Module, checkpoint: str | Path) -> None:
+    """Gives a model all that another one of its sizes has learned, as :func:`load_encoder` does
+    with an encoder.
+
+    Args:
+        model (nn.Module): What receives it.
+        checkpoint: Of a model of this kind, as :mod:`experiments.train` leaves it.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, or is of another model.
+    """
+    _load_learned(model, checkpoint, 'model.', 'parameters')
+
+
+def _load_learned(module: nn.Module, checkpoint: str | Path, prefix: str, what: str) -> None:
     try:
         saved = read_checkpoint(Path(checkpoint))['state_dict']
     except (OSError, ValueError) as error:
         raise ValueError(f"'pretrained' cannot be read: {checkpoint} ({error})") from error
-    prefix = 'model.encoder.'
     weights = {name.removeprefix(prefix): value for name, value in saved.items()
                if name.startswith(prefix)}
     mine, theirs = ({name: tuple(value.shape) for name, value in state.items()}
-                    for state in (encoder.state_dict(), weights))
+                    for state in (module.state_dict(), weights))
     if mine != theirs:
         name = min(name for name in mine.keys() | theirs.keys()
                    if mine.get(name) != theirs.get(name))
-        raise ValueError(f"'pretrained' must hold the encoder of this model: {name!r} is "
+        raise ValueError(f"'pretrained' must hold the {what} of this model: {name!r} is "
                          f"{theirs.get(name)} there and {mine.get(name)} here ({checkpoint})")
-    encoder.load_state_dict(weights)
+    module.load_state_dict(weights)
 
 
 def roberta(

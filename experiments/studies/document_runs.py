@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
 
-from filelock import FileLock
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.corpus import distinct, installed_documents
@@ -188,13 +187,8 @@ class DocumentRuns:
 
 def package_docs(study: Study) -> Path:
     """The folder of the documents that every machine has, which all studies of a scale share."""
-    folder = study.out / study.scale / 'package_docs'
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f'{folder}.lock'):
-        if not folder.exists():
-            build_package_docs(folder, few_documents() if study.scale == 'smoke'
-                               else distinct(installed_documents()))
-    return folder
+    return study.made('package_docs', lambda folder: build_package_docs(
+        folder, few_documents() if study.scale == 'smoke' else distinct(installed_documents())))
 
 
 def document_study(

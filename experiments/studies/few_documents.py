@@ -12,12 +12,14 @@ import pathlib
 import tarfile
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from experiments.data.text.corpus import Document, english_sentences
+from graphattn._files import new_folder
 
 MODULES = {
     'python': (argparse, asyncio, concurrent.futures, email, inspect, logging, pathlib, tarfile,
@@ -38,6 +40,13 @@ def few_documents() -> Iterator[tuple[str, Document]]:
                         document.append(sentence)
             if len(document) >= 2:
                 yield package, document
+
+
+def write_few_documents(folder: Path) -> None:
+    """Makes them a corpus, whole or not at all."""
+    with new_folder(folder) as temporary:
+        text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
+        (temporary / 'corpus.txt').write_text(text)
 
 
 def _definitions(module: ModuleType) -> Iterator[object]:

@@ -4,10 +4,13 @@ r"""Masked tokens of long documents (Diffuser, Table S.2): pattern by hops, in b
     python -m experiments.studies.pretraining --scale paper --corpus data/books_news_wikipedia \
         --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
 
-All begin alike and train for as many steps. The papers call the loss of a token in bits BPC, as
-Longformer's script computes it; here are also those of a character and of a byte. Beside them stand
-models of the bytes of the same text: unigrams and n-grams, which predict every byte from those
-before it, where masked models see both sides and most of the text.
+All begin alike and train for as many steps: with RoBERTa's weights at the paper's scale, below it
+with those of a model that each seed first trains on short pieces with full attention, since on long
+documents alone a small model learns for a long time only how frequent tokens are. The papers call
+the loss of a token in bits BPC, as Longformer's script computes it; here are also those of a
+character and of a byte. Beside them stand models of the same text that count: unigrams and n-grams
+of bytes, which predict every byte from those before it, where masked models see both sides and most
+of the text; and one that predicts every token from its two neighbours, all of which it sees.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.ngrams import ngram_bits
 from experiments.data.text.corpus import build_docs, is_held_out, read_documents
+from experiments.data.text.encoding import EncodedCorpus
 from experiments.runs.command_line import run_function
-from experiments.studies.few_documents import few_documents
-from experiments.studies.study import CONFIGS, ScaleName, Study
+from experiments.studies.few_documents import write_few_documents
+from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from experiments.studies.task_runs import (
     COUNT,
     DIFFUSER,
@@ -32,19 +36,19 @@ from experiments.studies.task_runs import (
     bars,
     chosen,
 )
-from graphattn._files import new_folder
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
            'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
            'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
 ORDERS = (0, 2, 5)  # symbols that the models of bytes look back
-BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in ('token', 'character', 'byte')}
+UNITS = ('token', 'character', 'byte')
+BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
 AT_FIRST = 'bits per token, step 0'
 # Of a token, after 0, 10,000 and 50,000 steps; the others' are those of pre-trained models.
 PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
          'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
-MOST_BYTES = 2**25  # of either part, for the models of bytes
+MOST_BYTES, MOST_TOKENS = 2**25, 2**23  # of either part, for the models that count
 
 
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
@@ -57,7 +61,8 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
         names: Which attentions.
         corpus: Text, as :class:`experiments.tasks.MaskedLanguage` takes it; the documentation of
             this Python if omitted.
-        roberta: Weights of a RoBERTa of the sizes of the scale, with which all begin.
+        roberta: Weights of a RoBERTa of the sizes of the scale, with which all begin; short
+            pieces are then not trained on.
         tokenizer: A tokenizer.json; one of byte pairs is trained on the corpus if omitted.
         seeds: Trainings of each.
         out: Folder of all studies.
@@ -68,12 +73,16 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     text = Path(corpus) if corpus else local_corpus(study)
     options = ['--data.init_args.corpus', str(text), '--data.init_args.cache',
                str(study.out / scale / 'cache')]
-    for option, value in (('model.init_args.roberta', roberta),
-                          ('data.init_args.tokenizer', tokenizer)):
-        options += [f'--{option}', value] if value else []
+    options += ['--data.init_args.tokenizer', tokenizer] if tokenizer else []
     config = (SHIPPED / 'pretraining/diffuser.yaml' if scale == 'paper'
               else CONFIGS / scale / 'pretraining.yaml')
-    runs = TaskRuns(study, 'pretraining', (config,), tuple(options))
+    begin = None
+    if roberta:
+        options += ['--model.init_args.roberta', roberta]
+    elif scale != 'paper':
+        begin = TaskRuns(study, 'pieces', (config, CONFIGS / scale / 'pieces.yaml'),
+                         tuple(options))
+    runs = TaskRuns(study, 'pretraining', (config,), tuple(options), begin)
     number, rows = range(seeds or SEEDS[scale]), []
     for name in names:
         first = runs.scored(known[name], number, {AT_FIRST: ('bits_per_token', 1.)},
@@ -82,25 +91,34 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
                      **runs.scored(known[name], number, BITS), **dict(zip(
                          ('paper, 0 steps', 'paper, 10K', 'paper, 50K'),
                          PAPER.get(name, (None,) * 3)))})
-    rows += byte_models(text)
+    rows += [neighbours(runs.trained(known[names[0]], 0)), *byte_models(text)]
     about = f'text: {corpus or "the documentation of this Python"}'
     print(f'\n{about}')
     study.report(rows, bars(rows, ['bits per token', 'bits per character'],
-                            f'Masked tokens, and models of bytes in grey.\n{about}'))
+                            f'Masked tokens, and models that count in grey.\n{about}'))
 
 
 def local_corpus(study: Study) -> Path:
     """The documentation of this Python, of which smoke tests take a little."""
-    folder = study.out / study.scale / 'documentation'
-    if folder.exists():
-        return folder
-    if study.scale != 'smoke':
-        build_docs(folder)
-        return folder
-    with new_folder(folder) as temporary:
-        text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
-        (temporary / 'corpus.txt').write_text(text)
-    return folder
+    return study.made('documentation',
+                      write_few_documents if study.scale == 'smoke' else build_docs)
+
+
+def neighbours(run: Path) -> dict:
+    """A row of the model that counts which token of a run's data stands between which two."""
+    data = data_of(run)
+    data.setup()
+    train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
+    bits = ngram_bits(train, test, 2, data.load_tokenizer().get_vocab_size(), both_sides=True)
+    return {'attention': 'tokens, two neighbours', **{
+        title: bits * data.size['tokens'] / data.size[f'{unit}s']
+        for title, unit in zip(BITS, UNITS)}}
+
+
+def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
+    """The first documents, as many as there is room for."""
+    ends = corpus.sentence_ptr[corpus.document_ptr]
+    return np.split(corpus.tokens[:MOST_TOKENS], ends[(0 < ends) & (ends < MOST_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:

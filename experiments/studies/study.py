@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,6 +75,20 @@ class Study:
 
     def _train(self, folder: Path, options: tuple[str, ...]) -> None:
         train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
+
+    def made(self, name: str, build: Callable[[Path], object]) -> Path:
+        """A folder that all studies of a scale share.
+
+        Args:
+            name (str): Of the folder.
+            build (Callable): Makes it, whole or not at all, if it is not there.
+        """
+        folder = self.out / self.scale / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f'{folder}.lock'):
+            if not folder.exists():
+                build(folder)
+        return folder
 
     def report(self, rows: list[dict], figure: Figure, **others: Figure) -> None:
         """Prints the rows and writes them, with the figure, to the study's folder; other figures

@@ -6,11 +6,11 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from matplotlib.figure import Figure
 
 from experiments.data.text.corpus import distinct, installed_docstrings
 from experiments.data.text.local_questions import build_local_questions
+from experiments.runs.checkpoints import LAST
 from experiments.studies.document_runs import Attention
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import CONFIGS, Study, spread, summary
@@ -30,12 +30,15 @@ class TaskRuns:
         name (str): Of the task, in the names of runs.
         configs (tuple): Of :mod:`experiments.train`, each laid over those before it.
         options (tuple): More of the command line.
+        begin (TaskRuns, optional): What each seed first trains with full attention; the others
+            begin with its parameters.
     """
 
     study: Study
     name: str
     configs: tuple[Path, ...]
     options: tuple[str, ...] = ()
+    begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
         """A model with this attention in all layers.
@@ -47,6 +50,9 @@ class TaskRuns:
             suffix (str): What they change, to tell the run apart.
         """
         configs = [part for path in self.configs for part in ('--config', str(path))]
+        if self.begin is not None:
+            first = self.begin.trained(Attention('full', Full()), seed)
+            options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
         return self.study.trained(
             f'{self.name}-{attention.name}-{attention.hops}-{seed}{suffix}', *configs,
             *self.options, '--seed_everything', str(seed), '--data.init_args.seed', str(seed),
@@ -86,13 +92,8 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def local_questions(study: Study) -> Path:
     """The folder of the questions that every machine has, which all studies of a scale share."""
-    folder = study.out / study.scale / 'local_questions'
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f'{folder}.lock'):
-        if not folder.exists():
-            build_local_questions(folder, few_documents() if study.scale == 'smoke'
-                                  else distinct(installed_docstrings()))
-    return folder
+    return study.made('local_questions', lambda folder: build_local_questions(
+        folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
 
 
 def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...],
@@ -114,7 +115,8 @@ def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attenti
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns):
         values = [row.get(column) for row in rows]
-        most = max(value for value in values if value is not None) or 1.
+        most = max(value + (row.get(f'{column}, spread') or 0.)
+                   for row, value in zip(rows, values) if value is not None) or 1.
         for y, (row, value) in enumerate(zip(rows, values)):
             if value is None:
                 continue

@@ -15,10 +15,9 @@ from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
-from experiments.studies.few_documents import few_documents
+from experiments.studies.few_documents import few_documents, write_few_documents
 from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
-from graphattn._files import new_folder
 from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 
@@ -141,13 +140,11 @@ class TextRuns:
         """The folder of the tasks; local ones are made if they are not there."""
         if self.glue is not None:
             return self.glue
-        folder = self.study.out / self.study.scale / 'local_glue'
-        if not folder.exists():
-            if self.study.scale == 'smoke':
-                build_local_glue(folder, few_documents(), num_train=64, num_dev=32)
-            else:
-                build_local_glue(folder, distinct(installed_documents()))
-        return folder
+        if self.study.scale == 'smoke':
+            return self.study.made('local_glue', lambda folder: build_local_glue(
+                folder, few_documents(), num_train=64, num_dev=32))
+        return self.study.made('local_glue', lambda folder: build_local_glue(
+            folder, distinct(installed_documents())))
 
     @property
     def about(self) -> str:
@@ -171,12 +168,7 @@ class TextRuns:
     def _corpus(self) -> str:
         if self.corpus is not None or self.study.scale != 'smoke':
             return self.corpus or 'docs'
-        folder = self.study.out / 'smoke' / 'corpus'
-        if not folder.exists():
-            with new_folder(folder) as temporary:
-                text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
-                (temporary / 'corpus.txt').write_text(text)
-        return str(folder)
+        return str(self.study.made('corpus', write_few_documents))
 
     def config(self, name: str) -> Path:
         return CONFIGS / self.study.scale / name

@@ -13,7 +13,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.batch import ChoiceBatch
-from experiments.data.text.choice_files import ChoiceData, ChoiceQuestion, ChoiceSource
+from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
+from experiments.data.text.question_files import QuestionData
 from experiments.data.text.tokenizer import special_tokens
 from experiments.tasks.questions import window_spans
 from experiments.tasks.tokenized import TokenizedTask
@@ -64,7 +65,7 @@ class Choices(TokenizedTask):
         self.sets: dict[str, EncodedChoices] = {}
 
     @cached_property
-    def data(self) -> ChoiceData:
+    def data(self) -> QuestionData:
         return self.questions.read()
 
     def texts(self) -> Iterable[str]:

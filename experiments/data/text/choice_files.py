@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.text.question_files import check_ids, read_file, value_of
+from experiments.data.text.question_files import QuestionData, read_file, read_parts, value_of
 from graphattn._reading import read_lines
 
 NUM_ENDINGS = 4
@@ -33,18 +33,11 @@ class ChoiceQuestion(NamedTuple):
     label: int
 
 
-class ChoiceData(NamedTuple):
-    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``."""
-
-    about: str
-    parts: dict[str, list[ChoiceQuestion]]
-
-
 class ChoiceSource(ABC):
     """Where questions come from."""
 
     @abstractmethod
-    def read(self) -> ChoiceData:
+    def read(self) -> QuestionData:
         """All questions; the same ones each time.
 
         Raises:
@@ -74,13 +67,8 @@ class Swag(ChoiceSource):
     test: str | None = None
     about: str = 'SWAG'
 
-    def read(self) -> ChoiceData:
-        parts = {'train': list(_swag_rows(Path(self.train))),
-                 'dev': list(_swag_rows(Path(self.dev)))}
-        parts['test'] = list(_swag_rows(Path(self.test))) if self.test else parts['dev']
-        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            check_ids(str(path), questions)
-        return ChoiceData(self.about, parts)
+    def read(self) -> QuestionData:
+        return QuestionData(self.about, read_parts(self, _swag_rows))
 
 
 @dataclass(frozen=True)
@@ -101,20 +89,15 @@ class WikiHop(ChoiceSource):
     dev: str
     test: str | None = None
 
-    def read(self) -> ChoiceData:
-        parts = {'train': list(_hop_rows(Path(self.train))),
-                 'dev': list(_hop_rows(Path(self.dev)))}
-        parts['test'] = list(_hop_rows(Path(self.test))) if self.test else parts['dev']
-        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            check_ids(str(path), questions)
-        return ChoiceData('WikiHop', parts)
+    def read(self) -> QuestionData:
+        return QuestionData('WikiHop', read_parts(self, _hop_rows))
 
 
-def _swag_rows(path: Path) -> Iterator[ChoiceQuestion]:
+def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     endings = [f'ending{number}' for number in range(NUM_ENDINGS)]
     needed = ['sent1', 'sent2', *endings, 'label']
     try:
-        rows = csv.reader((line for _, line in read_lines(path)), strict=True)
+        rows = csv.reader((line for _, line in read_lines(Path(path))), strict=True)
         columns = next(rows, [])
         for name in needed:
             if name not in columns:
@@ -140,7 +123,7 @@ def _swag_rows(path: Path) -> Iterator[ChoiceQuestion]:
         raise ValueError(f'{path}, line {rows.line_num}: not CSV ({error})') from error
 
 
-def _hop_rows(path: Path) -> Iterator[ChoiceQuestion]:
+def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
     for number, row in enumerate(read_file(path, list)):
         where = f'{path}, [{number}]'
         query, answer = (value_of(row, name, str, where) for name in ('query', 'answer'))

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 
 from experiments.data.text.answers import agreement
-from experiments.data.text.choice_files import ChoiceData, ChoiceQuestion
+from experiments.data.text.choice_files import ChoiceQuestion
 from experiments.data.text.local_questions import GAP
-from experiments.data.text.question_files import Question
+from experiments.data.text.question_files import Question, QuestionData
 
 _WORD = re.compile(r'\w+')
 NEARBY = 10  # words
@@ -41,7 +41,7 @@ def longest_match(question: Question) -> str:
     return best[1]
 
 
-def choice_accuracies(data: ChoiceData) -> dict[str, float]:
+def choice_accuracies(data: QuestionData) -> dict[str, float]:
     """How often the number that is right most frequently in training is right, and the choice that
     shares the most of its words with the question; from 0 to 1."""
     test = data.parts['test']

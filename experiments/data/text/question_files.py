@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +40,11 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``."""
+    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``, of a kind
+    that has ids."""
 
     about: str
-    parts: dict[str, list[Question]]
+    parts: dict[str, list]
 
 
 class QuestionSource(ABC):
@@ -83,12 +84,8 @@ class Squad(QuestionSource):
     about: str = 'SQuAD'
 
     def read(self) -> QuestionData:
-        parts = {'train': _trainable(self.train, list(_squad_questions(Path(self.train)))),
-                 'dev': list(_squad_questions(Path(self.dev)))}
-        parts['test'] = list(_squad_questions(Path(self.test))) if self.test else parts['dev']
-        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            check_ids(str(path), questions)
-        return QuestionData(self.about, parts)
+        return QuestionData(self.about, read_parts(
+            self, _squad_questions, lambda path: _trainable(path, _squad_questions(path))))
 
 
 @dataclass(frozen=True)
@@ -119,17 +116,11 @@ class TriviaQa(QuestionSource):
             raise ValueError(f"'max_words' must be at least 1 (got {self.max_words})")
 
     def read(self) -> QuestionData:
-        train = [question for question in self._read(self.train, has_answers=True)
-                 if question.spans]
-        dev = self._read(self.dev, has_answers=False)
-        parts = {'train': train, 'dev': dev,
-                 'test': self._read(self.test, has_answers=False) if self.test else dev}
-        for path, questions in zip((self.train, self.dev, self.test), parts.values()):
-            check_ids(str(path), questions)
-        return QuestionData('TriviaQA', parts)
+        return QuestionData('TriviaQA', read_parts(
+            self, self._read, lambda path: _trainable(path, self._read(path, has_answers=True))))
 
-    def _read(self, path: str, has_answers: bool) -> list[Question]:
-        file = read_file(Path(path), dict)
+    def _read(self, path: str, has_answers: bool = False) -> list[Question]:
+        file = read_file(path, dict)
         is_verified = value_of(file, 'VerifiedEval', bool, path)
         domain = value_of(file, 'Domain', str, path)
         if domain not in ('Wikipedia', 'Web'):
@@ -162,7 +153,7 @@ class TriviaQa(QuestionSource):
         if domain == 'Web':
             kinds['SearchResults'] = 'web'
         for kind, folder in kinds.items():
-            for page in row.get(kind, []):
+            for page in _list_in(row, kind, where):
                 if is_verified and domain == 'Web' and not page.get('DocPartOfVerifiedEval'):
                     continue
                 name = value_of(page, 'Filename', str, f'{where}.{kind}')
@@ -181,9 +172,28 @@ class TriviaQa(QuestionSource):
             raise ValueError(f"'evidence' cannot be read: {path} ({error.strerror})") from error
 
 
-def _squad_questions(path: Path) -> Iterator[Question]:
+def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
+               learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
+    """The parts of a source; the one for development is for testing too if there is no other.
+
+    Args:
+        files (Any): Has the paths ``train``, ``dev`` and ``test``, which may be ``None``.
+        read (Callable): The questions of a file.
+        learn (Callable, optional): Those that can be trained on, ``read`` if omitted.
+
+    Raises:
+        ValueError: A part has no questions, or two of the same id.
+    """
+    parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
+    parts['test'] = list(read(files.test)) if files.test else parts['dev']
+    for path, questions in zip((files.train, files.dev, files.test), parts.values()):
+        _check_ids(path, questions)
+    return parts
+
+
+def _squad_questions(path: str) -> Iterator[Question]:
     misplaced = []
-    articles = value_of(read_file(path, dict), 'data', list, str(path))
+    articles = value_of(read_file(path, dict), 'data', list, path)
     for a, article in enumerate(articles):
         for p, paragraph in enumerate(value_of(article, 'paragraphs', list, f'{path}, data[{a}]')):
             where = f'{path}, data[{a}].paragraphs[{p}]'
@@ -215,7 +225,7 @@ def _squad_question(row: Any, context: str, where: str) -> Question:
                     (context,), tuple(spans[:1]), tuple(accepted))
 
 
-def _trainable(path: str, questions: list[Question]) -> list[Question]:
+def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
     kept = [question for question in questions if question.spans or not question.accepted]
     if not any(question.spans for question in kept):
         raise ValueError(f'{path}: no question has its answer in its context')
@@ -225,7 +235,7 @@ def _trainable(path: str, questions: list[Question]) -> list[Question]:
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     """What an answer is called in a text, and what is accepted."""
     aliases = value_of(answer, 'Aliases', list, where)
-    human = answer.get('HumanAnswers', [])
+    human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
     normalised = [*value_of(answer, 'NormalizedAliases', list, where),
                   *(' '.join(trivia_words(text)) for text in human)]
@@ -247,8 +257,12 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
         yield found.span()
 
 
-def check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
-    """Refuses a part without questions, or with two of the same id."""
+def _list_in(row: dict, name: str, where: str) -> list:
+    """What may be left out."""
+    return value_of(row, name, list, where) if name in row else []
+
+
+def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
     if not questions:
         raise ValueError(f'{path} holds no questions')
     seen: set[str] = set()
@@ -264,14 +278,14 @@ def listed(ids: list[str]) -> str:
     return ', '.join(ids[:MOST_NAMED]) + more
 
 
-def read_file(path: Path, kind: type) -> Any:
+def read_file(path: str, kind: type) -> Any:
     """The JSON object (``dict``) or array (``list``) in a file.
 
     Raises:
         ValueError: It cannot be read, or holds something else; the message names it, and the line.
     """
     try:
-        return json_value(read_text(path, most=LARGEST_FILE), str(path), kind)
+        return json_value(read_text(Path(path), most=LARGEST_FILE), path, kind)
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror})') from error
 

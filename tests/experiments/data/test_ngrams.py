@@ -13,32 +13,39 @@ TRAIN = [np.array([0, 1, 2, 0, 1, 2, 2]), np.array([1]), np.array([0, 1, 1, 0])]
 TEST = [np.array([0, 1, 2, 1, 3]), np.array([2, 2])]
 
 
-def by_hand(order, num_symbols=4):
-    """One symbol after the other; -1 stands before a sequence."""
+def by_hand(order, both_sides, num_symbols=4):
+    """One symbol after the other; -1 stands around a sequence."""
+    distances = [-1, 1, -2, 2, -3, 3] if both_sides else [-1, -2, -3, -4, -5, -6]
+
+    def contexts(sequence):
+        row = [-1] * 6 + sequence.tolist() + [-1] * 6
+        for place in range(6, len(row) - 6):
+            yield row[place], [tuple(row[place + distance] for distance in distances[:length])
+                               for length in range(order + 1)]
+
     counts = [Counter() for _ in range(order + 1)]
     for sequence in TRAIN:
-        row = [-1] * order + sequence.tolist()
-        for place in range(order, len(row)):
-            for length in range(order + 1):
-                counts[length][tuple(row[place - length:place]), row[place]] += 1
+        for symbol, around in contexts(sequence):
+            for length, context in enumerate(around):
+                counts[length][context, symbol] += 1
     bits = []
     for sequence in TEST:
-        row = [-1] * order + sequence.tolist()
-        for place in range(order, len(row)):
+        for symbol, around in contexts(sequence):
             p = 1 / num_symbols
-            for length in range(order + 1):
-                context = tuple(row[place - length:place])
+            for length, context in enumerate(around):
                 follow = {s: n for (c, s), n in counts[length].items() if c == context}
                 if follow:
                     total, kinds = sum(follow.values()), len(follow)
-                    p = (follow.get(row[place], 0) + kinds * p) / (total + kinds)
+                    p = (follow.get(symbol, 0) + kinds * p) / (total + kinds)
             bits.append(-math.log2(p))
     return np.mean(bits)
 
 
+@pytest.mark.parametrize('both_sides', [False, True])
 @pytest.mark.parametrize('order', range(7))
-def test_bits_are_those_of_the_formula(order):
-    assert ngram_bits(TRAIN, TEST, order, 4) == pytest.approx(by_hand(order))
+def test_bits_are_those_of_the_formula(order, both_sides):
+    assert ngram_bits(TRAIN, TEST, order, 4, both_sides) == pytest.approx(
+        by_hand(order, both_sides))
 
 
 def test_bytes_of_all_values_are_told_apart():
@@ -48,8 +55,8 @@ def test_bytes_of_all_values_are_told_apart():
 
 
 @pytest.mark.parametrize('order, num_symbols, test, match', [
-    (7, 4, TEST, "'order' must be from 0 to 6"), (-1, 4, TEST, "'order' must be from 0 to 6"),
-    (2, 257, TEST, "'num_symbols' from 1 to 256"), (2, 4, [], "'test' must hold a symbol")])
+    (-1, 4, TEST, "'order' must not be negative"), (2, 0, TEST, "'num_symbols' positive"),
+    (7, 256, TEST, "at most 2 .. 64 .got 7 and 256"), (2, 4, [], "'test' must hold a symbol")])
 def test_bad_numbers_are_refused(order, num_symbols, test, match):
     with pytest.raises(ValueError, match=match):
         ngram_bits(TRAIN, test, order, num_symbols)

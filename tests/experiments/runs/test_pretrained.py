@@ -256,6 +256,22 @@ def test_pre_training_begins_with_robertas_weights(roberta_file):
         LanguageModelling(model, roberta='nowhere.bin')
 
 
+def test_pre_training_goes_on_from_a_checkpoint(full, roberta_file):
+    checkpoint, model = full
+    sizes = dict(num_tokens=120, max_length=40, channels=16, heads=2, num_layers=2, num_segments=2,
+                 norm_first=False)
+    torch.manual_seed(1)
+    other = MaskedLanguageModel(Encoder(PatternSource('SlidingWindow(2)'), **sizes))
+    LanguageModelling(other, pretrained=str(checkpoint))
+    torch.testing.assert_close(dict(other.state_dict()), dict(model.state_dict()))
+    headless = MaskedLanguageModel(other.encoder, next_sentence=False)
+    with pytest.raises(ValueError, match="'pretrained' must hold the parameters of this model: "
+                                         "'next_sentence.bias' is .2,. there and None here"):
+        LanguageModelling(headless, pretrained=str(checkpoint))
+    with pytest.raises(ValueError, match="'pretrained' must be omitted with 'roberta'"):
+        LanguageModelling(other, pretrained=str(checkpoint), roberta=str(roberta_file))
+
+
 @pytest.mark.slow
 def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
     write_imdb(tmp_path / 'aclImdb')

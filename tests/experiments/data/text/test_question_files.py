@@ -143,7 +143,11 @@ def test_triviaqas_web_asks_once_for_each_page(tmp_path):
     ([trivia_row(0, [page('C.txt')])], 'Wikipedia', "'evidence' cannot be read: .*C.txt"),
     ([trivia_row(0, [])], 'Moon', "expected 'Domain' Wikipedia or Web .got 'Moon'"),
     ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"Data\[0\]: expected 'Answer', a JSON dict"),
-    ([trivia_row(0, [{}])], 'Web', r"Data\[0\].EntityPages: expected 'Filename'")])
+    ([trivia_row(0, [{}])], 'Web', r"Data\[0\].EntityPages: expected 'Filename'"),
+    ([trivia_row(0, None)], 'Wikipedia', r"Data\[0\]: expected 'EntityPages', a JSON list"),
+    ([{**trivia_row(0, []), 'Answer': {**trivia_row(0, [])['Answer'], 'HumanAnswers': None}}],
+     'Web', r"Data\[0\].Answer: expected 'HumanAnswers', a JSON list"),
+    ([trivia_row(0, [page('B.txt')])], 'Wikipedia', 'train.json: no question has its answer in')])
 def test_a_malformed_triviaqa_is_refused(rows, domain, match, tmp_path):
     path = write_trivia(tmp_path, rows, domain=domain)
     (tmp_path / 'secret.txt').write_text('secret')
