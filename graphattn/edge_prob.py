@@ -23,11 +23,15 @@ class UnreadProb:
                  device: torch.device):
         self._compute, self._size = compute, num_edges
         self._options = {'dtype': dtype, 'device': device}
+        self._numbers: Tensor | None = None
 
     def read(self) -> Tensor:
-        """The numbers, with their gradient."""
-        with torch.inference_mode(False), torch.enable_grad():
-            return self._compute()
+        """The numbers, with their gradient. That they were read changes nothing else: a layer that
+        is run again in the backward pass must save what it saved before."""
+        if self._numbers is None:
+            with torch.inference_mode(False), torch.enable_grad():
+                self._numbers = self._compute()
+        return self._numbers
 
     def constant(self, value: float) -> Tensor:
         """One number for all edges, with the gradient of the probabilities."""

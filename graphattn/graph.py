@@ -454,9 +454,8 @@ class BipartiteGraph:
     @property
     def edge_prob(self) -> Tensor | None:
         """The probability with which each edge was drawn, ``[num_edges]``, or ``None``."""
-        if isinstance(self._edge_prob, UnreadProb):
-            self._edge_prob = self._edge_prob.read()
-        return self._edge_prob
+        edge_prob = self._edge_prob
+        return edge_prob.read() if isinstance(edge_prob, UnreadProb) else edge_prob
 
     @property
     def has_prob(self) -> bool:

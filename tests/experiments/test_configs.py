@@ -33,7 +33,8 @@ EXPERIMENTS = Path(train.__file__).parent
 CONFIGS, STUDIES = EXPERIMENTS / 'configs', EXPERIMENTS / 'studies/configs'
 # Configs of studies that are laid over others, and what a study says where a config is silent.
 OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_mlm': ['pretrain'],
-        'pretrain_sbm': ['pretrain', 'pretrain_mlm'], 'finetune_sbm': ['finetune']}
+        'pretrain_sbm': ['pretrain', 'pretrain_mlm'], 'finetune_sbm': ['finetune'],
+        'pieces': ['pretraining']}
 SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
