@@ -95,7 +95,7 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
     """Gradients of each query, and what each span adds to those of its keys."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
-    weight = np.empty(longest, query.dtype)
+    weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
     stride, to_grad = odd_lines(2 * key.shape[1], key), key.shape[1]
     most_keys = largest_chunk(spans, stride, edges)
     own = aligned(most_keys, stride, key)
@@ -119,12 +119,14 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
                 if low == first_key:
                     clear_row(grad_query, row)
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
-                n = position[r] - first
+                n = 0
+                for e in range(first, position[r]):
+                    one = grad_dot[e, head]
+                    weight[n], weighted_key[n] = one, edge_key[e]
+                    n += one != 0  # an estimator may leave half of the edges without any
                 if n > 0:
-                    for e in range(n):
-                        weight[e] = grad_dot[first + e, head]
                     add_products(grad_query, query, row, weight, rows, origin, to_grad,
-                                  edge_key[first:], n)
+                                 weighted_key, n)
             if shared_row < 0:
                 put(grad_key, rows, to_grad, low, head, heads)
             else:
