@@ -3,7 +3,9 @@
 Time, and the peak of memory in use beside a floor: the bytes of query, key, value, output and their
 gradients, of the keys of all edges and of their probabilities p_ij. Freed memory is kept, as in
 training (:func:`graphattn.freed_memory.keeping_freed_memory`); ``--keep_freed_memory false`` shows
-what that does.
+what that does. The layers of a row are timed in turns in a process of their own, and the released
+algorithm in another: it takes 2 GiB, and in the heap that it leaves behind the arrays of a sampled
+layer come in new pages all the same, with which a step took 435 ms instead of 250.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -51,7 +54,7 @@ def main(
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     clusters: PositiveInt = 128,
-    rounds: PositiveInt = 3,
+    rounds: PositiveInt = 7,
     keep_freed_memory: bool = True,
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -74,8 +77,8 @@ def main(
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
                 if n <= LONGEST_DENSE or density == densities[0]]
-    with keeping_freed_memory() if keep_freed_memory else nullcontext():
-        rows = [row for setting in progress(settings, 'layer') for row in measure(setting, rounds)]
+    rows = [row for setting in progress(settings, 'layer')
+            for row in measure(setting, rounds, keep_freed_memory)]
     report(rows, 'layer', out)
     draw(rows, out)
 
@@ -124,24 +127,34 @@ class Setting(NamedTuple):
         return layer, lambda: released_algorithm(layer, x, ptr)
 
 
-def measure(setting: Setting, rounds: int) -> list[dict]:
+def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
     """One row for each layer."""
     cases = CASES if setting.n <= LONGEST_DENSE else CASES[:-1]
-    layers = {case: setting.layer(case) for case in cases}
-    times = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
-                                       for case, own in layers.items()}, rounds)
-             for run in (train, infer)}
-    graphs = {case: layers[case][0](*setting.tokens(), return_graph=True)[1]
+    times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
+             for part in (cases[:3], cases[3:]) if part]
+    seconds = {run: {case: part[run][case] for part in times for case in part[run]}
+               for run in ('train', 'infer')}
+    graphs = {case: setting.layer(case)[0](*setting.tokens(), return_graph=True)[1]
               for case in ('sampled', 'window')}
     peak = {case: elsewhere(peak_of_training, setting, case) for case in cases}
     return [{'n': setting.n, 'density': setting.density,
              'density reached': graphs[case].density() if case in graphs else 1., 'case': case,
-             'train ms': 1e3 * times['train'][case], 'inference ms': 1e3 * times['infer'][case],
-             'train / full': times['train'][case] / times['train']['full attention'],
-             'inference / full': times['infer'][case] / times['infer']['full attention'],
+             'train ms': 1e3 * seconds['train'][case], 'inference ms': 1e3 * seconds['infer'][case],
+             'train / full': seconds['train'][case] / seconds['train']['full attention'],
+             'inference / full': seconds['infer'][case] / seconds['infer']['full attention'],
              'peak MiB': peak[case] / 2**20,
              'floor MiB': floor_bytes(setting, graphs.get(case)) / 2**20}
             for case in cases]
+
+
+def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
+             keep_freed_memory: bool) -> dict[str, dict[str, float]]:
+    """Median seconds of a training step and of inference, of each case."""
+    layers = {case: setting.layer(case) for case in cases}
+    with keeping_freed_memory() if keep_freed_memory else nullcontext():
+        return {run.__name__: interleave({case: partial(run, *own)
+                                          for case, own in layers.items()}, rounds)
+                for run in (train, infer)}
 
 
 def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:

@@ -29,13 +29,12 @@ from graphattn.samplers.rates import product_of_rows
 from graphattn.samplers.rows import from_zero, graph_of_rows, key_dtype
 from graphattn.samplers.vectors import add_and_store_eight, number_of
 
-# A chunk's products stay in a core's own cache: 1 MB of float32. Fewer pairs are cut into several
+# A chunk's products stay in a core's own cache: 1 MB of bfloat16. Fewer pairs are cut into several
 # chunks all the same, so that threads can share them; how is no business of the number of threads,
 # for rounding differs with the number of rows that are multiplied at once.
-_MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**18, 2**15, 16
-# To multiply 64 rows by 4,096 keys of 128 clusters takes a third longer than 256 by 1,024, and to
-# multiply fewer than 32 rows up to four times as long.
-_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**10, 2**4, 2**5
+_MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
+# To multiply fewer than 32 rows takes up to four times as long.
+_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 
 
@@ -205,18 +204,17 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
         key = uint64(first)
         for number in range(len(words)):
             word = words[number]
-            if word:
-                is_open = (word >> uint64(1)) & ~word & ones
-                if is_open:
-                    for j in range(8 * number, 8 * number + 8):
-                        if (is_open >> uint64(j % 8 * 8)) & uint64(1):
-                            bits = _first_bits(stream, offset, quarter, j)
-                            exact = product_of_rows(query_factor, query, key_factor, first + j)
-                            word |= uint64(_succeeds(bits, stream, offset + j, exact, exploration)
-                                           ) << uint64(j % 8 * 8)
-                outcomes = (word & ones) * uint64(0x0102040810204080) >> uint64(56)  # a bit of each
-                add_and_store_eight(keys, end, key, _SUCCESSES, outcomes)  # more than succeed
-                end += _NUM_SUCCESSES[outcomes]
+            is_open = (word >> uint64(1)) & ~word & ones
+            if is_open:
+                for j in range(8 * number, 8 * number + 8):
+                    if (is_open >> uint64(j % 8 * 8)) & uint64(1):
+                        bits = _first_bits(stream, offset, quarter, j)
+                        exact = product_of_rows(query_factor, query, key_factor, first + j)
+                        word |= uint64(_succeeds(bits, stream, offset + j, exact, exploration)
+                                       ) << uint64(j % 8 * 8)
+            outcomes = (word & ones) * uint64(0x0102040810204080) >> uint64(56)  # a bit of each
+            add_and_store_eight(keys, end, key, _SUCCESSES, outcomes)  # more than succeed
+            end += _NUM_SUCCESSES[outcomes]
             key += uint64(8)
         size[query] = end - start
         start = end
