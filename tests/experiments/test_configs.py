@@ -146,11 +146,12 @@ def within(expected: dict, found: dict, where: str = '') -> list[str]:
 
 
 def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
-    """What the command line makes of a config's model and data, small."""
+    """What the command line makes of a config, small."""
     make_small(config)
     config['data']['init_args']['batch_size'] = 8
-    parts = config_file.built(config, model=Training, data=L.LightningDataModule)
-    return parts.model, parts.data
+    config['trainer'] |= {'accelerator': 'cpu', 'enable_progress_bar': False}
+    cli = train.TrainCLI('fit', config)
+    return cli.model, cli.datamodule
 
 
 def make_small(config: dict) -> None:
