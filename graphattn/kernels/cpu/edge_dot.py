@@ -92,7 +92,9 @@ def _dot(spans, progress, query, key, heads, dot, edges):
 @jit
 def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Gradients of each query, and what each span adds to those of its keys."""
+    """Gradients of each query, and what each span adds to those of its keys. Edges whose own is 0
+    are passed over, even where they lead to what is infinite: an estimator leaves half of them so.
+    """
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
@@ -123,7 +125,7 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
                 for e in range(first, position[r]):
                     one = grad_dot[e, head]
                     weight[n], weighted_key[n] = one, edge_key[e]
-                    n += one != 0  # an estimator may leave half of the edges without any
+                    n += one != 0
                 if n > 0:
                     add_products(grad_query, query, row, weight, rows, origin, to_grad,
                                  weighted_key, n)
