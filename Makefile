@@ -17,7 +17,7 @@ check: $(VENV)/everything
 # ones; and each process takes a half of the files, whose fixtures it makes once, until one is done.
 test: $(VENV)/everything
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m graphattn.compile --float64
+	$(VENV)/bin/python -m experiments.compile --float64
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 MINUTES ?= 10
@@ -39,7 +39,7 @@ $(VENV)/experiments: $(metadata)
 $(VENV)/everything: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
 	$(pip) --no-build-isolation --editable '.[ext]'
-	$(VENV)/bin/python -m graphattn.compile --float64
+	$(VENV)/bin/python -m experiments.compile --float64
 	touch $@
 
 $(VENV)/docs: $(VENV)/everything

@@ -128,7 +128,7 @@ def _modules() -> dict[str, str]:
     """Commands that are a module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', **{name: f'analysis.{name}' for name in questions},
-            'compile': 'graphattn.compile'}
+            'compile': 'experiments.compile'}
 
 
 def _runnable(group: str) -> list[str]:

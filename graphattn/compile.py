@@ -29,13 +29,15 @@ from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 NUM_NODES = 2**4, 2**16 + 1  # numbered in 16 bits, and in 32
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog='python -m graphattn.compile', description=__doc__,
+def main(*others: Callable[[], None]) -> None:
+    """Compiles the library's loops, and those that are called by functions of other packages."""
+    parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
                         help='for small graphs in float64 too')
     options = parser.parse_args()
-    tasks = list(product(OPERATIONS, NUM_NODES, [torch.float32]))
+    tasks = [(other,) for other in others]
+    tasks += product(OPERATIONS, NUM_NODES, [torch.float32])
     if options.float64:
         tasks += product(OPERATIONS, NUM_NODES[:1], [torch.float64])
     spawn = multiprocessing.get_context('spawn')

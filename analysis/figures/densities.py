@@ -200,10 +200,10 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
     """In per cent: total, local, global and random, each pair counted once, global ones last."""
-    local = parts['local']
-    is_random = parts['random'] & ~local
-    is_global = parts['global'] & ~(local | is_random)
-    shares = [100 * float(part.mean()) for part in (local, is_global, is_random)]
+    local, is_random, is_global = (parts[name] for name in ('local', 'random', 'global'))
+    is_other = is_random > local
+    counted = local, is_global > (local | is_other), is_other
+    shares = [100 * np.count_nonzero(part) / part.size for part in counted]
     return sum(shares), *shares
 
 

@@ -87,6 +87,9 @@ class EdgeAttention(MessagePassing):
     """
 
     SUPPORTS_FUSED_EDGE_INDEX = True
+    # PyG would write propagate() anew with arguments that it reads from the sources, for each layer
+    # again in 10 ms; ours are not the same in every call.
+    propagate_type = None
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,

@@ -36,9 +36,9 @@ def sparsebert():
 
 @pytest.fixture(scope='module')
 def tables():
-    """Means of five draws instead of eight."""
+    """Means of two draws instead of eight."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(densities_module, '_DRAWS', 5)
+        patch.setattr(densities_module, '_DRAWS', 2)
         return diffuser_tables()
 
 
@@ -256,7 +256,8 @@ def test_eigenvalues_of_global_tokens(small):
     assert values[-1] == pytest.approx(2 - g / n)
 
 
-def test_models_and_variants():
+def test_models_and_variants(monkeypatch):
+    monkeypatch.setattr(spectra_module, '_NODES', 768)
     rows = rows_of(FIGURES['diffuser-s9']())
     claims = {name: row.computed for name, row in rows.items() if row.printed is True}
     assert claims.pop('(c) K = 1 expands better than no diffusion') is False

@@ -192,7 +192,7 @@ def test_clusters_joined_by_too_few_relays():
 def test_no_obstacle_is_seen_where_there_is_a_path():
     """A path in a random order and edges at random: every certificate against it must fail."""
     rng = np.random.default_rng(0)
-    for _ in range(300):
+    for _ in range(150):
         n = int(rng.integers(2, 30))
         path = rng.permutation(n)
         mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
@@ -209,14 +209,14 @@ def test_no_obstacle_is_seen_where_there_is_a_path():
 def test_brute_force(directed):
     rng = np.random.default_rng(0)
     found = {True: 0, False: 0}
-    for _ in range(200):
+    for _ in range(100):
         mask = rng.random((12, 12)) < (rng.uniform(0.1, 0.35) if directed
                                        else rng.uniform(0.05, 0.18))
         edges = mask if directed else mask | mask.T
         exists = has_path(edges.tolist())
         assert answer(torch.from_numpy(mask), directed) is exists
         found[exists] += 1
-    assert min(found.values()) >= 40
+    assert min(found.values()) >= 20
 
 
 @pytest.mark.slow

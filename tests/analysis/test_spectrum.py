@@ -58,14 +58,13 @@ def test_self_loops_are_edges():
     assert (loops_only.values == 0).all() and loops_only.num_components == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
-@pytest.mark.parametrize('extremes', [None, 3])
-def test_disconnected_graph_has_exact_zeros(laplacian, extremes):
+def test_disconnected_graph_has_exact_zeros(laplacian, monkeypatch):
     """A solver would return some 1e-17 here, or a third zero that is none."""
-    parts = [nx.random_regular_graph(4, 1100, seed=seed) for seed in (0, 1)]
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
+    parts = [nx.random_regular_graph(4, 150, seed=seed) for seed in (0, 1)]
     graph = nx.disjoint_union(*parts)
-    result = spectrum(graph, laplacian=laplacian, extremes=extremes or 3)
+    result = spectrum(graph, laplacian=laplacian, extremes=3)
     assert result.lambda_2 == 0 and result.num_components == 2
     assert (result.values[:2] == 0).all() and result.values[2] > 0.1
     assert result.max_residual < 1e-8
@@ -78,13 +77,13 @@ def test_disconnected_graph_has_exact_zeros(laplacian, extremes):
     'SlidingWindow(1) | GlobalTokens(1, random=True)',
 ])
 def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypatch):
-    graph = graph_of_pattern(expression, 600)
+    graph = graph_of_pattern(expression, 400)
     expected = spectrum(graph, laplacian=laplacian)
     monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
     result = spectrum(graph, laplacian=laplacian, extremes=3)
     scale = expected.values.mean()
     np.testing.assert_allclose(result.values, expected.values[result.index], atol=1e-9 * scale)
-    np.testing.assert_array_equal(result.index, [0, 1, 2, 597, 598, 599])
+    np.testing.assert_array_equal(result.index, [0, 1, 2, 397, 398, 399])
     assert result.max_residual < 1e-8 * scale and 'dense' not in result.method
 
 
@@ -100,7 +99,7 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('expression, method', [
     ('SlidingWindow(8)', 'shift-invert'), ('star', 'shift-invert'),
-    ('RandomRegular(8)', 'Lanczos'), ('diffuser', 'Lanczos'),
+    ('RandomRegular(8)', 'Lanczos'),
 ])
 def test_lambda_2_of_4096_tokens(expression, method):
     graph = graph_of_pattern(expression, 4096)
@@ -120,9 +119,9 @@ def test_window_where_smallest_magnitude_is_wrong():
 
 @pytest.mark.slow
 def test_long_path_in_closed_form():
-    """lambda_2 is 7e-10: next to nothing, and still right in six digits."""
-    result = spectrum(nx.path_graph(80_000), laplacian='combinatorial', extremes=2)
-    expected = 4 * np.sin(np.pi / 2 / 80_000)**2
+    """lambda_2 is 6e-9: next to nothing, and still right in six digits."""
+    result = spectrum(nx.path_graph(40_000), laplacian='combinatorial', extremes=2)
+    expected = 4 * np.sin(np.pi / 2 / 40_000)**2
     assert result.lambda_2 == pytest.approx(expected, abs=1e-15)
 
 

@@ -27,7 +27,7 @@ def started(monkeypatch):
     ('study two_hop --scale smoke', 'experiments.studies.two_hop', '--scale smoke'),
     ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
     ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
-    ('compile --float64', 'graphattn.compile', '--float64')])
+    ('compile --float64', 'experiments.compile', '--float64')])
 def test_a_command_is_a_module(arguments, module, rest, started):
     cli.main(arguments.split())
     (name, argv), = started

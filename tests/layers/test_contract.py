@@ -221,7 +221,7 @@ def clean_dynamo():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name, tracer', [
-    ('encoder', 'drawn pattern', 'eager'), ('layer', 'block model', 'eager'),
+    ('layer', 'drawn pattern', 'eager'), ('layer', 'block model', 'eager'),
     ('layer', 'learned mask', 'eager'), ('layer', 'soft mask', 'aot_eager')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynamo):
     """Of graphs, every backward pass is also traced: below, and in tests of the kernels."""

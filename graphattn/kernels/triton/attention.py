@@ -236,7 +236,8 @@ def grads_of_queries(
         grad_weight = tl.sum(grad_i[:, None, :] * value_j, axis=2)
         if seed is not None:
             grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
-        grad_logit = weight * (grad_weight - delta[:, None])
+        # What is not finite in a node without edges stays out: 0 * nan is no 0.
+        grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=inside)
         grad_dot = grad_logit * tl.full((), scale, DTYPE)
@@ -290,7 +291,8 @@ def grads_of_keys(
                 keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
                 grad_weight *= keep
                 used = weight * keep
-            grad_dot = weight * (grad_weight - delta) * tl.full((), scale, DTYPE)
+            grad_logit = tl.where(inside, weight * (grad_weight - delta), 0)
+            grad_dot = grad_logit * tl.full((), scale, DTYPE)
             if gate is not None:
                 grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head,
                                   DTYPE)

@@ -29,10 +29,12 @@ class _AsOnCuda(TorchDispatchMode):
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
+def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
     """Inside, ``backend='triton'`` takes CPU tensors, forward and backward."""
     if not triton.knobs.runtime.interpret:
         pytest.skip('TRITON_INTERPRET=1 is not set')
     backend = replace(kernels.load('triton'), is_available=everywhere)
-    with patch.dict(kernels._LOADED, triton=backend), _AsOnCuda():
+    # A program takes as long whatever it holds, and so fewer of them hold more.
+    larger = patch('graphattn.kernels.triton.launch._BYTES_OF_A_TILE', bytes_of_a_tile)
+    with patch.dict(kernels._LOADED, triton=backend), larger, _AsOnCuda():
         yield

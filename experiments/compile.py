@@ -1,0 +1,25 @@
+"""Compiles all loops ahead of their first use: those of the library, and those that draw data.
+
+    python -m experiments.compile
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from experiments.data import listops, pathfinder
+from graphattn import compile as library
+
+
+def draw_trees() -> None:
+    """A tree of ListOps, and its value."""
+    listops.evaluate(*listops.draw_trees(np.random.default_rng(0), 1, 1000, 1, 100, 10, 10))
+
+
+def draw_images() -> None:
+    """An image of Pathfinder."""
+    pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.LAWS[32])
+
+
+if __name__ == '__main__':
+    library.main(draw_images, draw_trees)
