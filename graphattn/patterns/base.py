@@ -38,8 +38,9 @@ class Pattern(ABC):
     should cost time and memory in proportion to the edges, not to the pairs. What it makes by
     torch's own functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) is on the
     device that :meth:`build` is asked for, without a word of it. If it draws at random,
-    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`fewest_tokens`. One that knows some queries' edges without those of the others is a
-    :class:`RowPattern`, with :meth:`rows` instead.
+    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`fewest_tokens`.
+    One that knows some queries' edges without those of the others is a :class:`RowPattern`, with
+    :meth:`rows` instead.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
