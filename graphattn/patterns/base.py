@@ -214,7 +214,8 @@ class Pattern(ABC):
         """The graph of 32 tokens, or of as many as it needs."""
         from graphattn import draw
 
-        return draw.html(self.build(max(32, self.fewest_tokens), seed=0), repr(self))
+        graph = self.build(max(32, self.fewest_tokens), seed=0, device='cpu')
+        return draw.html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
         """Checks an integer field and makes a plain int of numpy's."""

@@ -36,12 +36,12 @@ class PatternSource(GraphSource):
     those of several patterns, one for each head. A sequence that is too short for its pattern gets
     the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
-    Graphs are kept, once for all sources of the process that give the same, in
-    ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them go. Under
-    ``torch.compile`` they come from one operator, which is a graph break unless ``fullgraph=True``
-    or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It always is one where
-    every call draws anew, and for patterns that :func:`graphattn.patterns.parse` cannot read back
-    or whose expression is very long.
+    Graphs are built on the device of the tokens, and kept, once for all sources of the process
+    that give the same, in ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them
+    go. Under ``torch.compile`` they come from one operator, which is a graph break unless
+    ``fullgraph=True`` or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It
+    always is one where every call draws anew, and for patterns that
+    :func:`graphattn.patterns.parse` cannot read back or whose expression is very long.
 
     Args:
         pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
