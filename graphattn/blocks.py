@@ -55,7 +55,7 @@ class Blocks:
                 device, or they mark different numbers of blocks.
         """
         num_queries, num_keys = sizes
-        is_known = query_ptr is key_ptr is None
+        is_default = query_ptr is key_ptr is None
         if validate:
             is_shared = key_ptr is query_ptr
             query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
@@ -70,7 +70,7 @@ class Blocks:
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
                              f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
         blocks = cls(query_ptr, key_ptr)
-        if is_known and not is_traced(query_ptr):
+        if is_default and not is_traced(query_ptr):
             blocks._num_pairs = int(num_queries) * int(num_keys) // heads
             blocks._is_square = num_queries == num_keys
         return blocks
