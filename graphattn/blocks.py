@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -54,6 +55,7 @@ class Blocks:
                 device, or they mark different numbers of blocks.
         """
         num_queries, num_keys = sizes
+        is_default = query_ptr is key_ptr is None
         if validate:
             is_shared = key_ptr is query_ptr
             query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
@@ -67,7 +69,26 @@ class Blocks:
         if validate and query_ptr.numel() != key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
                              f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
-        return cls(query_ptr, key_ptr)
+        blocks = cls(query_ptr, key_ptr)
+        if is_default and not is_traced(query_ptr):
+            blocks._num_pairs = int(num_queries) * int(num_keys) // heads
+            blocks._is_square = num_queries == num_keys
+        return blocks
+
+    @classmethod
+    def join(cls, parts: list[Blocks], sizes: list[tuple[int, int]]) -> Blocks:
+        """Blocks side by side, each of so many queries and keys. Known is what is known of all."""
+        num_queries, num_keys = zip(*sizes)
+        query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
+        is_shared = all(part.key_ptr is part.query_ptr for part in parts)
+        joined = cls(query_ptr, query_ptr if is_shared else join_ptrs(
+            [part.key_ptr for part in parts], num_keys))
+        known_pairs, known_square = zip(*(part.known() for part in parts))
+        if None not in known_pairs:
+            joined._num_pairs = sum(known_pairs)
+        if None not in known_square:
+            joined._is_square = all(known_square)
+        return joined
 
     def __len__(self) -> int:
         return self.query_ptr.numel() - 1
@@ -164,7 +185,7 @@ def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
     return torch.segment_reduce(value.double(), 'sum', offsets=ptr, axis=0, initial=0)
 
 
-def join_ptrs(ptrs: list[Tensor], sizes: list[int]) -> Tensor:
+def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
     """Blocks one after the other: the pointer of all of them, each of so many nodes."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

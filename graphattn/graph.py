@@ -355,10 +355,8 @@ class BipartiteGraph:
             part, end = key[end:end + graph.num_edges], end + graph.num_edges
             part.copy_(graph.key.add_(start))
             start += graph.num_keys
-        blocks = Blocks(join_ptrs([graph.query_ptr for graph in graphs],
-                                  [graph.num_queries for graph in graphs]),
-                        join_ptrs([graph.key_ptr for graph in graphs],
-                                  [graph.num_keys for graph in graphs]))
+        blocks = Blocks.join([graph.blocks for graph in graphs],
+                             [(graph.num_queries, graph.num_keys) for graph in graphs])
         with_prob = graphs[0].edge_prob is not None
         indptr = join_ptrs([graph.indptr for graph in graphs],
                            [graph.num_edges for graph in graphs])

@@ -20,15 +20,20 @@ def is_ascending(pair: Tensor) -> bool:
 def sort_pairs(pair: Tensor) -> Tensor:
     """The numbers in ascending order, each once; a GPU is waited for once, for how many they
     are."""
-    if pair.device.type != 'cpu':
-        pair = torch.sort(pair)[0]
-        return pair[first_of_each(pair)]
-    if is_ascending(pair):
+    on_cpu = pair.device.type == 'cpu'
+    if on_cpu and is_ascending(pair):
         return pair
-    # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
-    pair = torch.from_numpy(np.sort(pair.numpy()))
+    pair = sort_numbers(pair)
     is_first = first_of_each(pair)
-    return pair if bool(is_first.all()) else pair[is_first]
+    return pair if on_cpu and bool(is_first.all()) else pair[is_first]
+
+
+def sort_numbers(number: Tensor) -> Tensor:
+    """Numbers in ascending order, of each row if there are rows."""
+    if number.device.type != 'cpu':
+        return torch.sort(number).values
+    # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
+    return torch.from_numpy(np.sort(number.numpy()))
 
 
 def first_of_each(pair: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import InterpretedFunction
@@ -48,12 +49,35 @@ class SimulatedTensor(Tensor):
         return _run(operator, args, kwargs or {})
 
 
+class _OfEither(type(torch.Generator)):
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, _CpuGenerator)
+
+
+_CpuGenerator = torch.Generator
+
+
+class SimulatedGenerator(torch.Generator, metaclass=_OfEither):
+    """On either device, with the numbers of a CPU's."""
+
+    device = None  # which the instance has
+
+    def __new__(cls, device: torch.device | str = 'cpu') -> SimulatedGenerator:
+        generator = super().__new__(cls)
+        generator.device = torch.device(device)
+        return generator
+
+    def __init__(self, device: torch.device | str = 'cpu'):
+        super().__init__()
+
+
 @contextmanager
 def simulated_gpu() -> Iterator[Counter]:
     """Inside, tensors can be made on and moved to ``'cuda'``; what waited for it is counted."""
     waits = Counter()
     with (patch.object(InterpretedFunction, 'run', _interpret), _modes(waits),
-          patch('torch.cuda.device_of', lambda tensor: nullcontext())):
+          patch('torch.cuda.device_of', lambda tensor: nullcontext()),
+          patch('torch.Generator', SimulatedGenerator)):
         yield waits
 
 
@@ -93,8 +117,9 @@ class _Factories(TorchFunctionMode):
             self.waits['nonzero'] += 1
             return SimulatedTensor(args[0].on_cpu.nonzero())
         if function is Tensor.__setitem__ and isinstance(args[0], SimulatedTensor):
-            _index(*args[:2]).on_cpu.copy_(args[2].on_cpu)
-            return None
+            return _set(*args)
+        if function is Tensor.__invert__:
+            return args[0].bitwise_not()
         if function is Tensor.contiguous and isinstance(args[0], SimulatedTensor):
             return args[0] if args[0].is_contiguous() else args[0].clone(
                 memory_format=torch.contiguous_format)
@@ -109,7 +134,11 @@ class _Factories(TorchFunctionMode):
                 dtypes = [x for x in (*args[1:], kwargs.get('dtype')) if
                           isinstance(x, torch.dtype)]
                 return self._move(args[0], device, dtypes)
-        if kwargs.get('device') is not None and torch.device(kwargs['device']).type == 'cuda':
+        device = kwargs.get('device')
+        if device is None and function in _device_constructors():
+            device = _default_device()
+        if device is not None and torch.device(device).type == 'cuda':
+            _check_is_there(kwargs.get('generator'))
             made = function(*args, **{**kwargs, 'device': 'cpu'})
             return SimulatedTensor(made.on_cpu if isinstance(made, SimulatedTensor) else made)
         return function(*args, **kwargs)
@@ -160,6 +189,17 @@ def _run(operator, args, kwargs):
                     known[id(x)] if id(x) in known else SimulatedTensor(x), result)
 
 
+def _default_device() -> torch.device | None:
+    contexts = [mode for mode in _get_current_function_mode_stack()
+                if isinstance(mode, DeviceContext)]
+    return contexts[-1].device if contexts else None
+
+
+def _check_is_there(generator: torch.Generator | None) -> None:
+    if generator is not None and generator.device.type != 'cuda':
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+
+
 def _target(function, args: tuple, kwargs: dict) -> torch.device | None:
     if function is not Tensor.to:
         return CUDA if function is Tensor.cuda else torch.device('cpu')
@@ -197,3 +237,12 @@ def _index(tensor: Tensor, index) -> Tensor:
     if gathered:
         tensor = torch.ops.aten.index(tensor, [gathered.get(d) for d in range(max(gathered) + 1)])
     return tensor
+
+
+def _set(tensor: SimulatedTensor, index, value) -> None:
+    """``tensor[index] = value``"""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(part, SimulatedTensor) for part in parts):
+        tensor.on_cpu[tuple(map(_to_cpu, parts))] = _to_cpu(value)
+    else:
+        _index(tensor, index).on_cpu.copy_(_to_cpu(value))

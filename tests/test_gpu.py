@@ -11,9 +11,10 @@ from graphattn import BipartiteGraph, kernels
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
-from graphattn.patterns import SlidingWindow
+from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, pattern_source
+from graphattn.sources.graph_cache import GRAPHS as GRAPHS_KEPT
 from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
@@ -109,6 +110,36 @@ def window() -> PatternSource:
     return PatternSource(SlidingWindow(1))
 
 
+def test_sources_build_there_and_keep_what_they_build(gpu):
+    GRAPHS_KEPT.clear()
+    source, x = window(), to_gpu(torch.randn(10, 1, 4))
+    totals = []
+    for lengths in ([0, 6, 10], [0, 6, 10], [0, 4, 10]):
+        ptr = to_gpu(torch.tensor(lengths))
+        gpu.clear()
+        graph = source(x, x, ptr)
+        totals.append(gpu.total())
+        assert types_of(graph.csr) == {'cuda'} and graph.is_square and graph.blocks.num_pairs
+    looks = 2  # at ptr
+    assert totals == [looks + 2 * 3, looks, looks] and gpu.total() == looks, totals
+
+
+def test_drawing_anew_stays_there(gpu):
+    source, x = PatternSource(RandomKeys(2), seed=None), to_gpu(torch.randn(10, 1, 4))
+    ptr = to_gpu(torch.tensor([0, 6, 10]))
+    first, second = (source(x, x, ptr, generator=torch.Generator('cuda').manual_seed(0))
+                     for _ in range(2))
+    assert first == second and first.device.type == 'cuda'
+    assert source.graph(ptr).in_degree().on_cpu.tolist() == [2] * 10
+
+
+def test_compiled_code_gets_rows_from_there(gpu):
+    ptr, patterns = to_gpu(torch.tensor([0, 6, 10])), ['SlidingWindow(radius=1)', 'RandomKeys(2)']
+    rows = pattern_source.pattern_rows._init_fn(ptr, 10, patterns, 3)
+    expected = pattern_source.pattern_rows(ptr.on_cpu, 10, patterns, 3)
+    assert [part.on_cpu.tolist() for part in rows] == [part.tolist() for part in expected]
+
+
 @pytest.mark.parametrize('make, most', [
     (lambda: GraphAttention(8, 2, window()), 3),
     (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
@@ -120,6 +151,7 @@ def window() -> PatternSource:
 def test_layers_wait_a_few_times(gpu, make, most):
     layer = on_gpu(make())
     x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
+    layer(x, ptr)  # builds the graphs of patterns, which then are kept
     gpu.clear()
     assert layer(x, ptr).device.type == 'cuda'
     assert gpu.total() <= most, gpu
@@ -138,6 +170,7 @@ def test_models_wait_a_few_times(gpu, make, options):
                       **options)
     module, tokens = on_gpu(make(encoder)), to_gpu(torch.randint(20, (10,)))
     ptr = to_gpu(torch.tensor([0, 6, 10]))
+    module(tokens, ptr)
     gpu.clear()
     out = module(tokens, ptr)
     assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
@@ -146,6 +179,7 @@ def test_models_wait_a_few_times(gpu, make, options):
 def test_padded_attention_waits_for_nothing(gpu):
     layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
     x = to_gpu(torch.randn(2, 5, 8))
+    layer(x, x, x, need_weights=False)
     gpu.clear()
     assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
 

@@ -22,10 +22,12 @@ from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
 from experiments.benchmarks.measure import (
+    SPARSE,
     Density,
-    check_device,
     interleave,
     log_log,
+    machine,
+    on_device,
     progress,
     run_benchmark,
     saved_bytes,
@@ -36,9 +38,9 @@ from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys
 
 PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
-BACKENDS = {'cpu': ('csr', 'numba', 'auto'), 'cuda': ('triton', 'auto')}
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (1024, 4096),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
@@ -68,13 +70,12 @@ def main(
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
-    check_device(device)
     if quick:
         nodes, densities, channels, rounds = (512,), (0.02, 0.2), (32,), 3
     rows = []
     settings = product(nodes, channels, densities)
     for n, width, density in progress(settings, 'attention'):
-        graph = RandomKeys(max(1, round(density * n))).build(n, seed=0).to(device)
+        graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
         rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
     report(rows, 'attention', out)
     draw(rows, max(nodes), min(channels), out)
@@ -97,8 +98,7 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
             forward()
 
     times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
-                                       for name, f in forwards.items()}, rounds,
-                                      device=graph.device.type)
+                                       for name, f in forwards.items()}, rounds)
              for run in (inference, train_step)}
     baseline = times['train_step']['auto']
     return [{'n': graph.num_queries, 'channels': width, 'density': graph.density(), 'case': name,
@@ -136,7 +136,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in BACKENDS[device.type]},
+           for name in (*SPARSE[device.type], 'auto')},
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
@@ -150,7 +150,7 @@ def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])
               for name in dict.fromkeys(row['case'] for row in chosen)}
     log_log(curves, 'attention', out, x='density', y='forward + backward, ms',
-            title=f'{n} tokens, {width} channels, {torch.get_num_threads()} threads')
+            title=f'{n} tokens, {width} channels, {machine()}')
 
 
 if __name__ == '__main__':

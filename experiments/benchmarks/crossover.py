@@ -12,21 +12,29 @@ from pathlib import Path
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    SPARSE,
+    Density,
+    interleave,
+    log_log,
+    on_device,
+    progress,
+    run_benchmark,
+)
 from experiments.runs.tables import report
 from graphattn.functional import edge_attention
 from graphattn.functional.choose import DENSE_ABOVE
 from graphattn.patterns import RandomKeys
 
-BACKENDS = ('csr', 'numba', 'sdpa', 'auto')
 
-
+@on_device
 def main(
     nodes: list[PositiveInt] = (256, 1024, 4096),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.),
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 7,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -38,6 +46,7 @@ def main(
         heads: Number of heads, which share the graph.
         channels: Width of a head.
         rounds: Measurements of each case, of which the median counts.
+        device: Where, 'cuda' say.
         quick: Fewer sizes, which end within a minute.
         out: Where table and figure go.
     """
@@ -48,12 +57,13 @@ def main(
         rows += measure(n, density, heads, channels, rounds)
     report(rows, 'crossover', out)
     training = [row for row in rows if row['pass'] == 'forward+backward']
-    measured = {n: dense_from([row for row in training if row['n'] == n]) for n in nodes}
+    fused = SPARSE[torch.device(device).type][-1]
+    measured = {n: dense_from([row for row in training if row['n'] == n], fused) for n in nodes}
     print(f"'auto' took at most {max(row['auto / best'] for row in rows):.2f} times the best")
-    print(f'DENSE_ABOVE is {DENSE_ABOVE} and would here be {measured}')
+    print(f'DENSE_ABOVE of CPUs is {DENSE_ABOVE} and would here be {measured}')
     chosen = [row for row in training if row['n'] == max(nodes)]
     log_log({name: ([row['density'] for row in chosen], [row[f'{name} ms'] for row in chosen])
-             for name in BACKENDS}, 'crossover', out, x='density', y='forward + backward, ms',
+             for name in _backends()}, 'crossover', out, x='density', y='forward + backward, ms',
             title=f'{max(nodes)} tokens, {heads} heads of {channels}')
 
 
@@ -71,8 +81,8 @@ def measure(n: int, density: float, heads: int, channels: int, rounds: int) -> l
 
     rows = []
     for name, run in (('forward+backward', step), ('forward', infer)):
-        times = interleave({backend: lambda b=backend, run=run: run(b) for backend in BACKENDS},
-                           rounds)
+        times = interleave({backend: lambda b=backend, run=run: run(b)
+                            for backend in _backends()}, rounds)
         best = min(seconds for backend, seconds in times.items() if backend != 'auto')
         rows.append({'n': n, 'density': density, 'pass': name,
                      **{f'{backend} ms': 1e3 * seconds for backend, seconds in times.items()},
@@ -80,11 +90,15 @@ def measure(n: int, density: float, heads: int, channels: int, rounds: int) -> l
     return rows
 
 
-def dense_from(rows: list[dict]) -> float:
+def _backends() -> tuple[str, ...]:
+    return (*SPARSE[torch.get_default_device().type], 'sdpa', 'auto')
+
+
+def dense_from(rows: list[dict], fused: str) -> float:
     """The density at which the times of dense and fused attention cross, between those measured;
     complete graphs apart, which need no mask."""
     rows = [row for row in rows if row['density'] < 1]
-    advantage = [math.log(row['numba ms'] / row['sdpa ms']) for row in rows]
+    advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]
     density = [row['density'] for row in rows]
     for i in range(1, len(rows)):
         low, high = advantage[i - 1:i + 1]

@@ -11,7 +11,6 @@ own static cache, attached to the window or as it is.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import log_log, progress, run_benchmark
+from experiments.benchmarks.measure import log_log, on_device, progress, run_benchmark, stopwatch
 from experiments.runs.tables import report
 from graphattn.decoding import KeyValueCache
 from graphattn.hugging_face import attach
@@ -31,10 +30,12 @@ WINDOW = SlidingWindow(64) & Causal()
 Decoder = Callable[[int], Callable[[], object]]
 
 
+@on_device
 def main(
     lengths: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     tokens: PositiveInt = 50,
     layers: PositiveInt = 2,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -44,6 +45,7 @@ def main(
         lengths: Tokens that there are already.
         tokens: Tokens that are decoded behind them.
         layers: Of the Llama.
+        device: Where, 'cuda' say.
         quick: Short prompts, which end within a minute.
         out: Where table and figure go.
     """
@@ -67,12 +69,8 @@ def main(
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
     """The median of some tokens, after one that is not measured."""
-    times = []
-    for _ in range(tokens + 1):
-        start = time.perf_counter()
-        decode()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+    timed = stopwatch()
+    return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
 
 @torch.no_grad()
@@ -82,7 +80,8 @@ def layer(pattern: Pattern, room: int, length: int) -> Callable[[], object]:
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
         attention(part, cache.step(torch.tensor([0, len(part)])))
-    return lambda: attention(x[:1], cache.step(torch.tensor([0, 1])))
+    one = torch.tensor([0, 1])
+    return lambda: attention(x[:1], cache.step(one))
 
 
 @torch.no_grad()

@@ -16,9 +16,12 @@ from torch import Tensor
 from torch_geometric.utils import scatter, softmax
 
 from experiments.benchmarks.measure import (
+    SPARSE,
     Density,
     interleave,
     log_log,
+    machine,
+    on_device,
     progress,
     run_benchmark,
     saved_bytes,
@@ -31,6 +34,7 @@ from graphattn.patterns import RandomKeys
 TELEPORT = 0.1  # Diffuser's
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (1024, 4096),
     densities: list[Density] = (0.01, 0.09),
@@ -38,6 +42,7 @@ def main(
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -50,6 +55,7 @@ def main(
         heads: Number of heads, which share the graph.
         channels: Width of a head.
         rounds: Measurements of each case, of which the median counts.
+        device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
@@ -68,7 +74,7 @@ def main(
              for name in dict.fromkeys(row['case'] for row in chosen)}, 'diffusion', out,
             x='hops', y='train step, ms',
             title=f'{max(nodes)} tokens, {heads} heads of {channels}, '
-                  f'{chosen[0]["density"]:.0%} dense, {torch.get_num_threads()} threads')
+                  f'{chosen[0]["density"]:.0%} dense, {machine()}')
 
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
@@ -116,10 +122,11 @@ def cases(graph: BipartiteGraph, hops: int, heads: int,
             z = (1 - TELEPORT) * message + TELEPORT * value
         return z
 
-    return {'numba': lambda: diffuse('numba'), 'csr': lambda: diffuse('csr'),
+    backends = SPARSE[graph.device.type]
+    return {**{name: lambda name=name: diffuse(name) for name in backends},
             'PyG gather-scatter': gather_scatter,
             'one hop, fused': lambda: edge_attention(query, key, value, graph,
-                                                     backend='numba')}, inputs
+                                                     backend=backends[-1])}, inputs
 
 
 if __name__ == '__main__':

@@ -18,7 +18,7 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks import attention
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
-from experiments.benchmarks.measure import check_device, interleave, progress, run_benchmark
+from experiments.benchmarks.measure import interleave, on_device, progress, run_benchmark
 from experiments.benchmarks.roofline import BYTES_PER_SECOND, SHAPES
 from experiments.runs.tables import report
 from graphattn.layers import GraphAttention
@@ -31,6 +31,7 @@ CLUSTERS = 128
 MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
 
 
+@on_device
 def main(
     heads: PositiveInt = 16,
     channels: PositiveInt = 64,
@@ -51,25 +52,24 @@ def main(
         quick: Small sizes that end within a minute.
         out: Where the tables go.
     """
-    check_device(device)
     shapes, lengths, densities = [*SHAPES], LENGTHS, DENSITIES
     if quick:
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
     number_type = getattr(torch, dtype)
     rows = []
     for n, degree in progress(shapes, 'attention'):
-        rows += of_attention(n, degree, heads, channels, number_type, rounds, device)
+        rows += of_attention(n, degree, heads, channels, number_type, rounds)
     report(rows, 'gpu_attention', out)
     rows = []
     for n, density in progress(product(lengths, densities), 'layers'):
-        rows.append(of_layers(n, density, heads, channels, number_type, rounds, device))
+        rows.append(of_layers(n, density, heads, channels, number_type, rounds))
     report(rows, 'gpu_layers', out)
 
 
-def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype, rounds: int,
-                 device: str) -> list[dict]:
+def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
+                 rounds: int) -> list[dict]:
     """Rows of the attention benchmark, with the time per edge and head and beside the floor."""
-    graph = RandomKeys(degree).build(n, seed=0).to(device)
+    graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MOST_PAIRS:
         left_out |= {'masked SDPA'}
@@ -85,23 +85,22 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     return rows
 
 
-def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype, rounds: int,
-              device: str) -> dict:
+def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
+              rounds: int) -> dict:
     """A training step of a layer that samples its graphs, beside full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
-    layer = GraphAttention(heads * channels, heads, source).to(device)
-    x = torch.randn(n, heads * channels, device=device)
-    ptr = torch.tensor([0, n], device=device)
+    layer = GraphAttention(heads * channels, heads, source)
+    x = torch.randn(n, heads * channels)
+    ptr = torch.tensor([0, n])
 
     def step(forward) -> None:
-        with torch.autocast(torch.device(device).type, dtype, enabled=dtype != torch.float):
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float):
             train(layer, forward)
 
     times = interleave({'sampled': lambda: step(lambda: layer(x, ptr)),
-                        'full': lambda: step(lambda: full_attention(layer, x))}, rounds,
-                       device=device)
+                        'full': lambda: step(lambda: full_attention(layer, x))}, rounds)
     return {'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from experiments.benchmarks.measure import (
     elsewhere,
     interleave,
+    on_device,
     peak_bytes,
     progress,
     run_benchmark,
@@ -41,12 +42,14 @@ CASES = {
 }
 
 
+@on_device
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
     layers: PositiveInt = 2,
     heads: PositiveInt = 12,
     rounds: PositiveInt = 2,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -58,6 +61,7 @@ def main(
         layers: Layers.
         heads: Heads of 64 channels, of which BERT-base has 12.
         rounds: Measurements of each model, of which the median counts.
+        device: Where, 'cuda' say.
         quick: One short sequence and two heads, which end within a minute.
         out: Where table and figure go.
     """

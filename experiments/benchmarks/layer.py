@@ -32,6 +32,8 @@ from experiments.benchmarks.measure import (
     Density,
     elsewhere,
     interleave,
+    machine,
+    on_device,
     peak_bytes,
     progress,
     run_benchmark,
@@ -48,6 +50,7 @@ CASES = ('sampled', 'window', 'full attention', 'released algorithm')
 LONGEST_DENSE = 8192  # beyond, the released algorithm holds several arrays of 4 * heads * n^2 bytes
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
     densities: list[Density | Literal['initial']] = (0.02, 0.1, 0.25, 0.4, 'initial'),
@@ -56,6 +59,7 @@ def main(
     clusters: PositiveInt = 128,
     rounds: PositiveInt = 7,
     keep_freed_memory: bool = True,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -69,6 +73,7 @@ def main(
         clusters: Clusters of the block models.
         rounds: Measurements of each case, of which the median counts.
         keep_freed_memory: Whether the process keeps what it frees.
+        device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
@@ -210,7 +215,7 @@ def draw(rows: list[dict], out: Path) -> None:
         axes.grid(which='both')
     axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
               color='grey', linestyle='--', marker='.', label='floor of sampled')
-    figure.suptitle(f'A layer at {n:,} tokens, {torch.get_num_threads()} threads')
+    figure.suptitle(f'A layer at {n:,} tokens, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     write_whole(out / 'layer.png', figure.savefig)
     print(f'drawn in {out / "layer.png"}')

@@ -28,6 +28,8 @@ from torch import Tensor
 from experiments.benchmarks.measure import (
     elsewhere,
     interleave,
+    machine,
+    on_device,
     peak_bytes,
     progress,
     run_benchmark,
@@ -50,9 +52,11 @@ SPARSE = {
 }
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -62,6 +66,7 @@ def main(
         nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
             bytes: 10 GB at 8,192.
         rounds: Measurements of each case, of which the median counts; two where steps are long.
+        device: Where, 'cuda' say.
         quick: The shortest length, which ends within a minute.
         out: Where table and figure go.
     """
@@ -185,7 +190,7 @@ def draw(rows: list[dict], out: Path) -> None:
         axes.set(title=label, xlabel='tokens')
         axes.grid(which='both')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
-                    f'batch 1, {torch.get_num_threads()} threads')
+                    f'batch 1, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     write_whole(out / 'length.png', figure.savefig)
     print(f'drawn in {out / "length.png"}')

@@ -20,6 +20,7 @@ from experiments.benchmarks.hugging_face import RADIUS, Setting
 from experiments.benchmarks.measure import (
     elsewhere,
     interleave,
+    on_device,
     peak_bytes,
     progress,
     run_benchmark,
@@ -38,12 +39,14 @@ BERT = dict(num_tokens=30_522, num_segments=2, norm_first=False)
 CASES = (*(f'graphattn, {name}' for name in OURS), THEIRS)
 
 
+@on_device
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 1,
     layers: PositiveInt = 2,
     heads: PositiveInt = 12,
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -55,6 +58,7 @@ def main(
         layers: Layers.
         heads: Heads of 64 channels, of which BERT-base has 12.
         rounds: Measurements of each model, of which the median counts.
+        device: Where, 'cuda' say.
         quick: A short sequence and two heads, which end within a minute.
         out: Where table and figure go.
     """

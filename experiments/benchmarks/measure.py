@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -24,6 +27,8 @@ from experiments.runs.command import run_or_exit
 from graphattn._files import check_folder, write_whole
 from graphattn._memory import within_free_memory
 
+# Backends that follow edges, by type of device; the last does so in one pass.
+SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
@@ -52,21 +57,49 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
     run_or_exit(run)
 
 
-def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7, seconds: float = 20.,
-               device: str = 'cpu') -> dict[str, float]:
+def on_device(main: Callable[..., None]) -> Callable[..., None]:
+    """A ``main`` whose ``device`` is torch's default one while it runs: what it makes is there."""
+    @functools.wraps(main)
+    def run(*arguments: object, **options: object) -> None:
+        given = inspect.signature(main).bind(*arguments, **options)
+        given.apply_defaults()
+        device = given.arguments['device']
+        check_device(device)
+        with default_device(torch.device(device)):
+            main(*given.args, **given.kwargs)
+    return run
+
+
+@contextmanager
+def default_device(device: torch.device | None) -> Iterator[None]:
+    """Inside, this is torch's default device; ``None`` for the CPU, as it is from the start."""
+    before = torch.get_default_device()
+    _set_default_device(device)
+    try:
+        yield
+    finally:
+        _set_default_device(before)
+
+
+def _set_default_device(device: torch.device | None) -> None:
+    is_cpu = device is None or device.type == 'cpu'
+    torch.set_default_device(None if is_cpu else device)
+
+
+def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
+               seconds: float = 20.) -> dict[str, float]:
     """The median seconds of each case, measured in turns: a slow spell of the machine hits all.
 
     Each round has an order of its own, for a case may leave the caches to the next one as it likes.
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken a seventh of a second for each of the ``rounds``. On a
-    GPU the time is that between two events of its own.
+    times as often while they have not taken a seventh of a second for each of the ``rounds``.
     """
-    timed = seconds_of if torch.device(device).type == 'cpu' else seconds_on_gpu
     times = {name: [] for name in cases}
+    timed = stopwatch()
     for case in cases.values():
-        case()
+        timed(case)
     begin = time.perf_counter()
     for done in range(100 * rounds):
         spent = time.perf_counter() - begin
@@ -77,14 +110,25 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7, seconds:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def seconds_of(case: Callable[[], object]) -> float:
+def stopwatch() -> Callable[[Callable[[], object]], float]:
+    """What tells the seconds of a case on the default device: on a GPU those between two events of
+    its own. The case runs without a default device, for which each call of torch takes longer."""
+    seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
+
+    def timed(case: Callable[[], object]) -> float:
+        with default_device(None):
+            return seconds(case)
+    return timed
+
+
+def _seconds_on_cpu(case: Callable[[], object]) -> float:
     start = time.perf_counter()
     case()
     return time.perf_counter() - start
 
 
-def seconds_on_gpu(case: Callable[[], object]) -> float:
-    """Between two events: the time of the device, but for where it waits for this process."""
+def _seconds_on_gpu(case: Callable[[], object]) -> float:
+    """The time of the device, but for where it waits for this process."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -94,12 +138,25 @@ def seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Raises a ``ValueError`` where torch has no such device."""
+    """Raises a ``ValueError`` where torch has no such device, or this file no clock for it."""
     try:
+        if torch.device(device).type not in ('cpu', 'cuda'):
+            raise RuntimeError("neither 'cpu' nor 'cuda'")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"'device' must be one that torch has here (got {device!r}): "
                          f"{str(error).splitlines()[0]}") from error
+
+
+def seeded() -> torch.Generator:
+    """A generator of the default device, which begins at 0."""
+    return torch.Generator(torch.get_default_device()).manual_seed(0)
+
+
+def machine() -> str:
+    """What the default device has to compute with, for titles."""
+    is_cpu = torch.get_default_device().type == 'cpu'
+    return f'{torch.get_num_threads()} threads' if is_cpu else torch.cuda.get_device_name()
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
@@ -121,14 +178,20 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """What a new process makes of it, by default one of :func:`forkserver`.
+    """What a new process with our default device makes of it, by default one of
+    :func:`forkserver`.
 
     To be timed, a process is spawned, which takes seconds: one that was forked cannot use torch's
     threads, and its own share the cores with them while they spin.
     """
     context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(measured, *arguments).result()
+        return pool.submit(_there, torch.get_default_device(), measured, *arguments).result()
+
+
+def _there(device: torch.device, measured: Callable[..., Measured], *arguments: object) -> Measured:
+    with default_device(device):
+        return measured(*arguments)
 
 
 def forkserver() -> BaseContext:
@@ -142,12 +205,34 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
     """The most memory in use during a step, over what the process held before; ``warm_up`` steps
     go before it, and what they leave behind, such as a graph, counts too."""
     free_at_once()
-    before = memory('VmRSS')
+    before = held_bytes()
     for _ in range(warm_up):
         step()
-    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
+    start_peak_over()
     step()
-    return memory('VmHWM') - before
+    return most_held_bytes() - before
+
+
+def held_bytes() -> int:
+    """Bytes that this process holds, or on a GPU its tensors."""
+    return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
+
+
+def most_held_bytes() -> int:
+    """The most of :func:`held_bytes` since :func:`start_peak_over`."""
+    return memory('VmHWM') if _counts_process() else torch.cuda.max_memory_allocated()
+
+
+def start_peak_over() -> None:
+    """From here on :func:`most_held_bytes` counts."""
+    if _counts_process():
+        Path('/proc/self/clear_refs').write_text('5')
+    else:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _counts_process() -> bool:
+    return torch.get_default_device().type == 'cpu'
 
 
 def free_at_once() -> None:

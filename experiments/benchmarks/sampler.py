@@ -12,7 +12,15 @@ from pathlib import Path
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import Density, interleave, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    Density,
+    interleave,
+    log_log,
+    on_device,
+    progress,
+    run_benchmark,
+    seeded,
+)
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
@@ -20,11 +28,13 @@ from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 SAMPLERS = {'fastrg': sample_fastrg, 'bernoulli': sample_bernoulli}
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
     densities: list[Density] = (0.005, 0.02, 0.1, 0.25),
     clusters: PositiveInt = 128,
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -35,6 +45,7 @@ def main(
         densities: Expected shares of the pairs that become edges.
         clusters: Clusters of the block model.
         rounds: Measurements of each case, of which the median counts.
+        device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.
     """
@@ -79,7 +90,7 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
     times = interleave(cases, rounds)
     drawn = {name: graph.num_edges for name, graph in edges.items()}
     drawn |= {'fastrg and p_ij': drawn['fastrg'], 'p_ij, forward and backward': drawn['bernoulli']}
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if model.device.type == 'cpu' else 1  # a GPU is one core
     budget = 1.3 * times['dense product'] + 2e-9 * n**2 / threads
     return [{'n': n, 'density': density, 'case': name, 'ms': 1e3 * seconds,
              'ns per edge and core': 1e9 * seconds * threads / drawn[name] if name in drawn
@@ -92,7 +103,7 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
     """Memberships between 0 and 1 and a random block matrix, scaled to the density."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)
     mixing = torch.rand(clusters, clusters, generator=generator).square()
     mixing *= density * n**2 / float(FactorModel(query, mixing, key).expected_edges())

@@ -20,7 +20,18 @@ from jsonargparse.typing import PositiveInt
 from numba import njit
 from torch import Tensor
 
-from experiments.benchmarks.measure import elsewhere, log_log, memory, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    SPARSE,
+    elsewhere,
+    held_bytes,
+    log_log,
+    most_held_bytes,
+    on_device,
+    progress,
+    run_benchmark,
+    start_peak_over,
+    stopwatch,
+)
 from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
@@ -28,12 +39,14 @@ from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern, RandomKeys, parse
 
 
+@on_device
 def main(
     nodes: list[PositiveInt] = (4096, 8192, 16384, 32768, 65536, 131072),
     pattern: str = 'RandomKeys(32)',
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -45,6 +58,7 @@ def main(
         heads: Number of heads, which share the graph.
         channels: Width of a head.
         rounds: Measurements, of which the median counts.
+        device: Where, 'cuda' say.
         quick: Two short lengths, less often.
         out: Where table and figure go.
     """
@@ -53,7 +67,7 @@ def main(
     rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
             for n in progress(nodes, 'scaling')]
     for row in rows:
-        for name in ('ns per edge and head', 'ns of memory'):
+        for name in (name for name in ('ns per edge and head', 'ns of memory') if name in row):
             row[f'{name}, times first'] = row[name] / rows[0][name]
     report(rows, 'scaling', out)
     at = [row['n'] for row in rows]
@@ -69,23 +83,21 @@ def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) ->
     graph = pattern.build(n, seed=0)
     query, key, value = inputs
     train_step([query[:8], key, value], RandomKeys(1).build(8, n))  # compiles
-    Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
-    before = memory('VmRSS')
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        train_step(inputs, graph)
-        times.append(time.perf_counter() - start)
-    step = sorted(times)[len(times) // 2]
-    return {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
-            'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
-            'ns of memory': 1e9 * seconds_of_memory(graph.key.numpy(), n, channels),
-            'peak MiB': (memory('VmHWM') - before) / 2**20,
-            'whole process MiB': memory('VmHWM') / 2**20}
+    start_peak_over()
+    before, timed = held_bytes(), stopwatch()
+    times = [timed(lambda: train_step(inputs, graph)) for _ in range(rounds)]
+    step, most = sorted(times)[len(times) // 2], most_held_bytes()
+    row = {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
+           'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
+           'peak MiB': (most - before) / 2**20, 'whole process MiB': most / 2**20}
+    if graph.device.type == 'cpu':
+        row['ns of memory'] = 1e9 * seconds_of_memory(graph.key.numpy(), n, channels)
+    return row
 
 
 def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
-    torch.autograd.grad(edge_attention(*inputs, graph, backend='numba').sum(), inputs)
+    fused = SPARSE[graph.device.type][-1]
+    torch.autograd.grad(edge_attention(*inputs, graph, backend=fused).sum(), inputs)
 
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:

@@ -20,9 +20,11 @@ from torch_geometric.nn import TransformerConv
 from experiments.benchmarks.measure import (
     elsewhere,
     interleave,
+    on_device,
     peak_bytes,
     progress,
     run_benchmark,
+    seeded,
 )
 from experiments.runs.tables import report
 from graphattn.layers import GraphTransformerConv
@@ -31,6 +33,7 @@ LAYERS = {'PyG': TransformerConv, 'graphattn': GraphTransformerConv}
 FLOOR = 'projections alone'
 
 
+@on_device
 def main(
     nodes: PositiveInt = 100_000,
     edges: PositiveInt = 1_000_000,
@@ -38,6 +41,7 @@ def main(
     channels: PositiveInt = 32,
     edge_dims: list[NonNegativeInt] = (0, 16),
     rounds: PositiveInt = 5,
+    device: str = 'cpu',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -50,6 +54,7 @@ def main(
         channels: Width of a head; a node has as many numbers as all heads together.
         edge_dims: Features of each edge; 0 for none.
         rounds: Measurements of each case, of which the median counts.
+        device: Where, 'cuda' say.
         quick: A smaller graph, which ends within a minute.
         out: Where the table goes.
     """
@@ -75,7 +80,7 @@ class Setting(NamedTuple):
                             edge_dim=self.edge_dim or None)
 
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         number = torch.randint(self.nodes**2, (self.edges * 11 // 10,), generator=generator)
         number = number.unique()  # a few were drawn twice, for which there are more
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]

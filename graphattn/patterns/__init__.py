@@ -1,6 +1,7 @@
 """Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``.
 
-A pattern of your own is a frozen dataclass with ``edges``, and combines with all others:
+A pattern of your own is a frozen dataclass with ``edges``, and combines with all others. What torch
+makes in it is on the device that ``build`` is asked for:
 
     >>> from dataclasses import dataclass
     >>> import torch

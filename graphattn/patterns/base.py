@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from graphattn._checks import (
     check_bool,
+    check_device,
     check_edge_index,
     check_kind,
     check_num_pairs,
@@ -19,7 +21,7 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn.graph import BipartiteGraph
-from graphattn.pairs import find_pairs, number_pairs, sort_pairs
+from graphattn.pairs import find_pairs, number_pairs, sort_numbers, sort_pairs
 from graphattn.patterns.layouts import crop_edges
 
 LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow
@@ -33,10 +35,12 @@ class Pattern(ABC):
     that makes them. Sets of edges combine by ``|``, ``&`` and ``-``.
 
     A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
-    should cost time and memory in proportion to the edges, not to the pairs. If it draws at
-    random, :attr:`is_random` must say so, and if it asks for more than one token,
-    :attr:`fewest_tokens`. One that knows some queries' edges without those of the others is a
-    :class:`RowPattern`, with :meth:`rows` instead.
+    should cost time and memory in proportion to the edges, not to the pairs. What it makes by
+    torch's own functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) is on the
+    device that :meth:`build` is asked for, without a word of it. If it draws at random,
+    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`fewest_tokens`.
+    One that knows some queries' edges without those of the others is a :class:`RowPattern`, with
+    :meth:`rows` instead.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -58,7 +62,8 @@ class Pattern(ABC):
         Args:
             num_queries (int): At least 1.
             num_keys (int): At least 1.
-            generator (torch.Generator, optional): Where random numbers come from, on the CPU.
+            generator (torch.Generator, optional): Where random numbers come from, on the default
+                device, as all that is made is.
 
         Returns:
             int64 Tensor ``[2, num_edges]``, key over query.
@@ -91,7 +96,8 @@ class Pattern(ABC):
         return 1
 
     def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
-              seed: int | torch.Generator | None = None, crop: bool = False) -> BipartiteGraph:
+              seed: int | torch.Generator | None = None, crop: bool = False,
+              device: torch.device | str | None = None) -> BipartiteGraph:
         """The graph of the pattern for these lengths.
 
         Args:
@@ -104,20 +110,23 @@ class Pattern(ABC):
                 :class:`RandomPairs`, :class:`RandomRegular` and patterns without :meth:`rows` of
                 their own, in time and memory of the whole graph's). If omitted, queries begin at 0
                 and these are all.
-            seed (int or torch.Generator, optional): The same seed gives the same graph. A
-                generator moves on; one that is not on the CPU seeds one that is. If omitted,
-                torch's default generator is used. Without effect unless :attr:`is_random`.
+            seed (int or torch.Generator, optional): The same seed gives the same graph on the same
+                kind of device; on another, one of the same distribution. A generator moves on; one
+                of another kind of device seeds one of this. If omitted, torch's default generator
+                is used. Without effect unless :attr:`is_random`.
             crop (bool): A sequence of fewer than :attr:`fewest_tokens` gets the first queries and
                 keys of the graph for that many, as in models; otherwise the pattern refuses what
                 it cannot do with.
+            device (torch.device or str, optional): Where the graph is built, and is; torch's
+                default device if omitted.
 
         Returns:
-            BipartiteGraph on the CPU, of one block and without ``edge_prob``.
+            BipartiteGraph of one block and without ``edge_prob``.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: A length is negative, the pattern asks for more than it holds, or queries
-                from ``offset`` on are more than there are.
+            ValueError: A length is negative, the pattern asks for more than it holds, queries
+                from ``offset`` on are more than there are, or ``device`` is none with numbers.
 
         Example:
             >>> from graphattn.patterns import OverlappingBlocks, SlidingWindow
@@ -133,13 +142,15 @@ class Pattern(ABC):
         check_num_pairs(num_queries, num_keys)
         check_bool(crop=crop)
         queries, of_queries = _queries(offset, num_queries, num_keys)
-        generator = as_generator(seed)
+        device = _device(device)
+        generator = as_generator(seed, device)
         if of_queries == 0 or num_keys == 0:
-            return BipartiteGraph(torch.empty(2, 0, dtype=torch.long), num_queries, num_keys)
-        edges = self._fitting_edges(queries, of_queries, num_keys, generator, crop)
-        check_edge_index(edges)
+            no_edges = torch.empty(2, 0, dtype=torch.long, device=device)
+            return BipartiteGraph(no_edges, num_queries, num_keys)
+        with _as_default(device):
+            edges = self._fitting_edges(queries, of_queries, num_keys, generator, crop)
         if queries.start:
-            edges = edges - edges.new_tensor([[0], [queries.start]])
+            edges = torch.stack([edges[0], edges[1] - queries.start])
         check_range(edges, num_queries, num_keys)
         pair = number_pairs(*edges, num_keys)
         del edges  # the largest array there is; sorting needs room
@@ -151,17 +162,26 @@ class Pattern(ABC):
         fewest = self.fewest_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
-            edges = self.rows(queries, max(num_queries, fewest), max(num_keys, fewest), generator)
+            edges = self._rows_here(queries, max(num_queries, fewest), max(num_keys, fewest),
+                                    generator)
             return crop_edges(edges, queries, num_keys)
         try:
-            if len(queries) == num_queries:
-                return self.edges(num_queries, num_keys, generator)
-            return self.rows(queries, num_queries, num_keys, generator)
+            return self._rows_here(queries, num_queries, num_keys, generator)
         except ValueError as error:
             if not is_short:
                 raise
             raise ValueError(f"{error}; crop=True takes the first tokens of the graph for "
                              f"{fewest}, as a PatternSource does") from error
+
+    def _rows_here(self, queries: range, num_queries: int, num_keys: int,
+                   generator: torch.Generator | None) -> Tensor:
+        """:meth:`rows` as they should be, on the default device even if listed elsewhere."""
+        if len(queries) == num_queries:
+            edges = self.edges(num_queries, num_keys, generator)
+        else:
+            edges = self.rows(queries, num_queries, num_keys, generator)
+        check_edge_index(edges)
+        return edges.to(torch.get_default_device())
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -171,10 +191,10 @@ class Pattern(ABC):
         answer without listing its edges overrides this, so that ``SlidingWindow(8) & Causal()``
         stays linear.
         """
-        query = edges[1]
-        queries = range(int(query.min()), int(query.max()) + 1) if query.numel() else range(0)
-        own = number_pairs(*self.rows(queries, num_queries, num_keys, generator), num_keys)
-        return find_pairs(number_pairs(*edges, num_keys), sort_pairs(own))
+        first, last = torch.stack(edges[1].aminmax()).tolist() if edges.numel() else (0, -1)
+        own = self._rows_here(range(first, last + 1), num_queries, num_keys, generator)
+        return find_pairs(number_pairs(*edges, num_keys),
+                          sort_numbers(number_pairs(*own, num_keys)))
 
     def __or__(self, other: Pattern) -> Union:
         return Union(self, other) if isinstance(other, Pattern) else NotImplemented
@@ -194,7 +214,8 @@ class Pattern(ABC):
         """The graph of 32 tokens, or of as many as it needs."""
         from graphattn import draw
 
-        return draw.html(self.build(max(32, self.fewest_tokens), seed=0), repr(self))
+        graph = self.build(max(32, self.fewest_tokens), seed=0, device='cpu')
+        return draw.html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
         """Checks an integer field and makes a plain int of numpy's."""
@@ -272,7 +293,7 @@ class Union(_SetOperation):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        return torch.cat([part.rows(queries, num_queries, num_keys, generator)
+        return torch.cat([part._rows_here(queries, num_queries, num_keys, generator)
                           for part in (self.left, self.right)], dim=1)
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -307,7 +328,7 @@ class Intersection(_SetOperation):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        edges = self.left.rows(queries, num_queries, num_keys, generator)
+        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
         return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -333,7 +354,7 @@ class Difference(_SetOperation):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        edges = self.left.rows(queries, num_queries, num_keys, generator)
+        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
         return edges[:, ~self.right.contains(edges, num_queries, num_keys, generator)]
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -353,11 +374,27 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
     return range(offset, offset + num_queries), num_keys
 
 
-def as_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
-    """A generator on the CPU that begins with this seed; ``None`` for torch's default one."""
-    if isinstance(seed, torch.Generator) and seed.device.type != 'cpu':
+def _device(device: torch.device | str | None) -> torch.device:
+    device = torch.get_default_device() if device is None else check_device(device)
+    if device.type == 'meta':
+        raise ValueError("'device' must be one with numbers, for edges are looked at (got 'meta')")
+    return device
+
+
+def _as_default(device: torch.device) -> AbstractContextManager:
+    """In it torch's functions make tensors there, those of this thread. Each of its calls then
+    takes 10 microseconds longer, so that it is left out where nothing changes."""
+    return nullcontext() if device == torch.get_default_device() else device
+
+
+def as_generator(seed: int | torch.Generator | None,
+                 device: torch.device) -> torch.Generator | None:
+    """A generator there that begins with this seed; ``None`` for torch's default one."""
+    if isinstance(seed, torch.Generator):
+        if seed.device.type == device.type:
+            return seed
         seed = int(torch.randint(2**63 - 1, (1,), generator=seed, device=seed.device))
-    if seed is None or isinstance(seed, torch.Generator):
-        return seed
+    if seed is None:
+        return None
     check_seed(seed)
-    return torch.Generator().manual_seed(int(seed))
+    return torch.Generator(device).manual_seed(int(seed))

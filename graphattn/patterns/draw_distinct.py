@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from graphattn.pairs import sort_numbers
 
 
 def draw_distinct(rows: range, num_choices: int, count: int,
@@ -14,55 +15,63 @@ def draw_distinct(rows: range, num_choices: int, count: int,
     Every subset is equally likely. Numbers are drawn with replacement; of those that a row holds
     twice one stays and the rest is drawn again, until none is. No step tells one number from
     another, so permuting them changes no probability: the subset is uniform. Memory is that of
-    the result.
+    the result. A GPU is waited for twice in each round, for how many numbers are drawn again and in
+    how many rows.
 
     One number from ``generator`` is the seed of all rows, each of which has random bits of its
     own: what a row draws does not depend on which others are asked for.
     """
     # Drawn first, that a generator moves on alike without any rows.
-    seed = torch.randint(2**63 - 1, (1,), generator=generator).numpy().astype(np.uint64)
-    stream = _hash(seed + np.arange(rows.start, rows.stop, dtype=np.uint64) * _ROW)
+    seed = torch.randint(2**63 - 1, (1,), generator=generator)
+    stream = _hash(seed + torch.arange(rows.start, rows.stop) * _ROW)
     if 2 * count > num_choices:
         return _complement(_draw(stream, num_choices, num_choices - count), num_choices)
-    return torch.from_numpy(_draw(stream, num_choices, count))
+    return _draw(stream, num_choices, count)
 
 
-def _draw(stream: np.ndarray, num_choices: int, count: int) -> np.ndarray:
-    column = np.arange(count, dtype=np.uint64)
-    choice = _numbers(stream[:, None] + column * _POSITION, num_choices)
-    open_row, num_drawn = np.arange(len(stream)), count
-    while open_row.size:
-        ascending = np.sort(choice[open_row], axis=1)
-        again = np.zeros(ascending.shape, bool)
-        again[:, 1:] = ascending[:, 1:] == ascending[:, :-1]
-        row, column = again.nonzero()
-        position = (column + num_drawn).astype(np.uint64)
-        ascending[again] = _numbers(stream[open_row[row]] + position * _POSITION, num_choices)
-        choice[open_row] = ascending
-        open_row, num_drawn = open_row[again.any(axis=1)], num_drawn + count
-    return choice
+def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
+    choice = sort_numbers(_numbers(stream[:, None] + torch.arange(count) * _POSITION, num_choices))
+    open_row, ascending, num_drawn = torch.arange(len(stream)), choice, count
+    while True:
+        again = ascending[:, 1:] == ascending[:, :-1]
+        is_open = again.any(dim=1).nonzero().flatten()
+        if is_open.numel() == 0:
+            return choice
+        open_row, ascending = open_row[is_open], ascending[is_open]
+        row, column = again[is_open].nonzero().unbind(1)
+        column += 1
+        state = stream[open_row[row]] + (column + num_drawn) * _POSITION
+        ascending[row, column] = _numbers(state, num_choices)
+        choice[open_row] = ascending = sort_numbers(ascending)
+        num_drawn += count
 
 
-# SplitMix64 (Steele et al., 2014), begun at a hash of the seed and the row.
-_POSITION, _ROW = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# SplitMix64 (Steele et al., 2014), begun at a hash of the seed and the row. Torch has no shifts of
+# unsigned numbers; products are the same, modulo 2^64.
+_POSITION, _ROW = 0x9E3779B97F4A7C15 - 2**64, 0xD1342543DE82EF95 - 2**64
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
-def _numbers(state: np.ndarray, num_choices: int) -> np.ndarray:
+def _numbers(state: Tensor, num_choices: int) -> Tensor:
     """Numbers below ``num_choices``, which 53 random bits tell apart."""
-    uniform = (_hash(state) >> np.uint64(11)).astype(np.float64)
+    uniform = _shift(_hash(state), 11).double()
     uniform *= num_choices * 2.**-53
-    return uniform.astype(np.int64)
+    return uniform.long()
 
 
-def _hash(bits: np.ndarray) -> np.ndarray:
-    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
-    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
-    return bits ^ (bits >> np.uint64(31))
+def _hash(bits: Tensor) -> Tensor:
+    bits = _shift(bits, 30).bitwise_xor_(bits).mul_(_FIRST)
+    bits = _shift(bits, 27).bitwise_xor_(bits).mul_(_SECOND)
+    return _shift(bits, 31).bitwise_xor_(bits)
 
 
-def _complement(left_out: np.ndarray, num_choices: int) -> Tensor:
+def _shift(bits: Tensor, by: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (bits >> by).bitwise_and_(2**(64 - by) - 1)
+
+
+def _complement(left_out: Tensor, num_choices: int) -> Tensor:
     num_rows, num_left_out = left_out.shape
     stays = torch.ones(num_rows, num_choices, dtype=torch.bool)
-    stays.scatter_(1, torch.from_numpy(left_out), False)
+    stays.scatter_(1, left_out, False)
     return stays.nonzero()[:, 1].view(num_rows, num_choices - num_left_out)

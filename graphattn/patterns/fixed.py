@@ -64,8 +64,11 @@ class Fixed(RowPattern):
         block_stop = (block_start + self.block).clamp_(max=num_keys)
         own_block = key_ranges(queries, block_start, torch.minimum(block_stop, last_key + 1))
 
-        key = torch.arange(num_keys)
-        summary_key = key[key % self.block >= self.block - self.summary]
+        first_key = self.block - self.summary
+        num_summary_keys = (num_keys // self.block * self.summary
+                            + max(num_keys % self.block - first_key, 0))
+        summary_key = (torch.arange(0, num_keys, self.block)[:, None]
+                       + torch.arange(first_key, self.block)).flatten()[:num_summary_keys]
         num_visible = torch.searchsorted(summary_key, last_key, right=True)
         reader, number = ranges(torch.zeros_like(query), num_visible)
         summary = torch.stack([summary_key[number], reader + queries.start])

@@ -92,7 +92,9 @@ class GlobalTokens(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         token = self._positions(min(num_queries, num_keys), generator)
-        as_query = grid(torch.arange(num_keys), token[is_in(token, queries)])
+        # Looking for those that are asked for would wait for a GPU.
+        own = token if len(queries) == num_queries else token[is_in(token, queries)]
+        as_query = grid(torch.arange(num_keys), own)
         as_key = grid(token, positions(queries))
         return torch.cat([as_query, as_key], dim=1)
 

@@ -16,7 +16,7 @@ from graphattn._files import write_whole
 from graphattn._reading import check_arrays
 from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import RowPattern
-from graphattn.patterns.layouts import diagonals, grid, is_in, positions
+from graphattn.patterns.layouts import diagonals, grid, positions
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,19 +92,19 @@ class Mask(RowPattern):
     def _is_on(self) -> Tensor:
         """Whether each value is on, and each of the layout's two constants."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
-        return torch.from_numpy(values)
+        return torch.as_tensor(values)
 
     def _diagonals(self, queries: range, length: int) -> Tensor:
-        distance = self._is_on()[:self.layout.num_values].nonzero().flatten()
-        offset = torch.cat([-distance, distance]).unique()
+        distance = [distance for distance, value in enumerate(self.values) if value == '1']
+        offset = torch.tensor(sorted({*distance, *(-step for step in distance)}), dtype=torch.long)
         if not self.layout.border:
             return diagonals(offset, queries, length)
-        end = torch.tensor([0, length - 1])
+        ends = sorted({0, length - 1})
         inner = range(max(queries.start, 1) - 1, min(queries.stop, length - 1) - 1)
         inside = diagonals(offset, inner, length - 2) + 1
-        own_end = end[is_in(end, queries)]
-        return torch.cat([inside, grid(end, positions(queries)),
-                          grid(torch.arange(length), own_end)], dim=1)
+        own_ends = torch.tensor([end for end in ends if end in queries], dtype=torch.long)
+        return torch.cat([inside, grid(torch.tensor(ends), positions(queries)),
+                          grid(torch.arange(length), own_ends)], dim=1)
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:

@@ -98,6 +98,7 @@ def prune_at_random(heads: int, size: int, sparsity: float,
     """
     check_sides(heads=heads, size=size)
     check_number('sparsity', sparsity, 'in [0, 1]')
-    generator = as_generator(seed)
-    importance = torch.rand(heads, size, size, dtype=torch.double, generator=generator)
+    cpu = torch.device('cpu')  # where masks are written as text
+    importance = torch.rand(heads, size, size, dtype=torch.double, device=cpu,
+                            generator=as_generator(seed, cpu))
     return prune(importance, sparsity)

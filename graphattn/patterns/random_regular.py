@@ -94,11 +94,12 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
         tried = torch.randint(token.numel(), (min(token.numel(), num_tokens),),
                               generator=generator)
         partner = torch.randint(num_tokens, tried.shape, generator=generator)
-        apart = _are_apart(token[tried], partner, num_tokens)
-        settled = _trade(keys, token[tried][apart], partner[apart], column[tried][apart])
-        is_open = torch.ones_like(token, dtype=torch.bool)
-        is_open[tried[apart][settled]] = False
-        token, column = token[is_open], column[is_open]
+        apart = _are_apart(token[tried], partner, num_tokens).nonzero().flatten()
+        tried, partner = tried[apart], partner[apart]
+        collides = torch.ones_like(token, dtype=torch.bool)
+        collides[tried] = _trade(keys, token[tried], partner, column[tried])
+        still = collides.nonzero().flatten()
+        token, column = token[still], column[still]
     return keys
 
 
@@ -119,14 +120,14 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Makes the trades that end a collision and start none; which tokens collide no more."""
+    """Makes the trades that end a collision and start none; which tokens collide as before."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0
     trades = collides & fits
-    keys[token[trades], column[trades]] = partner_key[trades]
-    keys[partner[trades], column[trades]] = token_key[trades]
-    return trades | ~collides
+    keys[token, column] = torch.where(trades, partner_key, token_key)
+    keys[partner, column] = torch.where(trades, token_key, partner_key)
+    return collides & ~fits
 
 
 def _occurrences(keys: Tensor, token: Tensor, key: Tensor) -> Tensor:

@@ -36,12 +36,12 @@ class PatternSource(GraphSource):
     those of several patterns, one for each head. A sequence that is too short for its pattern gets
     the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
-    Graphs are kept, once for all sources of the process that give the same, in
-    ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them go. Under
-    ``torch.compile`` they come from one operator, which is a graph break unless ``fullgraph=True``
-    or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It always is one where
-    every call draws anew, and for patterns that :func:`graphattn.patterns.parse` cannot read back
-    or whose expression is very long.
+    Graphs are built on the device of the tokens, and kept, once for all sources of the process
+    that give the same, in ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them
+    go. Under ``torch.compile`` they come from one operator, which is a graph break unless
+    ``fullgraph=True`` or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It
+    always is one where every call draws anew, and for patterns that
+    :func:`graphattn.patterns.parse` cannot read back or whose expression is very long.
 
     Args:
         pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
@@ -134,7 +134,7 @@ class PatternSource(GraphSource):
             patterns = tuple(pattern & within for pattern in patterns)
         if not self._draws_anew:
             return pattern_graph(patterns, self.seed, lengths, device, spans)
-        return _batch([_build(pattern, piece, generator) for pattern in patterns
+        return _batch([_build(pattern, piece, generator, device) for pattern in patterns
                        for piece in _pieces(lengths, spans)], device)
 
     def causal(self) -> PatternSource:
@@ -176,7 +176,7 @@ class PatternSource(GraphSource):
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
         return GRAPHS.get(None, lambda: _batch(
-            [_build(pattern, piece, generator)
+            [_build(pattern, piece, generator, ptr.device)
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
 
     def __or__(self, edges: Edges) -> StructureSource:
@@ -228,29 +228,29 @@ def _kept(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ..
 
 def _build_all(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ...],
                device: torch.device) -> BipartiteGraph:
-    cpu = torch.device('cpu')  # where patterns are built
-    if len(parts) == len(pieces) == 1 and device == cpu:
+    if len(parts) == len(pieces) == 1:
         (pattern, seed), = parts
-        return _build(pattern, pieces[0], seed)
-    graph_of = {(number, piece): _kept((part,), (piece,), cpu)
+        return _build(pattern, pieces[0], seed, device)
+    graph_of = {(number, piece): _kept((part,), (piece,), device)
                 for number, part in enumerate(parts) for piece in set(pieces)}
     return _batch([graph_of[number, piece]
                    for number in range(len(parts)) for piece in pieces], device)
 
 
-def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None) -> BipartiteGraph:
+def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
+           device: torch.device) -> BipartiteGraph:
     length, first, last = piece
-    with torch.device('cpu'):  # whatever device the user has set as the default one
-        if last - first == length:
-            return pattern.build(length, seed=seed, crop=True)
-        if last > length:
-            return pattern.build(last, length, seed=seed, crop=True)
-        return pattern.build(last - first, length, offset=first, seed=seed, crop=True)
+    options = dict(seed=seed, crop=True, device=device)
+    if last - first == length:
+        return pattern.build(length, **options)
+    if last > length:
+        return pattern.build(last, length, **options)
+    return pattern.build(last - first, length, offset=first, **options)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:
     if graphs:
-        return BipartiteGraph.batch(graphs).to(device)
+        return BipartiteGraph.batch(graphs)
     no_sequence = torch.zeros(1, dtype=torch.long, device=device)
     return BipartiteGraph(no_sequence.new_empty(2, 0), 0, query_ptr=no_sequence)
 

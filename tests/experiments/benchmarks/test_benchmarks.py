@@ -1,16 +1,25 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 import pandas as pd
 import pytest
 import torch
 
-from experiments.benchmarks import length
+from experiments.benchmarks import diffusion, layer, length, measure, sampler, transformer_conv
 from experiments.benchmarks.layer import released_algorithm
-from experiments.benchmarks.measure import elsewhere, interleave, run_benchmark, saved_bytes
+from experiments.benchmarks.measure import (
+    default_device,
+    elsewhere,
+    interleave,
+    on_device,
+    peak_bytes,
+    run_benchmark,
+    saved_bytes,
+)
 from graphattn.layers import EncoderLayer, GraphAttention
-from graphattn.patterns import Full
+from graphattn.patterns import Full, RandomKeys
 from graphattn.sources import BlockModelSource, PatternSource
 
 pytestmark = pytest.mark.usefixtures('started_by_a_server')
@@ -35,6 +44,79 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
                              str(tmp_path)])
     assert (pd.read_csv(tmp_path / 'gpu_attention.csv')['ps per edge'] > 0).all()
     assert len(pd.read_csv(tmp_path / 'gpu_layers.csv')) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
+@pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion', 'gpu',
+                                  'hugging_face', 'layer', 'length', 'long_encoder', 'sampler',
+                                  'scaling', 'transformer_conv'])
+def test_a_device_that_is_missing_is_told_in_one_line(name, tmp_path, capsys):
+    pytest.importorskip('triton', reason='which the benchmark gpu needs')
+    main = import_module(f'experiments.benchmarks.{name}').main
+    with pytest.raises(SystemExit) as ended:
+        run_benchmark(main, ['--quick', '--device', 'cuda', '--out', str(tmp_path)])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and not list(tmp_path.iterdir())
+    assert error.startswith("error: 'device' must be one that torch has here (got 'cuda')")
+    assert error.count('\n') == 1
+
+
+def test_devices_without_a_clock_are_refused():
+    with pytest.raises(ValueError, match="'device' must be one that torch has here .*got 'meta'"):
+        on_device(lambda device: None)('meta')
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
+@pytest.mark.parametrize('make', [
+    lambda: diffusion.cases(RandomKeys(2).build(8, seed=0), 2, 2, 4)[1],
+    lambda: [sampler.block_model(8, 0.5, 4).mixing],
+    lambda: transformer_conv.Setting(8, 9, 2, 4, 3).data(),
+    lambda: [layer.Setting(8, 0.5, 2, 4, 4).layer('full attention')[1]()]],
+    ids=['diffusion', 'sampler', 'transformer_conv', 'layer'])
+def test_what_is_measured_is_made_on_the_default_device(make):
+    simulated = pytest.importorskip('tests.simulated_gpu', exc_type=ImportError)
+    with (torch.random.fork_rng(devices=[]), torch.no_grad(), simulated.simulated_gpu(),
+          default_device(simulated.CUDA)):
+        assert {x.device for x in make()} == {simulated.CUDA}
+
+
+def where_tensors_are_made() -> str:
+    return torch.empty(0).device.type
+
+
+def test_processes_have_the_default_device_and_what_is_timed_has_none(monkeypatch):
+    # A thread begins without a default device too.
+    monkeypatch.setattr(measure, 'ProcessPoolExecutor', lambda n, context: ThreadPoolExecutor(n))
+    monkeypatch.setattr(measure, 'forkserver', lambda: None)
+    monkeypatch.setattr(measure, '_seconds_on_gpu', lambda case: case() or 1.)
+    seen = []
+    with default_device(torch.device('meta')):
+        times = interleave({'a': lambda: seen.append(where_tensors_are_made())}, 3, seconds=0.)
+        assert where_tensors_are_made() == elsewhere(where_tensors_are_made) == 'meta'
+    assert where_tensors_are_made() == 'cpu' and set(seen) == {'cpu'} and times == {'a': 1.}
+
+
+def test_on_a_gpu_events_tell_the_time_and_the_allocator_the_peak(monkeypatch):
+    clock, allocated = iter([3., 5., 5., 8., 8., 9.]), [100, 700]
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = next(clock)
+
+        def elapsed_time(self, end):
+            return 1e3 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, 'Event', Event)
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
+    monkeypatch.setattr(torch.cuda, 'memory_allocated', lambda: allocated[0])
+    monkeypatch.setattr(torch.cuda, 'max_memory_allocated', lambda: allocated[1])
+    monkeypatch.setattr(torch.cuda, 'reset_peak_memory_stats', lambda: allocated.append(None))
+    with default_device(torch.device('meta')):  # anywhere but on the CPU
+        assert interleave({'a': lambda: None}, 3, seconds=0.) == {'a': 2.}
+        assert peak_bytes(lambda: None) == 600 and len(allocated) == 3
 
 
 def test_cases_take_turns():
