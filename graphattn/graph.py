@@ -781,13 +781,13 @@ class BipartiteGraph:
 
     def to_block_mask(self, heads: int = 1, tile: int = 128, *,
                       is_compact: bool | None = None) -> BlockMask:
-        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at the pairs: the
-        tiles that hold edges, a bit for each pair of those that are not full, and 4 bytes for any
-        tile.
+        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at all pairs.
+
+        It holds the tiles that have edges, a bit for each pair of those that are not full, and 4
+        bytes for any tile. The backend ``'flex'`` attends by it.
 
         ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
         that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
-        The backend ``'flex'`` attends by it.
 
         Args:
             heads (int): Heads that own a graph each, which are folded into the nodes; with 1 all

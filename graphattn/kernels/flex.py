@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms
-from graphattn.kernels.edge_math import highest_logit
+from graphattn.kernels.edge_math import highest_logit, with_first_derivative
 
 FEWEST_CHANNELS = 16  # of a head, which tensor cores multiply
 MOST_KERNELS = 64  # in one process, beyond which torch would not compile more
@@ -42,7 +42,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
             out = _compiled()(*heads, *arguments)[..., :value.size(-1)]
     else:
         out = by_definition(*heads, *arguments)
-    return out.squeeze(0).transpose(0, 1)
+    return with_first_derivative(out.squeeze(0).transpose(0, 1), 'flex')
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
@@ -126,7 +126,8 @@ def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
         for _ in range(num_steps):
             middle = (low + high + 1) // 2
             is_beyond = edge_key[middle] > key
-            low, high = torch.where(is_beyond, low, middle), torch.where(is_beyond, middle - 1, high)
+            low = torch.where(is_beyond, low, middle)
+            high = torch.where(is_beyond, middle - 1, high)
         return low
 
     return edge_of_pair

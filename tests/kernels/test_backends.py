@@ -30,8 +30,9 @@ def skip_if_missing(backend: str) -> str:
 # Triton's kernels run on a GPU, or interpreted: triton/test_triton.py.
 ON_CPUS = [name for name in kernels.BACKENDS if name != 'triton']
 
-# Scaled_dot_product_attention has no gates and lets NaN travel: test_sdpa.py.
-BACKENDS = [name for name in ON_CPUS if name != 'sdpa']
+# Dense ones form no weights and let NaN travel: test_sdpa.py, test_flex.py.
+DENSE = ('sdpa', 'flex')
+BACKENDS = [name for name in ON_CPUS if name not in DENSE]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -343,9 +344,9 @@ BIASES = [0., 1e4, -1e4, 1e6, 1e9, -1e9, torch.finfo(torch.float32).max,
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('hops', [1, 2])
-@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa'])
+@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa', pytest.param('flex', marks=pytest.mark.slow)])
 def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
-    if way == 'sdpa' and hops > 1:
+    if way in DENSE and hops > 1:
         pytest.skip('it has one hop')
     graph = nearly_full_graph()
     inputs = draw(graph, dtype=dtype, value_channels=CHANNELS)  # torch's fused kernels need as many
