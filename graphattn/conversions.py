@@ -206,9 +206,9 @@ def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
     numbers, tile_of_edge, num_pairs = torch.unique(
         (head * num_tiles[0] + query // tile) * num_tiles[1] + key_in_head // tile,
         return_inverse=True, return_counts=True)
-    is_full = num_pairs == tile**2
+    is_partial = num_pairs < tile**2
     lists = {}
-    for name, chosen in (('', ~is_full), ('full_', is_full)):
+    for name, chosen in (('', is_partial), ('full_', num_pairs == tile**2)):
         row, column = numbers[chosen] // num_tiles[1], numbers[chosen] % num_tiles[1]
         own_head, row = row // num_tiles[0], row % num_tiles[0]
         for side, (at, other), (size, width) in (('kv', (row, column), num_tiles),
@@ -218,7 +218,7 @@ def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
             lists[f'{name}{side}_num_blocks'] = counts.view(1, heads, size)
             lists[f'{name}{side}_indices'] = indices.view(1, heads, size, indices.size(1))
     pair = query % tile * tile + key_in_head % tile
-    place, bits = _bits(is_full, tile_of_edge, pair, tile**2)
+    place, bits = _bits(is_partial, tile_of_edge, pair, tile**2)
     place_of_tile = numbers.new_zeros(heads * num_tiles[0] * num_tiles[1], dtype=torch.int32)
     place_of_tile[numbers] = place.int()
     return BlockMask(seq_lengths=of_head, BLOCK_SIZE=(tile, tile), **lists,
@@ -254,17 +254,18 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
     return counts.int(), indices
 
 
-def _bits(is_full: Tensor, tile_of_edge: Tensor, pair: Tensor,
+def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
     """Where each tile's pairs are, and the pairs as bits, int32 ``[places, words]``: those of tiles
     without edges at 0, of full ones at 1."""
-    place = torch.where(is_full, 1, 1 + (~is_full).cumsum(0))
+    place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
-    bits = place.new_zeros(2 + int((~is_full).sum()), num_words, dtype=torch.int32)
-    bits[1] = -1
-    is_partial = ~is_full[tile_of_edge]
-    word = place[tile_of_edge[is_partial]] * num_words + pair[is_partial] // WORD
-    bit = torch.ones_like(word, dtype=torch.int32) << (pair[is_partial] % WORD).int()
+    bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
+    bits[1].fill_(-1)
+    is_looked_up = is_partial[tile_of_edge]
+    tile_of_edge, pair = tile_of_edge[is_looked_up], pair[is_looked_up]
+    word = place[tile_of_edge] * num_words + pair // WORD
+    bit = torch.ones_like(word, dtype=torch.int32) << (pair % WORD).int()
     bits.view(-1).index_add_(0, word, bit)  # which sets them, for each pair is one edge at most
     return place, bits
 
