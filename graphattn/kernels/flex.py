@@ -72,8 +72,10 @@ def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """For graphs of any size; whole, as what torch leaves uncompiled forms all pairs."""
-    return torch.compile(by_tiles, fullgraph=True, dynamic=True)
+    """Whole, as what torch leaves uncompiled forms all pairs. Sizes that change from one graph to
+    the next become variables of its kernels; with ``dynamic=True`` the size of tiles were one too,
+    by which each pair's numbers are divided."""
+    return torch.compile(by_tiles, fullgraph=True)
 
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
