@@ -228,7 +228,7 @@ def test_attention(backend, case):
 
 
 @pytest.mark.slow
-@cases(12)
+@cases(3)
 @given(case=attention_cases(dtypes=st.sampled_from([torch.float32, torch.float64]), **MODERATE))
 def test_attention_by_tiles(case):
     """Half precision apart, in which weights are rounded."""
