@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
     from torch_sparse import SparseTensor
 
+WORD = 32  # bits
 INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -194,20 +195,20 @@ def sparse_tensor_of_rows(indptr: Tensor, query: Tensor, key: Tensor, num_keys: 
 
 def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
                        tile: int, is_compact: bool) -> BlockMask:
-    """FlexAttention's mask of heads that own equal parts of the nodes: the tiles of ``tile`` x
-    ``tile`` pairs that hold edges, and a search for the pairs inside of them."""
+    """FlexAttention's mask of heads that own equal parts of the nodes, or of one graph for all
+    heads: the tiles of ``tile`` x ``tile`` pairs that hold edges, and a bit for each pair of them
+    but of full ones."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    num_queries = indptr.numel() - 1
-    of_head = num_queries // heads, num_keys // heads
+    of_head = (indptr.numel() - 1) // heads, num_keys // heads
     num_tiles = [-(-size // tile) for size in of_head]
     head, query, key_in_head = _in_heads(indptr, key, of_head)
-    numbers, num_pairs = torch.unique(
+    numbers, tile_of_edge, num_pairs = torch.unique(
         (head * num_tiles[0] + query // tile) * num_tiles[1] + key_in_head // tile,
-        return_counts=True)
-    is_full = num_pairs == tile**2
+        return_inverse=True, return_counts=True)
+    is_partial = num_pairs < tile**2
     lists = {}
-    for name, chosen in (('', ~is_full), ('full_', is_full)):
+    for name, chosen in (('', is_partial), ('full_', num_pairs == tile**2)):
         row, column = numbers[chosen] // num_tiles[1], numbers[chosen] % num_tiles[1]
         own_head, row = row // num_tiles[0], row % num_tiles[0]
         for side, (at, other), (size, width) in (('kv', (row, column), num_tiles),
@@ -215,9 +216,19 @@ def block_mask_of_rows(indptr: Tensor, key: Tensor, num_keys: int, heads: int,
             counts, indices = _lists(own_head * size + at, other, heads * size,
                                      1 if is_compact else width)
             lists[f'{name}{side}_num_blocks'] = counts.view(1, heads, size)
-            lists[f'{name}{side}_indices'] = indices.view(1, heads, size, -1)
+            lists[f'{name}{side}_indices'] = indices.view(1, heads, size, indices.size(1))
+    pair = query % tile * tile + key_in_head % tile
+    place, bits = _bits(is_partial, tile_of_edge, pair, tile**2)
+    place_of_tile = numbers.new_zeros(heads * num_tiles[0] * num_tiles[1], dtype=torch.int32)
+    place_of_tile[numbers] = place.int()
     return BlockMask(seq_lengths=of_head, BLOCK_SIZE=(tile, tile), **lists,
-                     mask_mod=_search(indptr, key, of_head))
+                     mask_mod=_look_up(place_of_tile.view(heads, *num_tiles), bits, tile))
+
+
+def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
+    """All that it holds, with what its question looks up."""
+    held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
+    return [part for part in held if isinstance(part, Tensor)]
 
 
 def _in_heads(indptr: Tensor, key: Tensor, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
@@ -243,20 +254,30 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
     return counts.int(), indices
 
 
-def _search(indptr: Tensor, key: Tensor, of_head: tuple[int, int]) -> Callable[..., Tensor]:
-    """FlexAttention's question whether a query attends to a key: bisection of the query's row."""
-    longest = int(indptr.diff().max()) if indptr.numel() > 1 else 0
-    num_steps, last = longest.bit_length(), max(key.numel() - 1, 0)
-    padded = key if key.numel() else key.new_zeros(1)
+def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
+          num_pairs: int) -> tuple[Tensor, Tensor]:
+    """Where each tile's pairs are, and the pairs as bits, int32 ``[places, words]``: those of tiles
+    without edges at 0, of full ones at 1."""
+    place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
+    num_words = -(-num_pairs // WORD)
+    bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
+    bits[1].fill_(-1)
+    is_looked_up = is_partial[tile_of_edge]
+    tile_of_edge, pair = tile_of_edge[is_looked_up], pair[is_looked_up]
+    word = place[tile_of_edge] * num_words + pair // WORD
+    bit = torch.ones_like(word, dtype=torch.int32) << (pair % WORD).int()
+    bits.view(-1).index_add_(0, word, bit)  # which sets them, for each pair is one edge at most
+    return place, bits
+
+
+def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
+    """FlexAttention's question whether a query attends to a key."""
+    is_shared = place_of_tile.size(0) == 1
 
     def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        row, wanted = head * of_head[0] + query, head * of_head[1] + key
-        low, end = indptr[row], indptr[row + 1]
-        high = end
-        for _ in range(num_steps):
-            middle = (low + high) // 2
-            is_below = (padded[middle.clamp(max=last)] < wanted) & (low < high)
-            low, high = torch.where(is_below, middle + 1, low), torch.where(is_below, high, middle)
-        return (low < end) & (padded[low.clamp(max=last)] == wanted)
+        own_head = torch.zeros_like(head) if is_shared else head
+        place = place_of_tile[own_head, query // tile, key // tile]
+        pair = query % tile * tile + key % tile
+        return bits[place, pair // WORD] >> pair % WORD & 1 == 1
 
     return attends

@@ -27,7 +27,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, lasting, narrow, row_pointer
+from graphattn._tensors import is_traced, lasting, narrow, row_pointer, undisturbed
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
 from graphattn.edge_prob import UnreadProb, constant_of
@@ -70,7 +70,8 @@ class BipartiteGraph:
     freely. A copy has the numbers of ``edge_prob`` without their gradient.
 
     Kept are rows (:attr:`csr`), of 2 bytes per edge for up to 65,536 keys and of 4 beyond; the
-    order by key (:attr:`csc`) from its first use on; everything else is made when asked for.
+    order by key (:attr:`csc`) and tiles (:attr:`block_mask`) from their first use on; everything
+    else is made when asked for.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
@@ -139,6 +140,7 @@ class BipartiteGraph:
         self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
+        self._block_mask: BlockMask | None = None
         self._versions = self._current_versions()
 
     @classmethod
@@ -427,6 +429,14 @@ class BipartiteGraph:
         return csc
 
     @property
+    def block_mask(self) -> BlockMask:
+        """What :meth:`to_block_mask` gives, kept from the first use on."""
+        if self._block_mask is None:
+            with undisturbed():
+                self._block_mask = self.to_block_mask()
+        return self._block_mask
+
+    @property
     def edge_index(self) -> EdgeIndex:
         """PyG ``EdgeIndex`` ``[2, num_edges]`` of size (num_keys, num_queries), sorted by query."""
         from torch_geometric import EdgeIndex
@@ -526,8 +536,11 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the graph holds, the order by key included once it was used."""
+        """Bytes that the graph holds, the order by key and the tiles included once they were
+        used."""
         held = [self._indptr, self._key, *self._blocks.ptrs, *(self._csc or ())]
+        if self._block_mask is not None:
+            held += conversions.tensors_of_block_mask(self._block_mask)
         held += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return sum(tensor.nbytes for tensor in held)
 
@@ -725,7 +738,7 @@ class BipartiteGraph:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,
                          self._is_reordered)
-        graph._csc = self._csc
+        graph._csc, graph._block_mask = self._csc, self._block_mask
         return graph
 
     def to_mask(self) -> Tensor:
@@ -766,13 +779,17 @@ class BipartiteGraph:
 
     def to_block_mask(self, heads: int = 1, tile: int = 128, *,
                       is_compact: bool | None = None) -> BlockMask:
-        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at the pairs.
+        """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at all pairs.
+
+        It holds the tiles that have edges, a bit for each pair of those that are not full, and 4
+        bytes for any tile. The backend ``'flex'`` attends by it.
 
         ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
         that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
 
         Args:
-            heads (int): Heads that own a graph each, which are folded into the nodes.
+            heads (int): Heads that own a graph each, which are folded into the nodes; with 1 all
+                heads share the mask.
             tile (int): Queries and keys of a tile, which FlexAttention calls a block.
             is_compact (bool, optional): Whether its lists are as wide as the fullest row of tiles,
                 in O(edges), or as all tiles of a row, as torch's compiler for CPUs wants them. If
@@ -956,7 +973,7 @@ def _unflatten(parts: list[Tensor], context: tuple) -> BipartiteGraph:
                         _is_square=is_square)
     vars(graph).update(_indptr=indptr, _key=key, _num_keys=num_keys, _blocks=blocks,
                        _edge_prob=edge_prob[0] if edge_prob else None, _is_reordered=is_reordered,
-                       _csc=None, _versions=None)
+                       _csc=None, _block_mask=None, _versions=None)
     return graph
 
 

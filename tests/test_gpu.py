@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, kernels
+from graphattn.conversions import tensors_of_block_mask
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
@@ -74,6 +75,11 @@ def test_graphs_are_put_in_order_there(gpu):
     csc = graph.csc
     assert not gpu
     torch.testing.assert_close([part.on_cpu for part in csc], [*expected])
+
+
+def test_tiles_are_found_there(gpu):
+    mask = GRAPHS['ragged_batch']().to('cuda').block_mask
+    assert types_of(tensors_of_block_mask(mask)) == {'cuda'}
 
 
 def model() -> FactorModel:

@@ -1,9 +1,10 @@
-"""Attention along uniformly random edges: every backend beside what else there is.
+"""Attention along uniformly random edges, or a pattern's: every backend beside what else there is.
 
     python -m experiments.benchmarks.attention
     python -m experiments.benchmarks.attention --quick
     python -m experiments.benchmarks.attention --only '["full SDPA", "masked SDPA", numba]'
     python -m experiments.benchmarks.attention --device cuda --dtype bfloat16 --heads 16
+    python -m experiments.benchmarks.attention --device cuda --pattern 'SlidingWindow(64)'
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ from experiments.benchmarks.measure import (
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
-from graphattn.patterns import RandomKeys
+from graphattn.patterns import RandomKeys, parse
 
 PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
+BACKENDS = {'cpu': SPARSE['cpu'], 'cuda': (*SPARSE['cuda'], 'flex')}
 
 
 @on_device
 def main(
     nodes: list[PositiveInt] = (1024, 4096),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
+    pattern: str | None = None,
     channels: list[PositiveInt] = (32, 64),
     heads: PositiveInt = 4,
     rounds: PositiveInt = 5,
@@ -60,7 +63,8 @@ def main(
 
     Args:
         nodes: Numbers of queries and of keys.
-        densities: Shares of the pairs that are edges.
+        densities: Shares of the pairs that are edges, uniformly random ones.
+        pattern: Whose edges, in their place; they fill fewer of the tiles that 'flex' computes.
         channels: Widths of a head.
         heads: Number of heads, which share the graph.
         rounds: Measurements of each case, of which the median counts.
@@ -73,9 +77,10 @@ def main(
     if quick:
         nodes, densities, channels, rounds = (512,), (0.02, 0.2), (32,), 3
     rows = []
-    settings = product(nodes, channels, densities)
+    settings = product(nodes, channels, [None] if pattern else densities)
     for n, width, density in progress(settings, 'attention'):
-        graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
+        edges = parse(pattern) if pattern else RandomKeys(max(1, round(density * n)))
+        graph = edges.build(n, seed=0)
         rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
     report(rows, 'attention', out)
     draw(rows, max(nodes), min(channels), out)
@@ -136,7 +141,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in (*SPARSE[device.type], 'auto')},
+           for name in (*BACKENDS[device.type], 'auto')},
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)

@@ -72,7 +72,7 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MOST_PAIRS:
-        left_out |= {'masked SDPA'}
+        left_out |= {'masked SDPA', 'flex'}  # random edges are in all tiles
     if graph.num_edges * heads * channels > MOST_MESSAGES:
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)

@@ -73,7 +73,9 @@ def edge_attention(
             on an NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels,
             ``'csr'`` on a CPU without numba where torch has CSR products, and ``'gather'``. That
             also inside :mod:`torch.func` and forward-mode derivatives, which no faster backend
-            has; it is the one for second derivatives.
+            has; it is the one for second derivatives. ``'flex'``, torch's FlexAttention, is taken
+            by name only: it is for NVIDIA GPUs and graphs whose edges lie in few tiles, and on
+            CPUs forms all pairs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -176,7 +178,8 @@ def attention_weights(
         scale (float, optional): Instead of :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
             divided by ``1 - dropout_p``. Applied whenever positive.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which forms no weights.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``, which form no
+            weights.
 
     Returns:
         Tensor ``[num_edges, heads]`` in the order of ``graph.edge_index``, float32 for half

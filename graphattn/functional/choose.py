@@ -60,12 +60,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
     Raises:
         ValueError: The backend asked for does not run on the graph's device, forms no weights,
-            takes no gate or no heads of such width.
+            takes no gate, no dropout or no heads of such width.
         NotImplementedError: It lacks the derivative that is taken.
     """
     channels = max(query.size(-1), value.size(-1))
     if name != 'auto':
-        return _asked_for(name, graph.device, channels, needs_weights, terms.gate is not None)
+        backend = _asked_for(name, graph.device, channels, needs_weights)
+        _check_terms(terms, backend)
+        return backend
     dense = kernels.load('sdpa')
     lacks = (needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
@@ -111,14 +113,11 @@ def accumulated(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
-def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool,
-               needs_gate: bool = False) -> Backend:
+def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = kernels.load(name)
     if needs_weights and not backend.forms_weights:
         raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
                          f"one")
-    if needs_gate and not backend.takes_gate:
-        raise ValueError(f"backend {name!r} has no gates; 'auto' and the other backends have")
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
                          f"takes one that does")
@@ -129,6 +128,15 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
                                   f"for torch.func; 'auto' and 'gather' have")
     return backend
+
+
+def _check_terms(terms: LogitTerms, backend: Backend) -> None:
+    if terms.gate is not None and not backend.takes_gate:
+        raise ValueError(f"backend {backend.name!r} has no gates; 'auto' and the other backends "
+                         f"have")
+    if terms.dropout_p > 0 and not backend.takes_dropout:
+        raise ValueError(f"backend {backend.name!r} has no dropout on weights (got "
+                         f"{terms.dropout_p}); 'auto' and the other backends have")
 
 
 def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,

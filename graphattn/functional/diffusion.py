@@ -56,8 +56,8 @@ def attention_diffusion(
         teleport (float, sequence of float or Tensor): In [0, 1]: a number, one for each hop, or
             what broadcasts to ``[hops, num_tokens, heads]``, a learned one for each head say.
             Number k, counted from 0, is the probability that a walk ends after k hops.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'``. ``'numba'`` keeps
-            ``hops`` times the values for the backward pass.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``.
+            ``'numba'`` keeps ``hops`` times the values for the backward pass.
 
     Returns:
         Tensor ``[num_tokens, heads, channels]`` of the dtype of ``value``; half precision

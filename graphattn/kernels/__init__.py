@@ -12,12 +12,13 @@ from graphattn.kernels.backend import Backend, EdgeFeatures, LogitTerms
 
 _LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
 _ON_FIRST_USE = {'gather_ext': 'graphattn.kernels.gather_ext', 'numba': 'graphattn.kernels.cpu',
-                 'triton': 'graphattn.kernels.triton'}
-BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa')
+                 'triton': 'graphattn.kernels.triton', 'flex': 'graphattn.kernels.flex'}
+BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa', 'flex')
 
 
 def load(name: str) -> Backend:
-    """The backend called ``name``, imported on first use if it needs another package.
+    """The backend called ``name``, imported on first use if that takes long or needs another
+    package.
 
     Raises:
         ValueError: There is no such backend.

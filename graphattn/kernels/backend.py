@@ -53,6 +53,7 @@ class Backend:
         shares_keys (bool): Whether ``attention`` and ``attention_with_features`` take keys and
             values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
+        takes_dropout (bool): Whether ``attention`` may drop weights.
         most_channels (int, optional): Of a head; any number if omitted.
         spreads_nan (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
             what no edge joins to it.
@@ -72,6 +73,7 @@ class Backend:
     edge_dot_grads: Callable | None = None
     shares_keys: bool = False
     takes_gate: bool = True
+    takes_dropout: bool = True
     most_channels: int | None = None
     spreads_nan: bool = False
     has_all_derivatives: bool = False

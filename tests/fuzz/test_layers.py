@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.fuzz.budget import cases
 from tests.fuzz.strategies import LayerCase, layer_cases
-from tests.kernels.test_backends import ON_CPUS, skip_if_missing
+from tests.kernels.test_backends import BACKENDS, skip_if_missing
 
 Numbers = dict[str, Tensor]
 
@@ -36,7 +36,7 @@ def assert_same(actual: Numbers, expected: Numbers, tolerance: float = 0.) -> No
 
 
 @pytest.mark.parametrize('backend', [
-    name for name in ('auto', *ON_CPUS) if name not in ('reference', 'sdpa')])
+    name for name in ('auto', *BACKENDS) if name != 'reference'])
 @cases(6)
 @given(case=layer_cases(dropout=st.just(0.)), trains=st.booleans())
 def test_every_backend_gives_what_the_reference_gives(backend, case, trains):

@@ -14,11 +14,11 @@ from graphattn import BipartiteGraph, kernels
 from graphattn.functional import attention_diffusion, attention_weights, edge_attention
 from graphattn.patterns import Full
 from tests.graphs import GRAPHS, random_graph
-from tests.kernels.test_backends import BACKENDS, ON_CPUS, draw, skip_if_missing
+from tests.kernels.test_backends import BACKENDS, DENSE, ON_CPUS, draw, skip_if_missing
 
 ALL = ['auto', *ON_CPUS]
 # What torch can neither trace nor wrap: a deliberate graph break each, and the eager numbers.
-BREAKS_GRAPHS = ('csr', 'gather_ext', 'sdpa')
+BREAKS_GRAPHS = ('csr', 'gather_ext', *DENSE)
 WITH_ALL_DERIVATIVES = ('auto', 'gather', 'reference')
 
 
@@ -52,7 +52,7 @@ def assert_same(actual, expected, tolerance: float = 1e-12) -> None:
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('hops', [1, 3])
 def test_a_query_whose_keys_are_all_biased_away_gives_0(backend, hops, dtype):
-    if hops > 1 and backend == 'sdpa':
+    if hops > 1 and backend in DENSE:
         pytest.skip('it has one hop')
     graph = GRAPHS['square']()
     inputs = {name: tensor.detach().to(dtype).requires_grad_()
@@ -229,7 +229,7 @@ def test_gradients_of_samples_are_right_or_refused(backend):
 def test_second_derivatives_are_right_or_refused(backend, hops):
     graph = random_graph(4, 4, 0.6)
     inputs = leaves(graph)
-    if hops > 1 and backend == 'sdpa':
+    if hops > 1 and backend in DENSE:
         pytest.skip('it has one hop')
 
     def attend(*tensors):
