@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -74,6 +76,11 @@ class MachineCode:
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
     """The kernels that an operator starts on CUDA; none of them runs."""
+    return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
+
+
+def launches_of(work: Callable[[], object]) -> list[Launch]:
+    """The kernels that ``work`` starts, on tensors of a CPU; none of them runs."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -81,7 +88,7 @@ def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
         recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
 
     with patch.object(JITFunction, 'run', record), torch.no_grad():
-        operator._op_dk(DispatchKey.CUDA, *arguments)
+        work()
     return recorded
 
 
