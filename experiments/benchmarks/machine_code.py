@@ -25,6 +25,8 @@ from triton.runtime.jit import JITFunction
 from graphattn import BipartiteGraph, kernels
 from graphattn.kernels.operators import attention, diffusion
 from graphattn.patterns import RandomKeys
+from graphattn.samplers import FactorModel
+from graphattn.samplers.triton_trials import sample_with_triton
 
 TERMS = ('plain', 'bias and gate', 'dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
@@ -151,6 +153,13 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
             query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}
+
+
+def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
+    """What draws a graph of so many clusters: the kernel that counts, and the one that writes."""
+    factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
+    model = FactorModel(factor, mixing.to(dtype), factor)
+    return launches_of(lambda: sample_with_triton(model, None))
 
 
 def name_of(operator: OpOverload) -> str:

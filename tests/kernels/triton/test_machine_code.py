@@ -9,11 +9,13 @@ from tests.forked import run_anew
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 # Triton's own functions were imported to be interpreted.
-SCRIPT = """
+ANEW = """
 import json, sys, torch
 for name in list(sys.modules):
     if name.split('.')[0] == 'triton' and not name.startswith('triton._C'):
         del sys.modules[name]
+"""
+SCRIPT = ANEW + """
 from experiments.benchmarks.machine_code import compiled, distinct, name_of, operators
 work = operators(torch.{dtype}, {channels}, {terms!r})
 work = {{operator: arguments for operator, arguments in work.items()
@@ -57,3 +59,30 @@ def test_fits_its_registers(dtype, channels, terms, operators, capability):
             itemsize = 4 if dtype == 'float32' else 2
             assert code['wide'] * 512 == code['vectors'] * code['tile'] * itemsize, code
             assert code['instructions'] <= 0.65 * code['tile'] / code['edges'] + 16, code
+
+
+SAMPLING = ANEW + """
+from experiments.benchmarks.machine_code import compiled, sampling
+for launch in sampling(torch.float32, {clusters}):
+    code = compiled(launch, {capability})
+    print(json.dumps(dict(registers=code.registers, spilled=code.spilled, shared=code.shared,
+                          loop=code.loop)))
+"""
+
+
+@pytest.mark.parametrize('clusters, capability', [
+    (128, 90), *[pytest.param(*case, marks=pytest.mark.slow) for case in [(128, 80), (512, 80),
+                                                                          (16, 90)]]])
+def test_both_passes_of_the_sampler_multiply_alike_in_registers(clusters, capability):
+    result = run_anew(SAMPLING.format(clusters=clusters, capability=capability),
+                      TRITON_INTERPRET='0')
+    assert result.returncode == 0, result.stderr
+    counting, writing = [json.loads(line) for line in result.stdout.splitlines()]
+    for code in counting, writing:
+        assert code['spilled'] == 0 and code['registers'] <= 232, code
+        assert code['shared'] <= 49152, code
+    # 64 x 32 pairs by 32 clusters, of which each of 128 threads has a share.
+    assert counting['loop']['FFMA'] == writing['loop']['FFMA'] == 64 * 32 * 32 / 128
+    if clusters > 32:  # else there is no loop over them alone
+        assert all(sum(code['loop'].values()) < 1.4 * code['loop']['FFMA']
+                   for code in (counting, writing)), (counting, writing)
