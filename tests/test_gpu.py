@@ -91,6 +91,24 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
     assert edge_probability(drawn_from, graph).device.type == 'cuda' and not gpu
 
 
+@pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
+def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkeypatch,
+                                                                     faster_above):
+    from graphattn.kernels.triton import tiles
+
+    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {4: faster_above})
+    graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
+    grad = torch.randn(graph.num_edges, 1)
+    numba, triton = kernels.load('numba'), kernels.load('triton')
+    expected = numba.edge_dot(query, key, graph), *numba.edge_dot_grads(grad, query, key, graph)
+    arguments = (*map(to_gpu, (query, key)), graph.to('cuda'))
+    grad = to_gpu(grad)
+    gpu.clear()
+    out = triton.edge_dot(*arguments), *triton.edge_dot_grads(grad, *arguments)
+    assert types_of(out) == {'cuda'} and not gpu
+    torch.testing.assert_close(tuple(x.on_cpu for x in out), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_fastrg_waits_for_two_numbers_of_edges(gpu):
     drawn_from = model()
     gpu.clear()

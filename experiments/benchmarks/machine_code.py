@@ -42,8 +42,9 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """That it holds at once; 1 where it takes none."""
-        return self.arguments.get('ROWS', 1) * self.arguments.get('EDGES', 1)
+        """Edges, or pairs, that it holds at once; 1 where it takes none."""
+        columns = self.arguments.get('EDGES', self.arguments.get('COLUMNS', 1))
+        return self.arguments.get('ROWS', 1) * columns
 
     def source(self) -> ASTSource:
         """As the kernel is compiled for such arguments, whose pointers are aligned."""
@@ -67,8 +68,9 @@ class MachineCode:
     registers: int  # of a thread
     spilled: int  # bytes of a thread that did not fit them
     shared: int  # bytes of a program
+    instructions: int  # in all
     loop: dict[str, int]  # instructions of its longest loop, by name
-    edges: int  # for which a loop runs once
+    edges: int  # or pairs, for which a warp goes once through the loop
 
     @property
     def instructions_per_edge(self) -> float:
@@ -108,13 +110,14 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
             check=True).stdout for option in ('--dump-resource-usage', '--dump-sass'))
     sizes = {name: int(size) for name, size in re.findall(r'(REG|STACK|SHARED|LOCAL):(\d+)', usage)}
     return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
-                       _longest_loop(assembly), launch.edges_of_a_program)
+                       len(_instructions(assembly)), _longest_loop(assembly),
+                       launch.edges_of_a_program // launch.num_warps)
 
 
 def _longest_loop(assembly: str) -> dict[str, int]:
     """The instructions between a jump back and where it jumps to, of the longest such stretch that
     holds no other."""
-    lines = re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
+    lines = _instructions(assembly)
     jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
              if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
     loops = [(target, at) for at, target in jumps if target < at]
@@ -123,6 +126,11 @@ def _longest_loop(assembly: str) -> dict[str, int]:
     first, last = max(inner, key=lambda loop: loop[1] - loop[0], default=(0, -1))
     names = [name for at, _, name, _ in lines if first <= int(at, 16) <= last]
     return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _instructions(assembly: str) -> list[tuple[str, str, str, str]]:
+    """Address, condition, name and operands of each."""
+    return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,

@@ -86,3 +86,26 @@ def test_both_passes_of_the_sampler_multiply_alike_in_registers(clusters, capabi
     if clusters > 32:  # else there is no loop over them alone
         assert all(sum(code['loop'].values()) < 1.4 * code['loop']['FFMA']
                    for code in (counting, writing)), (counting, writing)
+
+
+DOTS = ANEW + """
+from experiments.benchmarks.machine_code import compiled
+from experiments.benchmarks.roofline import dots
+for launch in dots({channels}, faster_above=0.):
+    code = compiled(launch, {capability})
+    print(json.dumps(dict(kernel=launch.kernel.__name__, registers=code.registers,
+                          spilled=code.spilled, shared=code.shared, loop=code.loop)))
+"""
+
+
+@pytest.mark.parametrize('channels, capability', [
+    (128, 90), *[pytest.param(*case, marks=pytest.mark.slow) for case in [(128, 80), (256, 80),
+                                                                          (40, 90)]]])
+def test_tiles_fit_their_registers(channels, capability):
+    result = run_anew(DOTS.format(channels=channels, capability=capability), TRITON_INTERPRET='0')
+    assert result.returncode == 0, result.stderr
+    codes = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [code['kernel'] for code in codes] == ['dot_of_tiles', 'sum_of_tiles', 'sum_of_tiles']
+    assert all(code['spilled'] == 0 and code['registers'] <= 255 and code['shared'] <= 49152
+               for code in codes), codes
+    assert codes[0]['loop']['FFMA'] == 64 * 32 * 32 / 128  # pairs by channels, of each thread
