@@ -99,12 +99,14 @@ def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkey
     monkeypatch.setattr(tiles, 'FASTER_ABOVE', {4: faster_above})
     graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
     grad = torch.randn(graph.num_edges, 1)
-    numba, triton = kernels.load('numba'), kernels.load('triton')
-    expected = numba.edge_dot(query, key, graph), *numba.edge_dot_grads(grad, query, key, graph)
-    arguments = (*map(to_gpu, (query, key)), graph.to('cuda'))
-    grad = to_gpu(grad)
+    weight = torch.zeros(12, 12).index_put((graph.query, graph.key), grad[:, 0])
+    expected = ((query[graph.query] * key[graph.key]).sum(2), (weight @ key[:, 0])[:, None],
+                (weight.t() @ query[:, 0])[:, None])
+    query, key, grad, graph = *map(to_gpu, (query, key, grad)), graph.to('cuda')
+    backend = kernels.load('triton')
     gpu.clear()
-    out = triton.edge_dot(*arguments), *triton.edge_dot_grads(grad, *arguments)
+    out = (backend.edge_dot(query, key, graph),
+           *backend.edge_dot_grads(grad, query, key, graph))
     assert types_of(out) == {'cuda'} and not gpu
     torch.testing.assert_close(tuple(x.on_cpu for x in out), expected, rtol=1e-5, atol=1e-5)
 
