@@ -134,7 +134,7 @@ def window() -> PatternSource:
 @pytest.mark.parametrize('make, most', [
     (lambda: GraphAttention(8, 2, window()), 3),
     (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 10),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 5),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
     (lambda: EncoderLayer(8, 2, window()), 3)],

@@ -53,10 +53,12 @@ def sample_with_triton(model: FactorModel, generator: torch.Generator | None) ->
 
 
 def _blocks_of_tiles(model: FactorModel) -> Tensor:
-    """The block of each tile of rows. How many tiles a block has depends on numbers that are on the
-    device; how many there are at most does not: tiles begin at multiples of ``_ROWS``, so that a
-    block begins within ``query_ptr // _ROWS`` of them, and one that it shares with the block before
-    is counted again."""
+    """The block of each tile of rows, int64 ``[num_tiles]``.
+
+    Rows are cut at multiples of ``_ROWS`` and where blocks begin. Where that is is known on the
+    device alone; but no block begins without a tile of its own, so that as many tiles are enough as
+    there are multiples and blocks. Those of no rows end at once.
+    """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_blocks + 1, device=model.device)
     num_tiles = model.num_queries // _ROWS + model.num_blocks
     tiles = torch.arange(num_tiles, device=model.device)

@@ -40,16 +40,15 @@ def assert_same(graph, query, key):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize('name', ['ragged_rectangles', 'idle_nodes', 'hub', 'no_edges', 'no_keys',
-                                  'no_queries', 'one_token', 'full', 'graph_per_head'])
+@pytest.mark.parametrize('name', ['ragged_rectangles', 'idle_nodes', 'no_edges', 'no_keys'])
 def test_equals_the_definition(name, always):
     graph = GRAPHS[name]()
     assert_same(graph, *factors(graph, 5, heads=2))
 
 
-@pytest.mark.parametrize('channels', [1, 33, 100])
+@pytest.mark.parametrize('channels', [1, 70])
 def test_takes_some_channels_at_a_time(channels, always):
-    graph = random_graph(20, 30)
+    graph = random_graph(12, 14)
     assert_same(graph, *factors(graph, channels))
 
 
@@ -60,11 +59,10 @@ def test_passes_over_tiles_without_edges(always):
     assert_same(graph, *factors(graph, 3))
 
 
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-def test_what_is_not_finite_reaches_no_one_without_such_an_edge(poison, always):
+def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
     graph = GRAPHS['hub']()
     query, key = factors(graph, 4)
-    query.data[5, 0, 1] = key.data[7, 0, 2] = poison
+    query.data[5, 0, 1], key.data[7, 0, 2] = torch.nan, torch.inf
     assert_same(graph, query, key)
 
 
