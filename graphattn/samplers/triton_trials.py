@@ -99,7 +99,7 @@ def try_tiles(
     written = tl.zeros([ROWS], tl.int64)
     if edge_key is not None:
         written = tl.load(end + row * pieces + piece, mask=is_row, other=0)
-    before, highest = written, tl.zeros([ROWS], DTYPE)
+    highest = tl.zeros([ROWS], DTYPE)
     for first in range(begin, stop, KEYS):
         key = first + tl.arange(0, KEYS)
         is_key = key < stop
@@ -117,7 +117,7 @@ def try_tiles(
             tl.store(edge_key + place, number, mask=succeeds == 1)
         written += tl.sum(succeeds, axis=1)
     if edge_key is None:
-        tl.store(size + row * pieces + piece, written - before, mask=is_row)
+        tl.store(size + row * pieces + piece, written, mask=is_row)
         tl.store(largest + tile * pieces + piece, tl.max(highest, axis=0))
 
 
@@ -140,7 +140,7 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
     """Which trials do: those whose 64 random bits are below the probability's. The first 32 of them
-    settle all but one in 2**32; with them only multiples of 2**-32 would have their law."""
+    settle all but one in 2**32, and alone would round probabilities to multiples of 2**-32."""
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact, as a probability has no more digits than fit

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphattn.kernels.operators.definition import accumulation_dtype
 from graphattn.kernels.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.kernels.triton.rows import gather, put
 
@@ -27,8 +26,8 @@ _MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
     """Whether tiles take less time than rows. Blocks are counted as if all were of one size: their
     sizes are on the device, which would have to be waited for, and nothing but time depends on
-    them. In other dtypes than float32 other figures hold, and of some products Triton fails to
-    compile those of float64."""
+    them. The figures are those of float32; of float64 there are products that Triton fails to
+    compile."""
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
     return (query.dtype == torch.float32
             and num_edges * num_blocks > share * len(query) * len(key))
@@ -44,7 +43,7 @@ def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tens
     """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows."""
     _, heads, channels = x.shape
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
-    rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * accumulation_dtype(x).itemsize))
+    rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
     _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
             COLUMNS=16, WIDTH=width, num_warps=8)
     return out
@@ -55,12 +54,12 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
     num_rows, heads, channels = at_row.shape
     launch(function, (triton.cdiv(num_rows, ROWS), heads), at_row, at_column, indptr, column,
            on_edges, num_rows, len(at_column), column.numel(), HEADS=heads, CHANNELS=channels,
-           DTYPE=TYPES[accumulation_dtype(at_row)], ROWS=ROWS, PRECISION=_precision(), **constants)
+           DTYPE=TYPES[at_row.dtype], ROWS=ROWS, PRECISION=_precision(), **constants)
 
 
 def _precision() -> str:
     """As torch's own products of float32 round: in TF32 where its flag allows that."""
-    return 'ieee' if torch.get_float32_matmul_precision() == 'highest' else 'tf32'
+    return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'ieee'
 
 
 # Kernels #############################################################################
@@ -127,6 +126,7 @@ def _add_edge_by_edge(sums, is_edge, weight_j, x, j, head, HEADS: tl.constexpr,
 @triton.jit
 def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
                    DEPTH: tl.constexpr, DTYPE: tl.constexpr):
+    """Rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and beyond."""
     channel = first + tl.arange(0, DEPTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     inside = is_node[:, None] & (channel < CHANNELS)[None, :]

@@ -74,8 +74,7 @@ for launch in (*sampling(torch.float32, {channels}), forward, to_queries):
 
 
 @pytest.mark.parametrize('channels, capability', [
-    (128, 90), *[pytest.param(*case, marks=pytest.mark.slow) for case in [
-        (128, 80), (256, 80), (256, 90), (40, 90)]]])
+    (128, 90), pytest.param(256, 80, marks=pytest.mark.slow)])
 def test_tiles_are_multiplied_in_registers(channels, capability):
     result = run_anew(TILES.format(channels=channels, capability=capability), TRITON_INTERPRET='0')
     assert result.returncode == 0, result.stderr
