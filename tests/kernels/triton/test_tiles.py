@@ -90,13 +90,16 @@ def test_other_dtypes_go_by_rows(always):
     assert not tiles.is_faster(query.half(), query, 9, 1)
 
 
-@pytest.mark.parametrize('precision', ['ieee', 'tf32'])
-def test_products_round_as_the_flag_of_torch_says(precision, always, monkeypatch):
+@pytest.mark.parametrize('flag, precision', [('highest', 'ieee'), ('high', 'tf32')])
+def test_products_round_as_the_flag_of_torch_says(flag, precision, always, monkeypatch):
     seen = []
     monkeypatch.setattr(tiles, 'launch',
                         lambda *_, PRECISION, **constants: seen.append(PRECISION))
-    monkeypatch.setattr(torch.backends.cuda.matmul, 'fp32_precision', precision)
-    graph = random_graph(4, 4)
-    with interpreted():
-        kernels.load('triton').edge_dot(*factors(graph, 4), graph)
+    graph, before = random_graph(4, 4), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(flag)
+    try:
+        with interpreted():
+            kernels.load('triton').edge_dot(*factors(graph, 4), graph)
+    finally:
+        torch.set_float32_matmul_precision(before)
     assert seen == [precision]
