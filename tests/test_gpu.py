@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph, _triton, kernels
 from graphattn.conversions import tensors_of_block_mask
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
@@ -98,6 +98,26 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
     assert edge_probability(drawn_from, graph).device.type == 'cuda' and not gpu
 
 
+@pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
+def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkeypatch,
+                                                                     faster_above):
+    from graphattn.kernels.triton import tiles
+
+    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {4: faster_above})
+    graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
+    grad = torch.randn(graph.num_edges, 1)
+    weight = torch.zeros(12, 12).index_put((graph.query, graph.key), grad[:, 0])
+    expected = ((query[graph.query] * key[graph.key]).sum(2), (weight @ key[:, 0])[:, None],
+                (weight.t() @ query[:, 0])[:, None])
+    query, key, grad, graph = *map(to_gpu, (query, key, grad)), graph.to('cuda')
+    backend = kernels.load('triton')
+    gpu.clear()
+    out = (backend.edge_dot(query, key, graph),
+           *backend.edge_dot_grads(grad, query, key, graph))
+    assert types_of(out) == {'cuda'} and not gpu
+    torch.testing.assert_close(tuple(x.on_cpu for x in out), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_fastrg_waits_for_two_numbers_of_edges(gpu):
     drawn_from = model()
     gpu.clear()
@@ -105,11 +125,13 @@ def test_fastrg_waits_for_two_numbers_of_edges(gpu):
     assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
 
 
-def test_trials_wait_a_few_times_for_each_shape_of_blocks(gpu):
+@pytest.mark.parametrize('method, most', [('auto', 1), ('triton', 1), ('torch', 6)])
+def test_trials_wait_for_the_number_of_edges(gpu, method, most):
+    """In torch's operations a few times for each shape of blocks."""
     drawn_from = model()
     gpu.clear()
-    graph = sample_bernoulli(drawn_from)
-    assert graph.device.type == 'cuda' and gpu.total() <= 6, gpu
+    graph = sample_bernoulli(drawn_from, method=method)
+    assert graph.device.type == 'cuda' and gpu.total() <= most, gpu
 
 
 def window() -> PatternSource:
@@ -149,7 +171,7 @@ def test_compiled_code_gets_rows_from_there(gpu):
 @pytest.mark.parametrize('make, most', [
     (lambda: GraphAttention(8, 2, window()), 3),
     (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 10),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 5),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
     (lambda: EncoderLayer(8, 2, window()), 3)],
@@ -219,9 +241,7 @@ def test_heads_too_wide_are_refused_by_name_and_taken_by_auto(gpu):
 
 
 def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypatch):
-    from graphattn.kernels import triton
-
-    triton._is_recent.cache_clear()
+    _triton._is_recent.cache_clear()
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
     graph, x = random_graph(4, 4).to('cuda'), to_gpu(torch.randn(4, 1, 4))
@@ -230,7 +250,7 @@ def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypa
             edge_attention(x, x, x, graph, backend='triton')
         assert edge_attention(x, x, x, graph).shape == (4, 1, 4)
     finally:
-        triton._is_recent.cache_clear()
+        _triton._is_recent.cache_clear()
 
 
 def test_complete_graphs_are_dense_there(gpu):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 # What graphs are made of, and what everything else is made of.
 GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', 'edge_prob', '_checks', '_tensors'}
 GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
-                  '_compiler', '_jit'}
+                  '_compiler', '_jit', '_triton'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
                 'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
@@ -31,6 +31,7 @@ MAY_IMPORT = {
     '_threads': set(),
     'freed_memory': set(),
     '_compiler': set(),
+    '_triton': set(),
     '_jit': {'_compiler', '_files'},
     '_tensors': set(),
     '_checks': {'_tensors'},
@@ -80,6 +81,7 @@ MAY_IMPORT = {
 # Too heavy for `import graphattn`; inside a function they are welcome.
 HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
          'sklearn', 'triton'}
+ON_GPUS = 'graphattn.kernels.triton', 'graphattn.samplers.triton_trials'
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix('').parts
@@ -174,7 +176,7 @@ def test_private_names_stay_in_their_files(path):
 @pytest.mark.parametrize('module', LIBRARY)
 def test_library_imports_nothing_heavy(module):
     tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
-    own = {'triton'} if module.startswith('graphattn.kernels.triton') else set()  # on first use
+    own = {'triton'} if module.startswith(ON_GPUS) else set()  # on first use
     assert not tops & HEAVY - own
     # Seconds, where transformers is installed too, which graphs and their analysis do without.
     assert 'torch_geometric' not in tops or unit_of(module) in {'layers', 'models', 'sources'}
@@ -247,6 +249,6 @@ def test_library_runs_without_extras():
     compiled = {name for name, path in LIBRARY.items() if 'jit' in path.read_text()}
     modules = sorted(LIBRARY.keys() - compiled - {'graphattn.kernels.gather_ext'})
     modules = [name for name in modules if not name.startswith(('graphattn.kernels.cpu',
-                                                                'graphattn.kernels.triton'))]
+                                                                *ON_GPUS))]
     result = run_anew(WITHOUT_EXTRAS.format(modules=modules), missing=missing)
     assert result.returncode == 0, result.stderr

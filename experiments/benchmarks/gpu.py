@@ -1,4 +1,5 @@
-"""What is to be measured on a GPU: attention at set sizes, and layers whose heads sample graphs.
+"""What is to be measured on a GPU: attention at set sizes, layers whose heads sample graphs, and
+the parts of sampling that have several ways.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --quick --device cpu
@@ -12,6 +13,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import torch
 from jsonargparse.typing import PositiveInt
@@ -20,9 +22,13 @@ from experiments.benchmarks import attention
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
 from experiments.benchmarks.measure import interleave, on_device, progress, run_benchmark
 from experiments.benchmarks.roofline import BYTES_PER_SECOND, SHAPES
+from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
+from graphattn.functional import edge_probability
+from graphattn.kernels.triton import tiles
 from graphattn.layers import GraphAttention
 from graphattn.patterns import RandomKeys
+from graphattn.samplers import FactorModel, sample_bernoulli
 from graphattn.sources import BlockModelSource
 
 LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
@@ -64,6 +70,10 @@ def main(
     for n, density in progress(product(lengths, densities), 'layers'):
         rows.append(of_layers(n, density, heads, channels, number_type, rounds))
     report(rows, 'gpu_layers', out)
+    rows = []
+    for n, density in progress(product(lengths, densities), 'sampling'):
+        rows.append(of_sampling(n, density, rounds, device))
+    report(rows, 'gpu_sampling', out)
 
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
@@ -103,6 +113,29 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
                         'full': lambda: step(lambda: full_attention(layer, x))}, rounds)
     return {'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}
+
+
+def of_sampling(n: int, density: float, rounds: int, device: str) -> dict:
+    """One head's graph drawn in all ways, and its probabilities forward and backward, by rows of
+    edges and by tiles of pairs: the density at which these are level is computed elsewhere. On
+    other devices the ways are one."""
+    model = block_model(n, density, CLUSTERS)
+    factors = [x.detach().to(device).requires_grad_() for x in
+               (model.query_factor, model.mixing, model.key_factor)]
+    graph = sample_bernoulli(FactorModel(*factors))
+
+    def gates(faster_above: float) -> None:
+        with patch.object(tiles, 'FASTER_ABOVE', {CLUSTERS: faster_above}):
+            edge_prob = edge_probability(FactorModel(*factors), graph)
+            torch.autograd.grad(edge_prob.sum(), factors)
+
+    cases = {f'draw, {method}': lambda method=method: sample_bernoulli(FactorModel(*factors),
+                                                                       method=method)
+             for method in ('auto', 'torch')}
+    cases |= {'p_ij, rows': lambda: gates(1.), 'p_ij, tiles': lambda: gates(0.)}
+    times = interleave(cases, rounds, device=device)
+    return {'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
+                                           times.items()}}
 
 
 if __name__ == '__main__':

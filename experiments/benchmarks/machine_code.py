@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -23,6 +25,8 @@ from triton.runtime.jit import JITFunction
 from graphattn import BipartiteGraph, kernels
 from graphattn.kernels.operators import attention, diffusion
 from graphattn.patterns import RandomKeys
+from graphattn.samplers import FactorModel
+from graphattn.samplers.triton_trials import sample_with_triton
 
 TERMS = ('plain', 'bias and gate', 'dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
@@ -38,8 +42,9 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """That it holds at once; 1 where it takes none."""
-        return self.arguments.get('ROWS', 1) * self.arguments.get('EDGES', 1)
+        """Edges, or pairs, that it holds at once; 1 where it takes none."""
+        columns = self.arguments.get('EDGES', self.arguments.get('COLUMNS', 1))
+        return self.arguments.get('ROWS', 1) * columns
 
     def source(self) -> ASTSource:
         """As the kernel is compiled for such arguments, whose pointers are aligned."""
@@ -63,8 +68,9 @@ class MachineCode:
     registers: int  # of a thread
     spilled: int  # bytes of a thread that did not fit them
     shared: int  # bytes of a program
+    instructions: int  # in all
     loop: dict[str, int]  # instructions of its longest loop, by name
-    edges: int  # for which a loop runs once
+    edges: int  # or pairs, for which a warp goes once through the loop
 
     @property
     def instructions_per_edge(self) -> float:
@@ -74,6 +80,11 @@ class MachineCode:
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
     """The kernels that an operator starts on CUDA; none of them runs."""
+    return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
+
+
+def launches_of(work: Callable[[], object]) -> list[Launch]:
+    """The kernels that ``work`` starts, on tensors of a CPU; none of them runs."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -81,7 +92,7 @@ def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
         recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
 
     with patch.object(JITFunction, 'run', record), torch.no_grad():
-        operator._op_dk(DispatchKey.CUDA, *arguments)
+        work()
     return recorded
 
 
@@ -99,13 +110,14 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
             check=True).stdout for option in ('--dump-resource-usage', '--dump-sass'))
     sizes = {name: int(size) for name, size in re.findall(r'(REG|STACK|SHARED|LOCAL):(\d+)', usage)}
     return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
-                       _longest_loop(assembly), launch.edges_of_a_program)
+                       len(_instructions(assembly)), _longest_loop(assembly),
+                       launch.edges_of_a_program // launch.num_warps)
 
 
 def _longest_loop(assembly: str) -> dict[str, int]:
     """The instructions between a jump back and where it jumps to, of the longest such stretch that
     holds no other."""
-    lines = re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
+    lines = _instructions(assembly)
     jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
              if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
     loops = [(target, at) for at, target in jumps if target < at]
@@ -114,6 +126,11 @@ def _longest_loop(assembly: str) -> dict[str, int]:
     first, last = max(inner, key=lambda loop: loop[1] - loop[0], default=(0, -1))
     names = [name for at, _, name, _ in lines if first <= int(at, 16) <= last]
     return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _instructions(assembly: str) -> list[tuple[str, str, str, str]]:
+    """Address, condition, name and operands of each."""
+    return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
@@ -144,6 +161,13 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
             query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}
+
+
+def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
+    """What draws a graph of so many clusters: the kernel that counts, and the one that writes."""
+    factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
+    model = FactorModel(factor, mixing.to(dtype), factor)
+    return launches_of(lambda: sample_with_triton(model, None))
 
 
 def name_of(operator: OpOverload) -> str:

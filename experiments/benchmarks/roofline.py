@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import torch
 from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks.machine_code import (
     TERMS,
+    Launch,
     compiled,
     distinct,
     environment_compiles,
+    launches,
+    name_of,
     operators,
 )
 from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.runs.tables import report
+from graphattn.kernels.triton import tiles
 
 # An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
 # four warps, a second at 1.75 GHz; operations of dense attention on its tensor cores as flash
@@ -37,6 +42,7 @@ BESIDE = {'attend_rows': 4, 'grads_of_queries': 4, 'grads_of_keys': 8 + 32, 'dot
           'sum_of_rows': 8, 'weigh_rows': 8, 'softmax_backward': 20}
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
+WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
 
 
 def main(
@@ -84,6 +90,8 @@ def main(
     print('computed, not measured; all heads:')
     report([against_dense(rows, n, degree, channels, heads) for n, degree in SHAPES],
            'roofline_shapes', out)
+    print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
+    report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
 
 
 def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: int) -> dict:
@@ -99,6 +107,40 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
             'flash forward ms': 1e3 * dense, 'flash forward+backward ms': 3.5e3 * dense,
             'break-even density %': 100 * degree / n * 3.5 * dense
             / (floor['attend_rows'] + backward)}
+
+
+def rows_against_tiles(channels: int, capability: int) -> dict:
+    """What an edge takes by rows and a pair by tiles, and the density at which they are level."""
+    edge, pair = ([picoseconds(launch, capability) for launch in dots(channels, faster_above)]
+                  for faster_above in (1., 0.))
+    return {'channels': channels, 'forward ps per edge': edge[0], 'ps per pair': pair[0],
+            'backward ps per edge': sum(edge[1:]), 'backward ps per pair': sum(pair[1:]),
+            'break-even density %, forward': 100 * pair[0] / edge[0],
+            'backward': 100 * sum(pair[1:]) / sum(edge[1:]), 'both': 100 * sum(pair) / sum(edge)}
+
+
+def dots(channels: int, faster_above: float) -> list[Launch]:
+    """What multiplies on edges and, by queries and by keys, takes the gradients."""
+    with patch.object(tiles, 'FASTER_ABOVE', {channels: faster_above}):
+        started = [launch for operator, arguments in operators(torch.float32, channels).items()
+                   if name_of(operator).startswith('edge_dot')
+                   for launch in launches(operator, arguments)]
+    return [launch for launch in started if launch.kernel.__name__ != 'add_parts']
+
+
+def picoseconds(launch: Launch, capability: int) -> float:
+    """The least time of an edge or, of tiles, of a pair: all that the program does once for each
+    tile, and its longest loop, which takes some channels at a time or is for numbers that are not
+    finite."""
+    code, kernel = compiled(launch, capability), launch.kernel.__name__
+    if kernel in VECTORS:
+        size = 4 * VECTORS[kernel] * launch.arguments['CHANNELS'] + BESIDE[kernel]
+        return 1e12 * max(size / BYTES_PER_SECOND,
+                          code.instructions_per_edge / INSTRUCTIONS_PER_SECOND)
+    depth, in_loop = launch.arguments.get('DEPTH'), sum(code.loop.values())
+    turns = 0 if depth is None else -(-launch.arguments['CHANNELS'] // depth)
+    instructions = code.instructions + (turns - 1) * in_loop
+    return 1e12 * instructions / code.edges / INSTRUCTIONS_PER_SECOND
 
 
 if __name__ == '__main__':

@@ -9,10 +9,10 @@ import torch
 from graphattn._tensors import undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.methods import check_sampling, takes_compiled
+from graphattn.samplers.methods import check_sampling, takes_compiled, takes_triton
 from graphattn.samplers.trials import sample_with_torch
 
-_METHODS = ('auto', 'compare', 'thin', 'torch')
+_METHODS = ('auto', 'compare', 'thin', 'triton', 'torch')
 
 
 @torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
@@ -21,7 +21,7 @@ def sample_bernoulli(
     model: FactorModel,
     *,
     generator: torch.Generator | None = None,
-    method: Literal['auto', 'compare', 'thin', 'torch'] = 'auto',
+    method: Literal['auto', 'compare', 'thin', 'triton', 'torch'] = 'auto',
 ) -> BipartiteGraph:
     r"""Draws a graph whose edges are independent with exactly the model's probabilities,
 
@@ -40,7 +40,8 @@ def sample_bernoulli(
             default generator if omitted.
         method (str): ``'compare'``: all pairs, one by one, on a CPU, by numba. ``'thin'``: few
             draws, thinned, on a CPU, by numba; it needs a bound below 1 on the probabilities of
-            each query. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of them.
+            each query. ``'triton'``: all pairs, on NVIDIA's GPUs, which are waited for once.
+            ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of them.
 
     Returns:
         BipartiteGraph with the blocks of ``model``, without ``edge_prob``.
@@ -49,7 +50,7 @@ def sample_bernoulli(
         TypeError: An argument is of the wrong type.
         ValueError: The generator is on another device, some :math:`p_{ij}` exceeds 1 by more than
             rounding, or the method asked for cannot serve this model.
-        ImportError: The method asked for is compiled and numba cannot be imported.
+        ImportError: The method asked for is compiled and numba, or Triton, cannot be imported.
 
     Source: SBM-Transformer, Eq. 8 and Sec. 4.2.
 
@@ -68,6 +69,9 @@ def sample_bernoulli(
         with undisturbed():
             return sample_bernoulli(model.numbers(), generator=generator, method=method)
     with torch.autocast(model.device.type, enabled=False):
+        if takes_triton(model, method):
+            from graphattn.samplers.triton_trials import sample_with_triton
+            return sample_with_triton(model, generator)
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)
         return _sample_compiled(model, generator, method)

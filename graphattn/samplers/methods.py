@@ -10,6 +10,7 @@ import torch
 
 from graphattn._checks import check_generator, check_kind
 from graphattn._compiler import CompilerMissing
+from graphattn._triton import OLDEST, runs_on
 from graphattn.samplers.factor_model import FactorModel
 
 
@@ -49,6 +50,30 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
         _warn(f'samplers take slower ways: {error}')
         return False
     raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
+
+
+def takes_triton(model: FactorModel, method: str) -> bool:
+    """Whether ``method`` is that of Triton; for ``'auto'``, whether it serves the model.
+
+    Raises:
+        ValueError: It is asked for and the model is not on a GPU that it serves.
+        ImportError: It is asked for and Triton cannot be imported.
+    """
+    is_auto, is_served = method == 'auto', runs_on(model.device)
+    if method != 'triton' and not (is_auto and is_served):
+        return False
+    if not is_served:
+        raise ValueError(f"'method' 'triton' needs a model on an NVIDIA GPU of compute capability "
+                         f"{'.'.join(map(str, OLDEST))} or more (got one on {model.device}); "
+                         f"'torch' serves every device")
+    try:
+        import graphattn.samplers.triton_trials  # noqa: F401
+    except ImportError as error:
+        if not is_auto:
+            raise
+        _warn(f'samplers take slower ways: {error}')
+        return False
+    return True
 
 
 @cache

@@ -620,7 +620,7 @@ def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
 
 
 @pytest.mark.parametrize('sample, methods', [
-    (sample_bernoulli, ('auto', 'compare', 'thin', 'torch')),
+    (sample_bernoulli, ('auto', 'compare', 'thin', 'triton', 'torch')),
     (sample_fastrg, ('auto', 'compiled', 'torch'))])
 def test_a_method_is_known_or_refused(sample, methods):
     with pytest.raises(ValueError, match=r"'method' must be one of .* \(got 'troch'; did you mean "

@@ -9,6 +9,7 @@ from torch import Tensor
 from graphattn.kernels.operators.definition import accumulation_dtype
 from graphattn.kernels.triton.launch import TYPES, Tile, kernel, launch
 from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather
+from graphattn.kernels.triton.tiles import dot_tiles, is_faster, sum_tiles
 from graphattn.kernels.triton.weighted_sum import sum_rows
 
 
@@ -18,7 +19,10 @@ def _(
     edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dot = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
-    dot_rows(query, key, Rows.of(indptr, edge_key), dot)
+    if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
+        dot_tiles(query, key, indptr, edge_key, dot)
+    else:
+        dot_rows(query, key, Rows.of(indptr, edge_key), dot)
     return dot.t().to(query.dtype).contiguous()
 
 
@@ -28,8 +32,11 @@ def _(
     key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     grad_dot = grad_dot.t().to(accumulation_dtype(query)).contiguous()
-    return (sum_rows(grad_dot, key, Rows.of(indptr, edge_key), key.dtype),
-            sum_rows(grad_dot[:, position], query, Rows.of(key_indptr, edge_query), query.dtype))
+    sums = ((grad_dot, key, indptr, edge_key),
+            (grad_dot[:, position], query, key_indptr, edge_query))
+    if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
+        return tuple(sum_tiles(*arguments) for arguments in sums)
+    return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype) for weight, x, *rows in sums)
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:

@@ -20,10 +20,15 @@ fp64, u64 = tl.float64, tl.uint64
 # A kernel that programs are started of. These numbers differ from graph to graph, and Triton would
 # compile it once more for those that 16 divides, and for 1.
 kernel = triton.jit(do_not_specialize=[
-    'num_rows', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride', 'bias_head_stride',
-    'gate_edge_stride', 'gate_head_stride'])
+    'num_rows', 'num_columns', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride',
+    'bias_head_stride', 'gate_edge_stride', 'gate_head_stride'])
 
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
+
+
+def width_of(channels: int) -> int:
+    """The channels that a program holds of each node: a power of two."""
+    return max(triton.next_power_of_2(channels), _FEWEST_CHANNELS)
 
 
 class Tile(NamedTuple):
@@ -38,20 +43,20 @@ class Tile(NamedTuple):
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
         """Edges for as many as a row has on average, and rows for what is left of the tile."""
-        width, value_width = (max(triton.next_power_of_2(n), _FEWEST_CHANNELS)
-                              for n in (channels, value_channels))
+        width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
         return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
 
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
-           **constants) -> None:
-    """Starts a kernel on the device of its first argument. A program is one warp: its sums need no
-    barriers, and a processor of the GPU hides the waiting of one behind the work of others."""
+           num_warps: int = 1, **constants) -> None:
+    """Starts a kernel on the device of its first argument. A program over rows is one warp: its
+    sums need no barriers, and a processor of the GPU hides the waiting of one behind the work of
+    others."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
-            function[grid](*arguments, **constants, num_warps=1)
+            function[grid](*arguments, **constants, num_warps=num_warps)
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:

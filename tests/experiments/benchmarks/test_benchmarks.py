@@ -43,7 +43,8 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
     run_benchmark(gpu.main, ['--quick', '--device', 'cpu', '--dtype', 'float32', '--out',
                              str(tmp_path)])
     assert (pd.read_csv(tmp_path / 'gpu_attention.csv')['ps per edge'] > 0).all()
-    assert len(pd.read_csv(tmp_path / 'gpu_layers.csv')) == 1
+    assert all(len(pd.read_csv(tmp_path / f'gpu_{name}.csv')) == 1 for name in
+               ('layers', 'sampling'))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')

@@ -9,11 +9,13 @@ from tests.forked import run_anew
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 # Triton's own functions were imported to be interpreted.
-SCRIPT = """
+ANEW = """
 import json, sys, torch
 for name in list(sys.modules):
     if name.split('.')[0] == 'triton' and not name.startswith('triton._C'):
         del sys.modules[name]
+"""
+SCRIPT = ANEW + """
 from experiments.benchmarks.machine_code import compiled, distinct, name_of, operators
 work = operators(torch.{dtype}, {channels}, {terms!r})
 work = {{operator: arguments for operator, arguments in work.items()
@@ -57,3 +59,32 @@ def test_fits_its_registers(dtype, channels, terms, operators, capability):
             itemsize = 4 if dtype == 'float32' else 2
             assert code['wide'] * 512 == code['vectors'] * code['tile'] * itemsize, code
             assert code['instructions'] <= 0.65 * code['tile'] / code['edges'] + 16, code
+
+
+TILES = ANEW + """
+from experiments.benchmarks.machine_code import compiled, sampling
+from experiments.benchmarks.roofline import dots
+forward, to_queries, to_keys = dots({channels}, faster_above=0.)
+assert to_queries.kernel is to_keys.kernel
+for launch in (*sampling(torch.float32, {channels}), forward, to_queries):
+    code = compiled(launch, {capability})
+    print(json.dumps(dict(kernel=launch.kernel.__name__, registers=code.registers,
+                          spilled=code.spilled, shared=code.shared, loop=code.loop)))
+"""
+
+
+@pytest.mark.parametrize('channels, capability', [
+    (128, 90), pytest.param(256, 80, marks=pytest.mark.slow)])
+def test_tiles_are_multiplied_in_registers(channels, capability):
+    result = run_anew(TILES.format(channels=channels, capability=capability), TRITON_INTERPRET='0')
+    assert result.returncode == 0, result.stderr
+    codes = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [code['kernel'] for code in codes] == [
+        'try_tiles', 'try_tiles', 'dot_of_tiles', 'sum_of_tiles']
+    assert all(code['spilled'] == 0 and code['registers'] <= 255 and code['shared'] <= 49152
+               for code in codes), codes
+    # Each of 128 threads has a share of 64 x 32 pairs by 32 channels. Both passes of the sampler
+    # multiply alike.
+    for code in codes[:3]:
+        assert code['loop']['FFMA'] == 64 * 32 * 32 / 128, code
+        assert sum(code['loop'].values()) < 1.4 * code['loop']['FFMA'], code

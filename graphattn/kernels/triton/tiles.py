@@ -1,0 +1,162 @@
+"""Dot products and sums along the edges of dense graphs: all pairs of a tile are multiplied.
+
+To multiply a pair takes a small part of the time that it takes to gather a node's channels for an
+edge. Tiles without edges are passed over, and nothing of the size of all pairs is written.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.kernels.triton.launch import TYPES, kernel, launch, width_of
+from graphattn.kernels.triton.rows import gather, put
+
+# By the number of channels, the share of the pairs inside the blocks above which tiles take less
+# time, forward with backward. Computed, not measured, for an H200: what an edge gathers from its
+# memory, against the instructions of a pair. To compute it anew: python -m
+# experiments.benchmarks.roofline. To measure it takes a GPU: python -m experiments.benchmarks.gpu.
+FASTER_ABOVE = {32: 0.21, 64: 0.13, 128: 0.09, 256: 0.08}
+_MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
+
+
+def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
+    """Whether tiles take less time than rows. Blocks are counted as if all were of one size: their
+    sizes are on the device, which would have to be waited for, and nothing but time depends on
+    them. The figures are those of float32; of float64 there are products that Triton fails to
+    compile."""
+    share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
+    return (query.dtype == torch.float32
+            and num_edges * num_blocks > share * len(query) * len(key))
+
+
+def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot: Tensor) -> None:
+    """Puts the dot products into ``dot``, ``[heads, num_edges]``."""
+    _launch(dot_of_tiles, query.contiguous(), key.contiguous(), indptr, edge_key, dot,
+            ROWS=_MOST_ROWS, COLUMNS=32, DEPTH=32, num_warps=4)
+
+
+def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
+    """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows."""
+    _, heads, channels = x.shape
+    out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
+    rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
+    _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
+            COLUMNS=16, WIDTH=width, num_warps=8)
+    return out
+
+
+def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column: Tensor,
+            indptr: Tensor, column: Tensor, on_edges: Tensor, *, ROWS: int, **constants) -> None:
+    num_rows, heads, channels = at_row.shape
+    launch(function, (triton.cdiv(num_rows, ROWS), heads), at_row, at_column, indptr, column,
+           on_edges, num_rows, len(at_column), column.numel(), HEADS=heads, CHANNELS=channels,
+           DTYPE=TYPES[at_row.dtype], ROWS=ROWS, PRECISION=_precision(), **constants)
+
+
+def _precision() -> str:
+    """As torch's own products of float32 round: in TF32 where its flag allows that."""
+    return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'ieee'
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def dot_of_tiles(
+        query, key, indptr, edge_key, dot, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PRECISION: tl.constexpr, DEPTH: tl.constexpr):
+    """The dot products of some queries with the keys of their edges."""
+    row, head, edge, end = _edges_of_rows(indptr, num_rows, ROWS)
+    of_head = dot + head.to(tl.int64) * num_edges
+    while tl.max(end - edge, axis=0) > 0:
+        j, step, is_edge = _next_tile(edge_key, edge, end, num_columns, COLUMNS)
+        product = tl.zeros([ROWS, COLUMNS], DTYPE)
+        for first in range(0, CHANNELS, DEPTH):
+            query_i = _some_channels(query, row, row < num_rows, head, first, HEADS, CHANNELS,
+                                     DEPTH, DTYPE)
+            key_j = _some_channels(key, j, j < num_columns, head, first, HEADS, CHANNELS, DEPTH,
+                                   DTYPE)
+            product = tl.dot(query_i, tl.trans(key_j), product, input_precision=PRECISION,
+                             out_dtype=DTYPE)
+        tl.store(of_head + edge[:, None] + step, product, mask=is_edge)
+        edge += tl.sum(is_edge.to(tl.int32), axis=1)
+
+
+@kernel
+def sum_of_tiles(
+        out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PRECISION: tl.constexpr, WIDTH: tl.constexpr):
+    """The sums by weights of some rows."""
+    row, head, edge, end = _edges_of_rows(indptr, num_rows, ROWS)
+    of_head = weight + head.to(tl.int64) * num_edges
+    sums = tl.zeros([ROWS, WIDTH], DTYPE)
+    while tl.max(end - edge, axis=0) > 0:
+        j, step, is_edge = _next_tile(column, edge, end, num_columns, COLUMNS)
+        weight_j = tl.load(of_head + edge[:, None] + step, mask=is_edge, other=0).to(DTYPE)
+        x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, j < num_columns, DTYPE)
+        if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
+            sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
+        else:
+            sums = _add_edge_by_edge(sums, is_edge, weight_j, x, j, head, HEADS, CHANNELS, DTYPE,
+                                     WIDTH)
+        edge += tl.sum(is_edge.to(tl.int32), axis=1)
+    put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
+
+
+@triton.jit
+def _add_edge_by_edge(sums, is_edge, weight_j, x, j, head, HEADS: tl.constexpr,
+                      CHANNELS: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.constexpr):
+    """As the product of matrices, where 0 times inf or NaN must not reach rows without an edge."""
+    for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
+        is_first = (j == first)[None, :]
+        node = first + tl.zeros([1], tl.int32)
+        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node >= 0, DTYPE)
+        weight = tl.sum(tl.where(is_first, weight_j, 0), axis=1)
+        has_edge = tl.max((is_first & is_edge).to(tl.int32), axis=1) == 1
+        sums += tl.where(has_edge[:, None], weight[:, None] * x_j, 0)
+    return sums
+
+
+@triton.jit
+def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+                   DEPTH: tl.constexpr, DTYPE: tl.constexpr):
+    """Rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and beyond."""
+    channel = first + tl.arange(0, DEPTH)
+    at = (node.to(tl.int64) * HEADS + head) * CHANNELS
+    inside = is_node[:, None] & (channel < CHANNELS)[None, :]
+    return tl.load(x + at[:, None] + channel[None, :], mask=inside, other=0).to(DTYPE)
+
+
+@triton.jit
+def _edges_of_rows(indptr, num_rows, ROWS: tl.constexpr):
+    """The rows of this program and its head, and where their edges begin and end."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    begin = tl.load(indptr + row, mask=row < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    return row, tl.program_id(1), begin, end
+
+
+@triton.jit
+def _next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
+    """The columns of the first tile that edges from ``edge`` on are in; for each pair of a row and
+    one of these, how many edges further it would be, and whether it is one."""
+    nearest = tl.load(column + edge, mask=edge < end, other=0).to(tl.int32)
+    nearest = tl.min(tl.where(edge < end, nearest, num_columns), axis=0)
+    j = nearest // COLUMNS * COLUMNS + tl.arange(0, COLUMNS)
+    step = tl.zeros([edge.shape[0], COLUMNS], tl.int32)
+    left, half = (end - edge).to(tl.int32)[:, None], COLUMNS // 2
+    at = column + edge[:, None]
+    # Bisection: columns ascend, and fewer than COLUMNS of them can come before one of this tile.
+    while half > 0:
+        probe = step + half - 1
+        probed = tl.load(at + probe, mask=probe < left, other=0).to(tl.int32)
+        step += tl.where((probe < left) & (probed < j[None, :]), half, 0)
+        half //= 2
+    found = tl.load(at + step, mask=step < left, other=0).to(tl.int32)
+    return j, step, (step < left) & (found == j[None, :])
