@@ -72,7 +72,7 @@ def main(
     report(rows, 'gpu_layers', out)
     rows = []
     for n, density in progress(product(lengths, densities), 'sampling'):
-        rows.append(of_sampling(n, density, rounds, device))
+        rows.append(of_sampling(n, density, rounds))
     report(rows, 'gpu_sampling', out)
 
 
@@ -115,12 +115,12 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}
 
 
-def of_sampling(n: int, density: float, rounds: int, device: str) -> dict:
+def of_sampling(n: int, density: float, rounds: int) -> dict:
     """One head's graph drawn in all ways, and its probabilities forward and backward, by rows of
     edges and by tiles of pairs: the density at which these are level is computed elsewhere. On
     other devices the ways are one."""
     model = block_model(n, density, CLUSTERS)
-    factors = [x.detach().to(device).requires_grad_() for x in
+    factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]
     graph = sample_bernoulli(FactorModel(*factors))
 
@@ -133,7 +133,7 @@ def of_sampling(n: int, density: float, rounds: int, device: str) -> dict:
                                                                        method=method)
              for method in ('auto', 'torch')}
     cases |= {'p_ij, rows': lambda: gates(1.), 'p_ij, tiles': lambda: gates(0.)}
-    times = interleave(cases, rounds, device=device)
+    times = interleave(cases, rounds)
     return {'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
                                            times.items()}}
 
