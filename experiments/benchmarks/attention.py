@@ -44,10 +44,10 @@ BACKENDS = {'cpu': SPARSE['cpu'], 'cuda': (*SPARSE['cuda'], 'flex')}
 
 @on_device
 def main(
-    nodes: list[PositiveInt] = (1024, 4096),
+    nodes: list[PositiveInt] = (4096,),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
     pattern: str | None = None,
-    channels: list[PositiveInt] = (32, 64),
+    channels: list[PositiveInt] = (32,),
     heads: PositiveInt = 4,
     rounds: PositiveInt = 5,
     only: list[str] | None = None,

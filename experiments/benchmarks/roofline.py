@@ -24,6 +24,7 @@ from experiments.benchmarks.machine_code import (
     launches,
     name_of,
     operators,
+    sampling,
 )
 from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.runs.tables import report
@@ -92,6 +93,9 @@ def main(
            'roofline_shapes', out)
     print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
     report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
+    print('computed, not measured; a training step of a layer that draws its graphs:')
+    report([against_full(rows, width, channels, capability) for width in WIDTHS],
+           'roofline_layers', out)
 
 
 def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: int) -> dict:
@@ -117,6 +121,21 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
             'backward ps per edge': sum(edge[1:]), 'backward ps per pair': sum(pair[1:]),
             'break-even density %, forward': 100 * pair[0] / edge[0],
             'backward': 100 * sum(pair[1:]) / sum(edge[1:]), 'both': 100 * sum(pair) / sum(edge)}
+
+
+def against_full(rows: list[dict], clusters: int, channels: int, capability: int) -> dict:
+    """What a pair and an edge take in a step of a layer whose graphs are drawn exactly, without its
+    projections, and the density at which it is level with full attention; below 0 where the draw
+    alone takes longer."""
+    draw = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
+    full = 14 * channels / FLOPS_PER_SECOND * 1e12
+    attention = sum(max(row['memory ps'], row['instructions ps']) for row in rows
+                    if row['terms'] == TERMS[0] and row['operator'].startswith('edge_attention'))
+    prob = rows_against_tiles(clusters, capability)['backward ps per edge']
+    return {'clusters': clusters, 'draw, ps per pair': draw,
+            'full attention, ps per pair': full, 'attention, ps per edge': attention,
+            'gradient of p_ij, ps per edge': prob,
+            'break-even density %': 100 * (full - draw) / (attention + prob)}
 
 
 def dots(channels: int, faster_above: float) -> list[Launch]:

@@ -219,7 +219,7 @@ def take_steps(objective: L.LightningModule, data: L.LightningDataModule) -> Non
 
 def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:
     """Batches as the task makes them, random but for the digits: of the shortest sequences that it
-    can give, and of one between and a longest one beside such."""
+    can give, and of a longest one beside such."""
     if hasattr(data, 'draw'):  # all are of one length
         return iter([data.draw(np.random.default_rng(0))])
     name = type(data).__name__
@@ -303,8 +303,7 @@ def images(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> I
 
 
 def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:
-    between = shortest + (longest - shortest) // 8
-    return ((length, shortest) for length in (shortest, between, longest))
+    return ((length, shortest) for length in (shortest, longest))
 
 
 def random_ids(model: nn.Module, length: int) -> Tensor:

@@ -17,48 +17,50 @@ for name in list(sys.modules):
 """
 SCRIPT = ANEW + """
 from experiments.benchmarks.machine_code import compiled, distinct, name_of, operators
-work = operators(torch.{dtype}, {channels}, {terms!r})
-work = {{operator: arguments for operator, arguments in work.items()
-         if name_of(operator).startswith({operators!r})}}
-for (operator, kernel), launch in distinct(work).items():
-    code = compiled(launch, {capability})
-    wide = sum(count for name, count in code.loop.items() if name.startswith('LDG')
-               and name.endswith('.128'))
-    local = sum(count for name, count in code.loop.items() if name[:3] in ('LDL', 'STL'))
-    print(json.dumps(dict(kernel=kernel.split(' ')[0], registers=code.registers,
+for dtype, channels, terms, prefix, capability in {cases}:
+    work = operators(getattr(torch, dtype), channels, terms)
+    work = {{operator: arguments for operator, arguments in work.items()
+             if name_of(operator).startswith(prefix)}}
+    codes = []
+    for (operator, kernel), launch in distinct(work).items():
+        code = compiled(launch, capability)
+        wide = sum(count for name, count in code.loop.items() if name.startswith('LDG')
+                   and name.endswith('.128'))
+        local = sum(count for name, count in code.loop.items() if name[:3] in ('LDL', 'STL'))
+        codes.append(dict(kernel=kernel.split(' ')[0], registers=code.registers,
                           spilled=code.spilled, shared=code.shared, edges=code.edges,
                           instructions=code.instructions_per_edge, wide=wide, local=local,
                           vectors=2 - (launch.arguments.get('VALUE_CHANNELS') == 0),
-                          tile=launch.arguments.get('WIDTH', 0) * code.edges)))
+                          tile=launch.arguments.get('WIDTH', 0) * code.edges))
+    print(json.dumps(codes))
 """
 ATTENTION, ALL = 'edge_attention', ''
 ATTENDING = {'attend_rows', 'grads_of_queries', 'grads_of_keys'}
 
 
-@pytest.mark.parametrize('dtype, channels, terms, operators, capability', [
-    ('bfloat16', 64, 'plain', ATTENTION, 90),
-    *[pytest.param(*case, marks=pytest.mark.slow) for case in [
-        ('bfloat16', 64, 'bias and gate', ALL, 90),
-        ('float16', 80, 'plain', ATTENTION, 80),  # padded to 128
-        ('bfloat16', 256, 'dropout', ATTENTION, 90),
-        ('float32', 256, 'bias and gate', ATTENTION, 80),
-    ]]])
-def test_fits_its_registers(dtype, channels, terms, operators, capability):
-    result = run_anew(SCRIPT.format(dtype=dtype, channels=channels, terms=terms,
-                                    operators=operators, capability=capability),
-                      TRITON_INTERPRET='0')
+@pytest.mark.parametrize('cases', [
+    [('bfloat16', 64, 'plain', ATTENTION, 90)],
+    pytest.param([('bfloat16', 64, 'bias and gate', ALL, 90),
+                  ('float16', 80, 'plain', ATTENTION, 80),  # padded to 128
+                  ('bfloat16', 256, 'dropout', ATTENTION, 90),
+                  ('float32', 256, 'bias and gate', ATTENTION, 80)], marks=pytest.mark.slow)],
+    ids=['plain', 'others'])
+def test_fits_its_registers(cases):
+    result = run_anew(SCRIPT.format(cases=cases), TRITON_INTERPRET='0')
     assert result.returncode == 0, result.stderr
-    codes = [json.loads(line) for line in result.stdout.splitlines()]
-    assert {*ATTENDING, 'add_parts', 'join_parts'} <= {code['kernel'] for code in codes}
-    for code in codes:
-        assert code['local'] == 0, f'its loop spills: {code}'
-        assert code['spilled'] <= 16 and code['registers'] <= 255, code
-        assert code['shared'] <= 4096, code
-        if code['kernel'] in ATTENDING:
-            # Vectors of two nodes for each edge, by each of 32 threads 16 bytes at a time.
-            itemsize = 4 if dtype == 'float32' else 2
-            assert code['wide'] * 512 == code['vectors'] * code['tile'] * itemsize, code
-            assert code['instructions'] <= 0.65 * code['tile'] / code['edges'] + 16, code
+    found = result.stdout.splitlines()
+    assert len(found) == len(cases)
+    for case, line in zip(cases, found):
+        codes, itemsize = json.loads(line), 4 if case[0] == 'float32' else 2
+        assert {*ATTENDING, 'add_parts', 'join_parts'} <= {code['kernel'] for code in codes}
+        for code in codes:
+            assert code['local'] == 0, f'its loop spills: {case}, {code}'
+            assert code['spilled'] <= 16 and code['registers'] <= 255, (case, code)
+            assert code['shared'] <= 4096, (case, code)
+            if code['kernel'] in ATTENDING:
+                # Vectors of two nodes for each edge, by each of 32 threads 16 bytes at a time.
+                assert code['wide'] * 512 == code['vectors'] * code['tile'] * itemsize, (case, code)
+                assert code['instructions'] <= 0.65 * code['tile'] / code['edges'] + 16, (case, code)
 
 
 TILES = ANEW + """
