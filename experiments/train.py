@@ -28,7 +28,7 @@ import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.objectives import Training
@@ -85,16 +85,6 @@ class EndTogether(Callback):
             trainer.strategy.launcher.kill(signal.SIGKILL)
 
 
-class Parser(LightningArgumentParser):
-    """Lightning's. Each class in a config is parsed by a parser of its own, which parses the classes
-    within several times: what they were before, and what they are now. Where these are the same,
-    as nearly everywhere, once is enough."""
-
-    def parse_object(self, obj, namespace=None, **options):
-        before = None if namespace == obj else namespace
-        return super().parse_object(obj, namespace=before, **options)
-
-
 class TrainCLI(LightningCLI):
     """Lightning's command line with this project's callbacks; ``fit`` ends with a test.
 
@@ -109,7 +99,7 @@ class TrainCLI(LightningCLI):
         self.command, self._given = command, args
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args, run=False,
-            parser_class=Parser, parser_kwargs={'exit_on_error': False, 'description': COMMANDS[command]},
+            parser_kwargs={'exit_on_error': False, 'description': COMMANDS[command]},
             save_config_callback=SaveConfig, seed_everything_default=0,
             trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
                               'num_sanity_val_steps': 0, 'enable_model_summary': False},

@@ -43,7 +43,8 @@ class Launch(NamedTuple):
     @property
     def edges_of_a_program(self) -> int:
         """Edges, or pairs, that it holds at once; 1 where it takes none."""
-        columns = self.arguments.get('EDGES', self.arguments.get('COLUMNS', 1))
+        columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS')
+                        if name in self.arguments), 1)
         return self.arguments.get('ROWS', 1) * columns
 
     def source(self) -> ASTSource:

@@ -157,7 +157,8 @@ def picoseconds(launch: Launch, capability: int) -> float:
         return 1e12 * max(size / BYTES_PER_SECOND,
                           code.instructions_per_edge / INSTRUCTIONS_PER_SECOND)
     depth, in_loop = launch.arguments.get('DEPTH'), sum(code.loop.values())
-    turns = 0 if depth is None else -(-launch.arguments['CHANNELS'] // depth)
+    width = launch.arguments.get('CHANNELS', launch.arguments.get('CLUSTERS'))
+    turns = 0 if depth is None else -(-width // depth)
     instructions = code.instructions + (turns - 1) * in_loop
     return 1e12 * instructions / code.edges / INSTRUCTIONS_PER_SECOND
 
