@@ -35,6 +35,7 @@ GROUPS = {group: [f'{group} {path.stem}' for path in Path(package.__path__[0]).g
     *(pytest.param(commands, id=group, marks=pytest.mark.slow)
       for group, commands in GROUPS.items())])
 def test_help_needs_no_libraries(commands, monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '100')  # for lines may be broken within words
     process = subprocess.run([sys.executable, '-c', ANSWER, json.dumps(commands)], check=True,
                              capture_output=True, text=True)
     texts, imported = json.loads(process.stdout)
