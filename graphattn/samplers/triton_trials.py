@@ -45,7 +45,7 @@ def sample_with_triton(model: FactorModel, generator: torch.Generator | None) ->
     end = torch.cat([size.new_zeros(1), size.flatten().cumsum(0)])
     highest, num_edges = torch.stack([largest.amax().double(), end[-1].double()]).tolist()
     model.check_probability(highest)
-    key = torch.empty(int(num_edges), dtype=index_dtype(model.num_keys), device=model.device)
+    key = torch.zeros(int(num_edges), dtype=index_dtype(model.num_keys), device=model.device)
     _launch(shared, pieces, None, None, end, key)
     return BipartiteGraph.from_csr(end[::pieces].contiguous(), key, model.num_keys,
                                    query_ptr=model.query_ptr, key_ptr=model.key_ptr,
@@ -97,8 +97,10 @@ def try_tiles(
     begin = first_key + piece * width
     stop = tl.where(first_row < end_of_block, tl.minimum(begin + width, end_key), begin)
     written = tl.zeros([ROWS], tl.int64)
-    if edge_key is not None:
+    most = written
+    if edge_key is not None:  # never beyond what was counted, should a GPU sum in another order
         written = tl.load(end + row * pieces + piece, mask=is_row, other=0)
+        most = tl.load(end + row * pieces + piece + 1, mask=is_row, other=0)
     highest = tl.zeros([ROWS], DTYPE)
     for first in range(begin, stop, KEYS):
         key = first + tl.arange(0, KEYS)
@@ -114,7 +116,7 @@ def try_tiles(
         else:
             place = written[:, None] + tl.cumsum(succeeds, axis=1) - 1
             number = (key[None, :] + tl.zeros_like(place)).to(edge_key.dtype.element_ty)
-            tl.store(edge_key + place, number, mask=succeeds == 1)
+            tl.store(edge_key + place, number, mask=(succeeds == 1) & (place < most[:, None]))
         written += tl.sum(succeeds, axis=1)
     if edge_key is None:
         tl.store(size + row * pieces + piece, written, mask=is_row)
