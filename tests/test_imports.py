@@ -65,6 +65,7 @@ MAY_IMPORT = {
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
+    'experiments.compile': {'compile', 'experiments.data'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
     'experiments.cli': {'kernels', 'graphattn', '_extras', 'experiments.quick_help',
