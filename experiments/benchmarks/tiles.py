@@ -31,7 +31,7 @@ from graphattn.samplers import FactorModel, sample_bernoulli
 MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),
           '16 clusters, 99 % in one': (16, 0.99), '16 clusters, all alike': (16, 1 / 16)}
 ORDERS = ('as they come', 'by cluster', 'nearby')
-PS_OF_AN_EDGE = 175.  # of a row kernel at 64 channels
+PS_OF_AN_EDGE = 170.  # of a row kernel at 64 channels
 PS_OF_A_PAIR = 1.8  # of dense tiles
 
 

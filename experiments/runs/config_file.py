@@ -51,18 +51,18 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
 def in_one(options: Sequence[str]) -> list[str]:
     """Options of a command line whose configs, where they follow one another, are one: each is
     parsed for a fifth of a second."""
-    found, rest, config = [], iter(options), {}
+    found, rest = [], iter(options)
     for option in rest:
-        if option == '--config':
-            value = next(rest)
-            lay_over(config, read_yaml(Path(value)) if value.endswith('.yaml') else
-                     json.loads(value))
+        if option != '--config':
+            found.append(option)
             continue
-        if config:
-            found += '--config', json.dumps(config)
-            config = {}
-        found.append(option)
-    return found + (['--config', json.dumps(config)] if config else [])
+        value = next(rest)
+        config = read_yaml(Path(value)) if value.endswith('.yaml') else json.loads(value)
+        if found and isinstance(found[-1], dict):
+            lay_over(found[-1], config)
+        else:
+            found += option, config
+    return [json.dumps(part) if isinstance(part, dict) else part for part in found]
 
 
 def built(config: dict[str, Any], **types: type) -> Namespace:
