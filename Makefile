@@ -3,28 +3,29 @@ VENV ?= .venv
 pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 metadata = setup.cfg pyproject.toml constraints.txt
 
+# Images often have it set; every process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train check test fuzz docs
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
 	$(VENV)/bin/python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
 
-check: $(VENV)/everything
+check: $(VENV)/compiled
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m pytest -n 2 -m 'not slow'
 
-# Loops that have changed are compiled before the tests, whose processes would each compile the same
-# ones; and each process takes a half of the files, whose fixtures it makes once, until one is done.
-test: $(VENV)/everything
+# Each process takes a half of the files, whose fixtures it makes once, until one is done.
+test: $(VENV)/compiled
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m experiments.compile --float64
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 MINUTES ?= 10
-fuzz: $(VENV)/everything
+fuzz: $(VENV)/compiled
 	$(VENV)/bin/python -m tests.fuzz --minutes $(MINUTES)
 
-docs: $(VENV)/docs
+docs: $(VENV)/docs $(VENV)/compiled
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build
 	@echo docs/_build/index.html
 
@@ -35,10 +36,15 @@ $(VENV)/experiments: $(metadata)
 	touch $@
 
 # torch-scatter and torch-sparse import torch while they are built, hence no build isolation; they
-# need a C++ compiler and, once, about 16 minutes on two cores. All loops are compiled, in a minute.
+# need a C++ compiler and, once, about 16 minutes on two cores.
 $(VENV)/everything: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
 	$(pip) --no-build-isolation --editable '.[ext]'
+	touch $@
+
+# Loops are compiled before the tests, whose processes would each compile the same ones: in a minute,
+# and again where one has changed.
+$(VENV)/compiled: $(VENV)/everything $(shell find graphattn experiments -name '*.py')
 	$(VENV)/bin/python -m experiments.compile --float64
 	touch $@
 

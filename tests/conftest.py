@@ -35,4 +35,4 @@ def pytest_collection_finish():
 def pytest_runtest_setup(item):
     """Random numbers are those of the test, whatever ran before it in its process."""
     import torch
-    torch.manual_seed(crc32(item.nodeid.encode()))
+    torch.default_generator.manual_seed(crc32(item.nodeid.encode()))

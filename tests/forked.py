@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -64,7 +63,6 @@ def run_anew(script: str, *, folder: Path | None = None, missing: Collection[str
     def work() -> None:
         os.environ.update(environment)
         numba.config.reload_config()
-        logging.getLogger().handlers.clear()  # pytest's, which would keep messages from stderr
         for name in list(sys.modules):
             if any(f'{name}.'.startswith(f'{dropped}.') for dropped in (*OURS, *missing)):
                 del sys.modules[name]

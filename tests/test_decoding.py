@@ -86,6 +86,7 @@ def test_keys_that_heads_share_are_kept_once():
     torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_all_layers_of_an_encoder_decode():
     encoder = Encoder(PatternSource(SlidingWindow(3) & Causal()), num_tokens=11,

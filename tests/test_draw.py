@@ -174,6 +174,7 @@ def test_without_matplotlib_the_reason_is_one_line(monkeypatch):
         draw.mask(random_graph(4, 6))
 
 
+@pytest.mark.slow
 def test_pictures_are_written_in_any_format(tmp_path):
     figure = draw.mask(random_graph(4, 6)).get_figure()
     assert isinstance(figure, Figure)

@@ -80,6 +80,7 @@ def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes, is_
         assert own.size(-1) == (max(int(counts.max()), 1) if is_compact else whole.size(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')  # that it is not compiled
 @pytest.mark.parametrize('pattern', PATTERNS[:4], ids=str)
 def test_flex_attention_attends_along_the_graph(pattern):

@@ -48,6 +48,7 @@ def test_a_page_shows_all_that_there_is_to_a_graph(page):
                for axes in panels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['patterns/sliding_window', 'patterns/own_edges',
                                   'sources/block_model'])
 def test_a_page_is_a_notebook_too(name, tmp_path):

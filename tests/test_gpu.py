@@ -54,6 +54,7 @@ def test_operators_stay_there_and_wait_for_nothing(gpu, terms, number):
     assert not gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops', [1, 2])
 def test_attention_has_the_numbers_of_cpus(gpu, hops):
     graph = random_graph(12, 12)
@@ -125,6 +126,7 @@ def test_fastrg_waits_for_two_numbers_of_edges(gpu):
     assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method, most', [('auto', 1), ('triton', 1), ('torch', 6)])
 def test_trials_wait_for_the_number_of_edges(gpu, method, most):
     """In torch's operations a few times for each shape of blocks."""
@@ -168,6 +170,7 @@ def test_compiled_code_gets_rows_from_there(gpu):
     assert [part.on_cpu.tolist() for part in rows] == [part.tolist() for part in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make, most', [
     (lambda: GraphAttention(8, 2, window()), 3),
     (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
@@ -185,6 +188,7 @@ def test_layers_wait_a_few_times(gpu, make, most):
     assert gpu.total() <= most, gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make, options', [
     (lambda encoder: encoder, {}),
     (lambda encoder: encoder, dict(positions='rotary')),

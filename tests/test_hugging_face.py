@@ -372,6 +372,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', SOURCES)
 def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
     from safetensors.torch import load_file

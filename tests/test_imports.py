@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -133,8 +134,14 @@ def imported(nodes: Iterator[ast.AST], module: str, is_package: bool = False) ->
     return names
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path, on_import: bool) -> set[str]:
-    nodes = statements(ast.parse(path.read_text()), in_functions=not on_import)
+    nodes = statements(tree_of(path), in_functions=not on_import)
     return imported(nodes, module_name(path), path.name == '__init__.py')
 
 
@@ -146,6 +153,7 @@ def test_imports_point_down(path):
     assert not forbidden, f"'{unit}' may import {sorted(MAY_IMPORT[unit])}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('top', ['graphattn', 'experiments', 'analysis'])
 def test_no_circle_between_files(top):
     graph = {name: imports_of(path, on_import=False) & MODULES.keys()
@@ -169,7 +177,7 @@ def test_knows_a_circle():
 
 @pytest.mark.parametrize('path', PATHS, ids=module_name)
 def test_private_names_stay_in_their_files(path):
-    assert not {alias.name for node in ast.walk(ast.parse(path.read_text()))
+    assert not {alias.name for node in ast.walk(tree_of(path))
                 if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
                 for alias in node.names if alias.name.startswith('_')}
 

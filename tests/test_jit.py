@@ -4,6 +4,7 @@ to go on without them."""
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import stat
@@ -55,6 +56,7 @@ def digest(package: Path) -> str:
     return module.SOURCE_DIGEST
 
 
+@pytest.mark.slow
 def test_the_stamp_changes_with_every_file_beside_compiled_loops(package):
     assert {Path(SOFTMAX), Path('samplers/drawing.py')} < {*COMPILED}
     digests = [digest(package)]
@@ -125,19 +127,29 @@ def add(tmp_path, monkeypatch):
     return begin
 
 
+@pytest.fixture
+def told(monkeypatch) -> list[str]:
+    """What the library tells."""
+    messages = []
+    monkeypatch.setattr(logging.getLogger('graphattn'), 'handle',
+                        lambda record: messages.append(record.getMessage()))
+    return messages
+
+
 def hits_and_misses(compiled) -> list[int]:
     return [sum(count.values()) for count in compiled.stats[1:]]
 
 
-def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, caplog):
+def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, told):
     first, second = add(), add()
     assert [first(1, 2), first(1., 2.), second(1., 2.), second(1, 2)] == [3, 3., 3., 3]
     assert hits_and_misses(first) == [0, 2] and hits_and_misses(second) == [2, 0]
-    message, = caplog.messages
+    message, = told
     assert str(tmp_path / 'cache') in message and 'NUMBA_CACHE_DIR' in message
     assert len(list(tmp_path.glob('cache/*/*'))) == 2
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_others_is_compiled_again(add, tmp_path):
     """Also where not the function itself has changed, but a file of one that it may call."""
     (tmp_path / 'called.py').write_text('one = 1')
@@ -149,11 +161,11 @@ def test_a_changed_file_of_others_is_compiled_again(add, tmp_path):
         assert compiled(1, 2) == 2 and hits_and_misses(compiled) == [0, 1]
 
 
-def test_nothing_is_told_when_nothing_is_compiled(add, caplog, monkeypatch):
+def test_nothing_is_told_when_nothing_is_compiled(add, told, monkeypatch):
     add()(1, 2)
-    caplog.clear()
+    told.clear()
     monkeypatch.setattr(_jit, '_TOLD', set())
-    assert add()(1, 2) == 3 and not caplog.messages
+    assert add()(1, 2) == 3 and not told
 
 
 @pytest.mark.parametrize('size', [0, 100])
@@ -167,7 +179,7 @@ def test_a_damaged_file_is_compiled_again(add, tmp_path, size):
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='has no limit on the size of files')
-def test_a_full_disk_is_told_and_no_error(add, tmp_path, caplog):
+def test_a_full_disk_is_told_and_no_error(add, tmp_path, told):
     import resource
     compiled, limits = add(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
@@ -175,7 +187,7 @@ def test_a_full_disk_is_told_and_no_error(add, tmp_path, caplog):
         assert compiled(1, 2) == 3
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert 'NUMBA_CACHE_DIR' in caplog.messages[-1] and 'cannot be kept' in caplog.messages[-1]
+    assert 'NUMBA_CACHE_DIR' in told[-1] and 'cannot be kept' in told[-1]
     assert not list(tmp_path.glob('cache/*/*'))
 
 
@@ -192,23 +204,23 @@ def no_usual_folder(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
 def test_where_no_folder_can_be_written_to_a_temporary_one_of_the_user_is_taken(
-        add, no_usual_folder, caplog):
+        add, no_usual_folder, told):
     assert add()(1, 2) == 3
     own, = no_usual_folder.iterdir()
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    assert str(own) in caplog.messages[0]
+    assert str(own) in told[0]
     again = add()
     assert again(1, 2) == 3 and hits_and_misses(again) == [1, 0]
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
-def test_a_temporary_folder_of_others_is_not_read(add, no_usual_folder, caplog):
+def test_a_temporary_folder_of_others_is_not_read(add, no_usual_folder, told):
     add()
     own, = no_usual_folder.iterdir()
     own.chmod(0o777)
-    caplog.clear()
+    told.clear()
     assert add()(1, 2) == 3 and not list(own.glob('*/*'))
-    assert 'NUMBA_CACHE_DIR' in caplog.messages[0]
+    assert 'NUMBA_CACHE_DIR' in told[0]
 
 
 FIRST_USES = """

@@ -163,6 +163,7 @@ def test_each_call_computes_the_bias_of_the_values_as_they_are():
         torch.testing.assert_close(mask.bias(3), -10 * (1 - mask.dense(3)))
 
 
+@pytest.mark.slow
 def test_the_index_lives_as_long_as_the_mask():
     mask = random_mask(FreeLayout(4))
     mask.bias(3)

@@ -62,6 +62,7 @@ def test_the_style_ends_where_it_began():
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_no_title_is_cut_off():
     picture = io.BytesIO()
     with in_style():

@@ -124,6 +124,7 @@ def test_a_piecewise_constant_function(tokens, steps):
     assert result.represented and not result.represented_as_run and result.left_as_run > 0.01
 
 
+@pytest.mark.slow
 def test_the_distance_falls_with_the_grid():
     """Lemma 6: in proportion to delta, for the function is smooth."""
     coarse, fine = (piecewise_constant(3, steps).distance for steps in (4, 8))
@@ -157,6 +158,7 @@ def test_bad_numbers(call, error, message):
         call()
 
 
+@pytest.mark.slow
 def test_command_runs_the_constructions(tmp_path, capsys):
     main(['--pattern', 'Full() - SlidingWindow(0)', '--n', '8', '--steps', '4', '--out',
           str(tmp_path)])

@@ -258,6 +258,7 @@ def test_sampled_queries_have_their_own_fields(monkeypatch):
     assert diffusion(graph).queries == 9
 
 
+@pytest.mark.slow
 def test_large_graph_has_receptive_fields_alone():
     graph = patterns.SlidingWindow(4).build(20_000)
     with pytest.raises(ValueError, match=r"at most 2048 tokens .*\(got 20000\).*spectra=False"):

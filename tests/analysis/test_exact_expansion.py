@@ -70,6 +70,7 @@ def test_half_edges_weigh_a_half():
     assert expander(chain).edge_expansion == pytest.approx(1 / 2)
 
 
+@pytest.mark.slow
 def test_only_of_small_graphs():
     assert expander(Star().build(EXACT_UP_TO)).exact_conductance > 0
     larger = expander(Star().build(EXACT_UP_TO + 1))

@@ -84,6 +84,7 @@ def test_diameter_of_random_graphs(seed):
     assert expander(graph).diameter == nx.diameter(graph)
 
 
+@pytest.mark.slow
 def test_diameter_of_long_graphs_is_a_bound_that_says_so(monkeypatch):
     graph, cycle = nx.random_regular_graph(4, 300, seed=0), nx.cycle_graph(300)
     exact = expander(graph).diameter
@@ -104,6 +105,7 @@ def test_unscaled_approximation_is_false():
     assert result.epsilon == pytest.approx(friedman, abs=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('degree, n', [(3, 200), (4, 500), (8, 1000)])
 def test_random_regular_graphs(degree, n):
     """Between Alon-Boppana's bound and a little over Friedman's."""
@@ -185,6 +187,7 @@ def test_bad_input(graph, message):
         expander(graph)
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
     assert 'sweep conductance' in capsys.readouterr().out

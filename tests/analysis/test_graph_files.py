@@ -85,6 +85,7 @@ def named():
     return nx.relabel_nodes(GRAPH.to_networkx(), dict(enumerate(NAMES)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, write', [
     ('a.csv', lambda path: path.write_text('source,target\n' + ''.join(
         f'"{NAMES[key]}","{NAMES[query]}"\n' for key, query in sorted(EDGES)))),
@@ -103,6 +104,7 @@ def test_tokens_keep_their_names(tmp_path, name, write, capsys):
     assert set(result['sweep_set']) < set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, write', [
     ('a.npy', lambda path: np.save(path, np.stack([MASK, MASK.T, ~MASK]))),
     ('a.npz', lambda path: np.savez(path, MASK, np.stack([MASK.T, ~MASK])))])

@@ -139,6 +139,7 @@ def test_ore(seed):
                                                                'order of the tokens'}
 
 
+@pytest.mark.slow
 def test_random_dense_graph_by_ore():
     graph = nx.gnp_random_graph(150, 0.65, seed=0)
     assert answer(graph) is True and hamiltonian_path(graph).method == "Ore's theorem"
@@ -236,6 +237,7 @@ def test_search_alone_against_brute_force():
 
 # Size, time, seed ################################################################################
 
+@pytest.mark.slow
 @pytest.mark.parametrize('directed', [True, False])
 @pytest.mark.parametrize('seed', [0, 1, 3])  # seed 2 takes 17 s
 def test_twelve_keys_each(directed, seed):
@@ -260,6 +262,7 @@ def test_time_runs_out():
     assert result.seconds < 5
 
 
+@pytest.mark.slow
 def test_without_ortools(monkeypatch):
     graph = with_split_token(nx.petersen_graph())
     assert hamiltonian_path(graph).method == 'CP-SAT'
@@ -306,6 +309,7 @@ def test_bad_graphs():
         hamiltonian_path([[0, 1]])
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'RandomKeys(8)', 'Star() - SlidingWindow(1)', '--n', '50', '--out',
           str(tmp_path)])
@@ -319,6 +323,7 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / 'hamiltonian.png').stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_command_without_direction(tmp_path):
     nx.write_edgelist(nx.DiGraph([(0, 1), (2, 1)]), tmp_path / 'vee.txt', data=False)
     arguments = ['--graph', str(tmp_path / 'vee.txt'), '--out', str(tmp_path)]

@@ -199,6 +199,7 @@ def test_restart_bound_is_reached():
     assert np.allclose(result.restart_distance, result.restart_bound)
 
 
+@pytest.mark.slow
 def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
     result = mixing(nx.random_regular_graph(16, 512, seed=0))
     assert result.distance[-1] < 1e-11

@@ -87,6 +87,7 @@ def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypa
     assert result.max_residual < 1e-8 * scale and 'dense' not in result.method
 
 
+@pytest.mark.slow
 def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
     cycle = spectrum(nx.cycle_graph(300), extremes=5)
@@ -108,6 +109,7 @@ def test_lambda_2_of_4096_tokens(expression, method):
     assert result.values[0] == 0 < result.lambda_2
 
 
+@pytest.mark.slow
 def test_window_where_smallest_magnitude_is_wrong():
     """``eigsh(which='SM')`` returns 4.84e-4 and 3.0e-5 here, without a warning."""
     window = 'SlidingWindow(8) - SlidingWindow(0)'
@@ -187,6 +189,7 @@ def test_few_edges_among_many_tokens():
     assert result.lambda_max == pytest.approx(2, abs=1e-8) and result.values[-2] < 1e-8
 
 
+@pytest.mark.slow
 def test_same_graph_same_result():
     graph = graph_of_pattern('RandomKeys(4)', 3000)
     first, second = (spectrum(graph, extremes=2).values for _ in range(2))
@@ -215,6 +218,7 @@ def test_bad_input(graph, options, message):
         spectrum(graph, **options)
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
     assert 'lambda 2' in capsys.readouterr().out

@@ -75,6 +75,7 @@ def test_draws_a_pair_of_bars_for_each_graph():
         samples[0].seconds, samples[0].seconds_full)])
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     main(['--pattern', 'bigbird(block=2)', 'SlidingWindow(2)', '--n', '64', '--out',
           str(tmp_path)])

@@ -124,6 +124,7 @@ def test_path_through_the_union_only():
     assert universality([left, right]).assumption_1 is True
 
 
+@pytest.mark.slow
 def test_an_unknown_path_is_not_a_failure():
     hard = nx.random_regular_graph(3, 2000, seed=1)
     result = universality([BipartiteGraph.from_networkx(hard).with_self_loops()], time_limit=0.02)
@@ -363,6 +364,7 @@ def saved(folder):
     return json.loads((folder / 'universality.json').read_text())
 
 
+@pytest.mark.slow
 def test_command_asks_lemma_2(tmp_path, capsys):
     main(['--n', '20', '--clusters', '5', '--out', str(tmp_path)])
     (result,) = saved(tmp_path)['in turn']
@@ -370,6 +372,7 @@ def test_command_asks_lemma_2(tmp_path, capsys):
     assert (tmp_path / 'universality.png').stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     main(['--pattern', 'SlidingWindow(1)', 'SlidingWindow(1)', 'Star()', '--n', '9', '--hops',
           '5', '--out', str(tmp_path)])
@@ -379,6 +382,7 @@ def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     assert 'layer 1, SlidingWindow(1): the proof needs more hops' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pattern, is_said', [
     ('Full() - SlidingWindow(0)', True), ('Full()', False),
 ])
@@ -388,6 +392,7 @@ def test_command_says_that_no_is_not_a_proof(tmp_path, capsys, pattern, is_said)
     assert ('sufficient, not necessary' in capsys.readouterr().out) is is_said
 
 
+@pytest.mark.slow
 def test_command_on_a_file(tmp_path):
     nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
     main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path)])
@@ -395,6 +400,7 @@ def test_command_on_a_file(tmp_path):
     assert (result['self_loops'], result['hamiltonian_path']) == (False, True)
 
 
+@pytest.mark.slow
 def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     """Two layers of two heads, three samples of each."""
     heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3

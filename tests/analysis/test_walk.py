@@ -41,6 +41,7 @@ def test_eigenvalues_of_a_directed_cycle_are_roots_of_unity():
     assert np.abs(found[:, None] - roots).min(axis=0).max() < 1e-13
 
 
+@pytest.mark.slow
 def test_eigenvalues_far_from_normal():
     """Pairs that also attend to the pair before: solved whole, the second modulus comes out as
     0.93."""

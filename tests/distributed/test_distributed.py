@@ -68,6 +68,7 @@ def results(request):
     return [json.loads((folder / f'{world}.{rank}.json').read_text()) for rank in range(world)]
 
 
+@pytest.mark.slow
 @in_worlds(cases.CASES, 1, 2, 4)
 def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
     for found in results:

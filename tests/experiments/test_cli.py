@@ -98,6 +98,7 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments', [['spectrum', '--n', '64'], ['train', '--config', 'text']])
 def test_without_matplotlib_a_command_is_one_line(arguments):
     process = run_anew(f'from experiments import cli\ncli.main({arguments})',

@@ -29,11 +29,11 @@ GROUPS = {group: [f'{group} {path.stem}' for path in Path(package.__path__[0]).g
           for group, package in (('study', studies), ('benchmark', benchmarks))}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*prior to execution:RuntimeWarning')
 @pytest.mark.parametrize('commands', [
     pytest.param([*QUESTIONS, 'train', 'compile', 'predict'], id='questions'),
-    *(pytest.param(commands, id=group, marks=pytest.mark.slow)
-      for group, commands in GROUPS.items())])
+    *(pytest.param(commands, id=group) for group, commands in GROUPS.items())])
 def test_help_needs_no_libraries(commands, monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '100')  # for lines may be broken within words
     process = subprocess.run([sys.executable, '-c', ANSWER, json.dumps(commands)], check=True,

@@ -1,4 +1,5 @@
-"""How many generated cases a run had, and the one command that runs a failing one again."""
+"""Tests of generated cases are slow. How many cases a run had, and the one command that runs a
+failing one again."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ import pytest
 
 HERE = Path(__file__).parent
 BLOB = re.compile(r"@reproduce_failure\('[^']*', b'([^']*)'\)")
+
+
+def pytest_itemcollected(item):
+    item.add_marker('slow')
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,8 +21,6 @@ from experiments.runs.command_line import run_function
 from experiments.studies import bag_of_words, glue_table, masks, planted, rolling
 from tests.fuzz.budget import cases
 
-pytestmark = pytest.mark.slow
-
 HERE = {'folder': '.', 'file': 'file.txt', 'below a file': 'file.txt/x', 'no folder': '/proc/x/y'}
 NUMBERS = ['0', '-1', '1', '2', '5', '12', '1e11', '100000000000', '9' * 30, '1.5', '-0.1', 'nan',
            '-inf', '1e-300']

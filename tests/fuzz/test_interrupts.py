@@ -12,7 +12,6 @@ import pytest
 from tests.fuzz.budget import TIMES
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='sends signals from a fork')
 @pytest.mark.parametrize('limit', ['4', pytest.param('1', marks=pytest.mark.skipif(
     TIMES not in os.environ, reason='for python -m tests.fuzz'))])

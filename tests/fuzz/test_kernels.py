@@ -219,7 +219,6 @@ MODERATE = {
     'terms_learn': st.booleans(), 'wants_weights': st.booleans()}
 
 
-@pytest.mark.slow
 @every_backend
 @cases(12)
 @given(case=attention_cases(**MODERATE))
@@ -227,7 +226,6 @@ def test_attention(backend, case):
     check(case, backend)
 
 
-@pytest.mark.slow
 @cases(3)
 @given(case=attention_cases(dtypes=st.sampled_from([torch.float32, torch.float64]), **MODERATE))
 def test_attention_by_tiles(case):
@@ -267,7 +265,6 @@ def test_teleport_at_its_ends(backend, case):
     check(case, backend)
 
 
-@pytest.mark.slow
 @every_backend_with_hops
 @cases(4)
 @given(case=attention_cases(

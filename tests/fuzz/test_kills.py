@@ -19,8 +19,6 @@ from experiments.runs import checkpoints
 from experiments.runs.checkpoints import LAST, TRAINING_STATE, newest_good, read_checkpoint
 from tests.fuzz.budget import cases
 
-pytestmark = pytest.mark.slow
-
 STEPS = 5
 FACTOR = torch.full((30_000,), 1.01)
 SIZE = 122_000  # bytes of a checkpoint, about

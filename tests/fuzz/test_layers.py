@@ -47,7 +47,6 @@ def test_every_backend_gives_what_the_reference_gives(backend, case, trains):
     assert_same(*results, tolerance=2. ** -30)
 
 
-@pytest.mark.slow
 @cases(15)
 @given(case=layer_cases(dropout=st.sampled_from([0., 0.1, 0.8])))
 def test_a_layer_is_finite_and_its_copies_are_the_same(case):

@@ -49,8 +49,6 @@ from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
 from tests.fuzz.budget import cases
 
-pytestmark = pytest.mark.slow
-
 MOST_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
 SECONDS = 60
 TEXT = ['The first sentence of a document is here.', 'It has another one, e.g. this.',

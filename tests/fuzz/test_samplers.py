@@ -27,7 +27,6 @@ def served(sample: Way, case: ModelCase) -> FactorModel:
     return case.model()
 
 
-@pytest.mark.slow
 @every_sampler
 @cases(12)
 @given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS)

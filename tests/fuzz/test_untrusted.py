@@ -133,7 +133,6 @@ WORDS = st.sampled_from(['star', 'SlidingWindow', 'Full', '(', ')', '()', '(1)',
                          'Cropped', 'Mask', 'FreeLayout', 'open', '__import__', 'lambda', '\n'])
 
 
-@pytest.mark.slow
 @cases(80)
 @given(st.lists(WORDS, max_size=12).map(''.join) | st.text(max_size=12))
 def test_expressions(expression):

@@ -131,6 +131,7 @@ def test_compiled_hops_and_weights(hops, learns, clean_dynamo):
                            inputs), with_grads(attend(inputs), inputs))
 
 
+@pytest.mark.slow
 def test_compiled_dense_attention(clean_dynamo):
     graph = Full().build(8)
     inputs = leaves(graph)

@@ -247,6 +247,7 @@ def resolvent(attention: Tensor, start: Tensor, teleport: Tensor | float) -> Ten
     return torch.linalg.solve(identity - (1 - teleport) * attention, teleport * start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
 def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
     graph = GRAPHS[name]()
@@ -290,6 +291,7 @@ def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], shar
         torch.testing.assert_close(results[name].double(), right, rtol=0, atol=rounding * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('make, n, teleport', [
     *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
@@ -301,6 +303,7 @@ def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
     assert_settled(*limit_and_resolvent(graph, alpha, teleport, dtype, backend='csr'), teleport)
 
 
+@pytest.mark.slow
 def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
     """As dropout makes them: some rows grow and others lose more."""
     graph, alpha = cycle(6), torch.tensor([1.9, 0.2] * 3).double().unsqueeze(1)
@@ -309,6 +312,7 @@ def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
         assert_settled(results, expected, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('teleport', [1e-3, 0.3])
 def test_nan_leaves_the_limit_of_others_alone(teleport):
     graph = BipartiteGraph.batch([cycle(3), cycle(4)])
@@ -329,6 +333,7 @@ def test_the_limit_keeps_one_hop_for_its_gradients():
         saved_bytes(partial(diffuse, graph, inputs, hops=8, teleport=0.01))
 
 
+@pytest.mark.slow
 def test_weights_above_one_do_not_pass_for_a_limit():
     graph, value = cycle(4), torch.ones(4, 1, 1)
     for weight in (2., 1.25):
@@ -524,6 +529,7 @@ def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeyp
     assert max(called) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hops', [1, 2])
 def test_more_tokens_than_16_bits_can_number(hops):
     num_tokens, query = 2**16 + 3, torch.arange(2**16 + 3)
@@ -628,6 +634,7 @@ def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, 
     assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
 
 
+@pytest.mark.slow
 def test_dropout_in_one_operator_keeps_its_share(restored_rng):
     graph, ones = GRAPHS['full'](), torch.ones(6, HEADS, 1)
     inputs = {'query': ones, 'key': ones, 'value': torch.eye(6)[:, None].expand(6, HEADS, 6)}

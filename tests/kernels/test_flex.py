@@ -40,6 +40,7 @@ def test_graphs_of_several_tiles_equal_reference(make):
     assert_same(train(graph, inputs, 'flex'), train(graph, inputs, 'reference'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
 def test_weights_are_rounded_to_half_precision(dtype):
     graph = GRAPHS['ragged_batch']()
@@ -51,6 +52,7 @@ def test_weights_are_rounded_to_half_precision(dtype):
                 atol=tolerance, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_a_large_bias_that_all_edges_share_changes_nothing():
     graph = GRAPHS['square']()
     inputs = draw(graph, dtype=torch.float32)

@@ -165,6 +165,7 @@ def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
     assert_same(evaluate(module), evaluate(copy.deepcopy(module)))
 
 
+@pytest.mark.slow
 def test_threads_may_ask_one_module_at_once(source):
     module = GraphAttention(CHANNELS, HEADS, source).eval()
     ptrs = [torch.tensor([0, cut, 12]) for cut in range(13)]
@@ -271,6 +272,7 @@ def test_a_given_graph_is_compiled_in_one_piece(hops, clean_dynamo):
         assert_same(traced, eager)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('layer', [EdgeAttention(), EdgeAttention(hops=2, teleport=0.2),
                                    GraphAttention(CHANNELS, HEADS)], ids=['edges', 'hops', 'all'])
 def test_a_layer_with_a_given_graph_is_exported(layer):

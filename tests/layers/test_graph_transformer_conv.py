@@ -156,6 +156,7 @@ def test_repeated_edges_count_as_often_and_are_warned_of():
     torch.testing.assert_close(out, theirs(tuple(x), edge_index, edge_attr))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edge_dim', [None, EDGE_DIM])
 def test_dropout_keeps_the_mean_and_acts_in_training_only(edge_dim):
     *x, edge_index, edge_attr = drawn()
@@ -214,6 +215,7 @@ def test_edges_that_changed_are_sorted_again(sorts):
     assert len(sorts) == 4
 
 
+@pytest.mark.slow
 def test_what_was_sorted_goes_with_the_edges():
     *x, edge_index, _ = drawn()
     conv = GraphTransformerConv((5, 7), 4)
@@ -278,6 +280,7 @@ def test_explainers_say_what_they_say_of_pyg(algorithm):
                                rtol=1e-4)
 
 
+@pytest.mark.slow
 @needs_captum
 def test_captum_attributes_outputs_to_tokens_and_leaves_nothing_over():
     from captum.attr import IntegratedGradients

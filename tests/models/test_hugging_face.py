@@ -140,6 +140,7 @@ def test_equals_bert_for_sequence_classification():
         model(TOKENS, PTR), bert(ids, attention_mask=IS_TOKEN.long()).logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_heads_that_are_not_there_stay_as_drawn():
     heads = {'transform.0.weight', 'transform.0.bias', 'transform.2.weight', 'transform.2.bias',
              'token_bias'}
@@ -472,6 +473,7 @@ def test_tiled_positions_equal_a_roberta_with_tiled_positions(max_length):
                                longer(tokens[None]).last_hidden_state[0], atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_heads_of_roberta_that_are_not_there_stay_as_drawn():
     head = {'head.1.weight', 'head.1.bias'}
     pooler = {'pooler.linear.weight', 'pooler.linear.bias'}
@@ -519,6 +521,7 @@ def test_positions_are_counted_from_the_padding():
                      {**roberta.config.to_dict(), 'pad_token_id': None})
 
 
+@pytest.mark.slow
 def test_each_family_has_its_own_function():
     bert, roberta = hugging_face('BertForMaskedLM'), hugging_face('RobertaForMaskedLM')
     with pytest.raises(ValueError, match="of a RoBERTa .got the names of a BERT.; use load_bert"):

@@ -77,6 +77,7 @@ def test_drawn_as_bert():
         assert torch.equal(source.state_dict()[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
 def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
     """With rows that have no pair."""

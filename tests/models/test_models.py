@@ -157,6 +157,7 @@ def assert_same_step(step, expected):
         assert torch.equal(step[name], value), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('source', SOURCES)
 def test_of_a_checkpointed_layer_only_the_input_is_kept(source):
     def num_bytes(num_layers, checkpoint_layers):
@@ -257,6 +258,7 @@ def test_token_classifier_has_logits_for_every_token():
     assert logits.shape == (12, 3) and len(graphs) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('share_source', [False, True])
 @pytest.mark.parametrize('source', [
     lambda: PatternSource(Full()), lambda: PatternSource(SlidingWindow(2)),
@@ -277,6 +279,7 @@ def test_of_a_causal_encoder_no_token_sees_a_later_one(source, share_source):
         assert differs[i] and not differs[:i].any() and not differs[PTR[PTR > i][0]:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pattern', [
     'Full', 'SlidingWindow(2) | GlobalTokens(1)', 'bigbird(block=2, num_global=1, num_random=1)',
     'diffuser(window=4, num_global=2, num_random=2)', 'LogSparse', 'block model'])

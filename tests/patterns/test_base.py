@@ -94,6 +94,7 @@ def test_parts_of_one_expression_are_different_draws():
     assert (RandomKeys(count) - RandomKeys(count)).build(1000, seed=0).num_edges > 0
 
 
+@pytest.mark.slow
 def test_intersection_with_causal_never_lists_the_dense_part():
     num_tokens = 200_000  # dense, these would be 20 billion pairs
     graph = (OverlappingBlocks(4) & (Causal() | SlidingWindow(0))).build(num_tokens)

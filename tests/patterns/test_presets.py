@@ -88,6 +88,7 @@ def test_longformers_that_come_to_what_sparsebert_prints(radius, num_global):
 # Diffuser, Table S.1 #################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('width', 'percent'), [
     (512, {1024: 62.5, 2048: 34.4, 4096: 18.0, 8192: 9.2}),  # printed as Longformer
     (128, {1024: 18.0, 2048: 9.2, 4096: 4.6, 8192: 2.3}),  # printed as Diffuser's local part
@@ -124,6 +125,7 @@ def test_density_of_diffuser_repo():
     assert density(pattern, 4096) == pytest.approx(6.84, abs=0.02)
 
 
+@pytest.mark.slow
 def test_law_of_diffuser_repo():
     whole = get('diffuser_repo').build(4096, seed=0)
     tokens = global_tokens(whole)

@@ -369,6 +369,7 @@ def test_pairs_are_compared_in_chunks_of_any_size(compare_pairs, source, sizes, 
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_queries, num_keys, k, density', [
     (5, 3, 2, 0.3), (37, 1003, 5, 0.24), (130, 2100, 128, 0.2), (64, 4099, 16, 0.02)])
 def test_a_graph_does_not_depend_on_how_its_products_are_rounded(num_queries, num_keys, k, density):
@@ -392,6 +393,7 @@ def test_trials_that_are_left_open_follow_the_law(value):
     assert abs(graph.num_edges - value * num_pairs) <= 4 * deviation + 1e-6 * num_pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method', ['compare', 'torch'])
 @pytest.mark.parametrize('num_heads', [1, 3])
 def test_a_large_block_is_drawn_in_several_chunks(method, num_heads):
@@ -464,6 +466,7 @@ def test_half_memberships_go_with_float_mixing(sample, dtype):
     assert graphs[0] == graphs[1] and graphs[0].num_edges > 200
 
 
+@pytest.mark.slow
 @every_sampler
 def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
     model = random_model(60, 60, 16, density=0.1)

@@ -189,6 +189,7 @@ def test_forward_derivatives_of_a_model_that_was_used():
             torch.testing.assert_close(derivative, given.query_factor @ tangent)
 
 
+@pytest.mark.slow
 def test_a_model_is_made_and_mixed_inside_one_compiled_graph():
     def mix(query_factor, mixing, key_factor):
         model = FactorModel(query_factor, mixing, key_factor, **HEAD_PTR, exploration=0.01)
@@ -204,6 +205,7 @@ def test_a_model_is_made_and_mixed_inside_one_compiled_graph():
         torch.testing.assert_close(*grads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method', ['mixed_query', 'expectation', 'expected_edges'])
 def test_gradients(method):
     model = MODELS['blocks and heads']

@@ -88,6 +88,7 @@ SIZES = {'ragged': contract.SIZES['ragged'], 'none': [],
          'beyond a tile': [(18, 9), (0, 5), (1, 20), (16, 8), (3, 0)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
 def test_blocks_of_all_sizes(sizes, tiles):
     tiles(16, 8)
@@ -97,6 +98,7 @@ def test_blocks_of_all_sizes(sizes, tiles):
     assert all(torch.equal(*ptrs) for ptrs in zip(graph.blocks.ptrs, model.blocks.ptrs))
 
 
+@pytest.mark.slow
 def test_the_graph_does_not_depend_on_tiles(tiles):
     """Nor on pieces of rows, whose number follows from that of programs."""
     member = torch.eye(5)[torch.arange(70) % 5]
@@ -116,6 +118,7 @@ def test_no_edge_is_possible(num_queries, num_keys):
     assert (graph.num_queries, graph.num_keys, graph.num_edges) == (num_queries, num_keys, 0)
 
 
+@pytest.mark.slow
 def test_keys_beyond_two_bytes(tiles):
     tiles(2, 2**14)
     model = FactorModel(torch.ones(2, 1), torch.eye(1), (torch.arange(70_000) % 2)[:, None].float())
@@ -132,6 +135,7 @@ def test_any_number_of_clusters(num_clusters):
 # Refused #############################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('query, key', [(0, 0), (69, 99), (3, 40)])
 def test_one_pair_above_one_is_found(query, key):
     query_factor, key_factor = torch.zeros(70, 2), torch.zeros(100, 2)

@@ -183,6 +183,7 @@ def test_half_precision_queries_have_probabilities_in_single_precision(dtype):
     assert float(source.centroid.grad.abs().sum()) > 0
 
 
+@pytest.mark.slow
 def test_compiled_code_breaks_once_to_draw():
     torch.compiler.reset()
     source = BlockModelSource(2, 16, fixed=SlidingWindow(0)).eval()

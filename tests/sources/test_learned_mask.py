@@ -106,6 +106,7 @@ def slope_of_the_draws(alpha: float, temperature: float) -> float:
     return integrate.quad(integrand, -40, 40, points=[-alpha], limit=200)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('temperature', TEMPERATURES)
 def test_what_the_straight_through_gradient_estimates(temperature):
     """The true gradient, but for the density of the noise that the docstring names."""

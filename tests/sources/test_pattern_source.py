@@ -184,6 +184,7 @@ def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):
         torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.slow
 def test_compiled_code_refuses_a_ptr_of_other_tokens():
     torch.compiler.reset()
     source = PatternSource(SlidingWindow(1))
@@ -192,6 +193,7 @@ def test_compiled_code_refuses_a_ptr_of_other_tokens():
         compiled(TOKENS, torch.tensor([0, 6, 14]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [
     lambda: PatternSource(RandomKeys(2), seed=None), lambda: PatternSource(Plain(1)),
     lambda: PatternSource(Mask(FreeLayout(50), '1' * 2500))])
@@ -203,11 +205,13 @@ def test_compiled_code_breaks_where_no_expression_names_the_graph(make):
     assert torch.equal(compiled(TOKENS, PTR), graph.in_degree() + 1)
 
 
+@pytest.mark.slow
 def test_the_operator_keeps_the_rules_of_operators():
     patterns = ['SlidingWindow(radius=1)', 'RandomKeys(count=2)']
     torch.library.opcheck(pattern_source.pattern_rows, (PTR, 15, patterns, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strict', [True, False])
 def test_exports_for_any_number_of_tokens_and_sequences(strict):
     class Sum(torch.nn.Module):

@@ -147,6 +147,7 @@ def test_released_algorithm_is_attention_along_its_mask(monkeypatch):
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', length.FULL)
 def test_full_attention_by_length_is_attention_along_the_full_pattern(case):
     layer = length.encoder_layer(case)

@@ -66,12 +66,14 @@ def by_recursion(tokens):
     return operation[first](digits), rest[1:]
 
 
+@pytest.mark.slow
 def test_values_are_those_of_a_recursion(published):
     for number in range(50):
         expected, rest = by_recursion(published.sequence(number).tolist())
         assert not rest and published.label[number] == expected
 
 
+@pytest.mark.slow
 def test_the_shares_of_the_published_law(published):
     """The reference: 60,000 trees of Long Range Arena's own generator."""
     found = shares(published)
@@ -88,6 +90,7 @@ def test_the_shares_of_the_published_law(published):
     assert np.allclose([found[f'value {digit}'] for digit in range(10)], expected, atol=0.03)
 
 
+@pytest.mark.slow
 def test_one_attempt_in_twelve_is_kept():
     kept = len(draw_trees(np.random.default_rng(1), 10**4, 30_000, 500, 2000, 10, 10)[1]) - 1
     assert kept / 30_000 == pytest.approx(0.082, abs=0.008)
@@ -107,6 +110,7 @@ def test_lengths_depth_and_arguments_are_within_bounds():
         assert 2 <= children <= 5
 
 
+@pytest.mark.slow
 def test_a_glance_at_the_root_is_worth_as_much_as_was_measured(published):
     learn, test = published.take(np.arange(3000)), published.take(np.arange(3000, 4000))
     accuracy = glance_accuracies(learn, test)
@@ -117,6 +121,7 @@ def test_a_glance_at_the_root_is_worth_as_much_as_was_measured(published):
     assert accuracy['root, its digits'] > accuracy['root'] + 0.03
 
 
+@pytest.mark.slow
 def test_all_trees_are_distinct_and_depend_on_the_seed_alone(tmp_path):
     first = GeneratedListOps(**SMALL, cache=str(tmp_path / 'a')).read(500)
     again = GeneratedListOps(**SMALL, cache=str(tmp_path / 'b')).read(500)

@@ -13,6 +13,7 @@ def drawn():
     return draw_images(np.random.default_rng(0), 400, LAWS[32])
 
 
+@pytest.mark.slow
 def test_half_of_the_images_have_both_discs_on_one_contour(drawn):
     assert set(drawn.label.tolist()) == {0, 1}
     assert drawn.label.mean() == pytest.approx(0.5, abs=0.1)
@@ -23,6 +24,7 @@ def ends(drawn, i, which):
     return [drawn.contour[i, which, y, x] > 0. for y, x in drawn.disc[i]]
 
 
+@pytest.mark.slow
 def test_the_label_says_whether_one_contour_has_both_discs(drawn):
     for i, one in enumerate(drawn.label):
         has_both = any(all(ends(drawn, i, which)) for which in range(2))
@@ -46,6 +48,7 @@ def test_contours_keep_their_distance_from_one_another(drawn):
     assert both < 0.01
 
 
+@pytest.mark.slow
 def test_discs_are_at_full_intensity(drawn):
     law = LAWS[32]
     for i, image in enumerate(drawn.image):
@@ -71,6 +74,7 @@ def test_discs_of_two_contours_begin_and_end_far_apart(drawn):
     assert np.linalg.norm(begin - end, axis=1).mean() > 7
 
 
+@pytest.mark.slow
 def test_images_depend_on_the_seed_alone(tmp_path):
     first = GeneratedPathfinder(**SMALL, cache=str(tmp_path / 'a')).read(1024)
     again = GeneratedPathfinder(**SMALL, cache=str(tmp_path / 'b')).read(1024)

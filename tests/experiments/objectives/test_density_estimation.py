@@ -58,6 +58,7 @@ def test_all_sequences_together_have_probability_one():
     assert float(of_each.exp().sum()) == pytest.approx(1.)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('source', ['Full', 'SlidingWindow(2)',
                                     'diffuser(window=4, num_global=2, num_random=2)'])
 def test_sequences_are_drawn_by_the_probabilities_of_the_whole(source):
@@ -113,6 +114,7 @@ def test_other_data_are_refused(options, match):
         prepared(**options)
 
 
+@pytest.mark.slow
 def test_images_are_drawn_beside_real_ones():
     task = prepared(num_samples=3)
     drawing = model('SlidingWindow(2)', num_tokens=18, max_length=64, positions=[8, 8, 1])

@@ -138,6 +138,7 @@ def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys)
     assert f'{task} {report["reported"][0]}: ' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_biases_and_norms_do_not_decay(pretrained):
     model = FineTuning(str(pretrained), 'RTE', weight_decay=0.1)
     decaying, others = model.parameter_groups()
@@ -221,6 +222,7 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
     assert report[LAST] == model.dev[2] and report[BEST] == model.dev[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.task', 'CoLA'], "'task' of the model and of the data must agree"),
     (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the positions"),
@@ -237,6 +239,7 @@ def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, c
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path):
     checkpoint, _ = write_pretrained(tmp_path / 'pretrained', num_tokens=20)
     config, _ = write_config(tmp_path, checkpoint, 'RTE')
@@ -245,6 +248,7 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_other_data_are_refused(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'RTE')
     settings = yaml.safe_load(config.read_text())

@@ -225,6 +225,7 @@ def test_options_of_masks_need_masks(arguments):
         LanguageModelling(model(PatternSource(Full())), **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('more, match', [
     (['--data.init_args.max_length', '33'], "'max_length' must be at most 32"),
     ([f'{ENCODER}.num_tokens', '50'], "'num_tokens' of the encoder must be at least"),

@@ -236,6 +236,7 @@ def test_what_an_encoder_cannot_mean(options, name):
         Encoder(**{'attention': Linear(CHANNELS, HEADS), **SIZES, **options})
 
 
+@pytest.mark.slow
 def test_graph_attention_stands_in_that_place_too():
     layers = [EncoderLayer(CHANNELS, HEADS, PatternSource(SlidingWindow(1))),
               EncoderLayer(CHANNELS, HEADS, attention=GraphAttention(

@@ -101,6 +101,7 @@ def test_linformer_projects_along_the_sequence():
 # Performer ###########################################################################
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_performer_comes_to_softmax_with_many_features():
     errors = []

@@ -10,6 +10,8 @@ from experiments import predict, train
 from experiments.runs.load_run import load_run
 from experiments.studies.study import CONFIGS
 
+pytestmark = pytest.mark.slow
+
 DIGITS = CONFIGS.parents[1] / 'configs/digits/full.yaml'
 
 
@@ -22,7 +24,6 @@ def run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_a_run_is_as_right_as_it_was(run):
     objective, data, config, tokenizer, classes = load_run(run)
     data.prepare_data()
@@ -35,7 +36,6 @@ def test_a_run_is_as_right_as_it_was(run):
     assert not objective.training and config['trainer']['max_epochs'] == 1
 
 
-@pytest.mark.slow
 def test_images_without_labels_are_an_array(run, tmp_path):
     trained = load_run(run)
     trained.data.setup('test')
@@ -48,7 +48,6 @@ def test_images_without_labels_are_an_array(run, tmp_path):
     torch.testing.assert_close(torch.from_numpy(np.concatenate(probability)), expected)
 
 
-@pytest.mark.slow
 def test_weights_of_another_model_are_refused(run):
     config = run / 'config.yaml'
     text = config.read_text()

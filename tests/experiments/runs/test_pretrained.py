@@ -42,6 +42,7 @@ def same_edges(graph, other):
     return torch.equal(graph.key, other.key) and torch.equal(graph.query, other.query)
 
 
+@pytest.mark.slow
 def test_encoder_and_pooler_are_the_pre_trained_ones(full):
     checkpoint, model = full
     classifier = pretrained_classifier(checkpoint, 3)
@@ -73,6 +74,7 @@ def test_a_learned_mask_is_frozen_also_for_training(how, sparsity, learned):
         torch.testing.assert_close(encode(classifier)[0], encode(model)[0])
 
 
+@pytest.mark.slow
 def test_a_sample_is_one_draw_of_the_seed(learned):
     def edges(seed):
         torch.manual_seed(seed)
@@ -123,6 +125,7 @@ def test_masks_for_shorter_sequences_than_the_model(full, tmp_path):
         pretrained_classifier(full[0], 2, source=PatternSource(masks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))
@@ -147,6 +150,7 @@ def model_of(config):
     return config['model']['init_args']['model']
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_something_else(full, tmp_path):
     def change(config):
         encoder = model_of(config)['init_args']['encoder']
@@ -187,6 +191,7 @@ def test_a_checkpoint_without_its_config(full, tmp_path):
         pretrained_classifier(checkpoint, 2)
 
 
+@pytest.mark.slow
 def test_a_model_without_pooler(full, tmp_path):
     checkpoint = changed(full[0], tmp_path,
                          lambda config: model_of(config)['init_args'].update(next_sentence=False))

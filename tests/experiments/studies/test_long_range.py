@@ -28,6 +28,7 @@ from graphattn.patterns import SlidingWindow, parse
 from tests.experiments.test_configs import Parsed
 
 
+@pytest.mark.slow
 def test_every_attention_is_made_at_every_length():
     own = {SAMPLED, 'SBM + I', BOTH}
     for length in (64, 500, 1024, 4096):

@@ -112,6 +112,7 @@ def test_documents_are_framed_and_cut(learned):
     assert 0 < num_cut < 22
 
 
+@pytest.mark.slow
 def test_what_there_is_is_printed(learned, capsys):
     encoded(learned)[2].describe('test')
     lengths = [len(load_tokenizer(learned / 'run/tokenizer.json').encode(text).ids)

@@ -70,6 +70,7 @@ def place(word):
     return int(d), int(s), int(w)
 
 
+@pytest.mark.slow
 def test_pairs_are_what_their_label_says(corpus):
     folder, documents = corpus
     words, labels = words_of(folder), Counter()
@@ -95,6 +96,7 @@ def test_pairs_are_what_their_label_says(corpus):
     assert 0.4 < labels[1] / labels.total() < 0.75  # lone sentences have only random ones
 
 
+@pytest.mark.slow
 def test_one_segment_without_pairs(corpus):
     folder, documents = corpus
     words = words_of(folder)
@@ -121,6 +123,7 @@ def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
     assert seen == expected
 
 
+@pytest.mark.slow
 def test_hidden_tokens_follow_the_law(corpus):
     folder, _ = corpus
     words = words_of(folder)
@@ -162,6 +165,7 @@ def test_masks_change_with_the_epoch_and_stay_in_evaluation(corpus):
     assert not all(a.equal(b) for a, b in zip(batches[0], batches[2]))
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_batches(corpus):
     here, there = (list(prepared(corpus, num_workers=n).train_dataloader()) for n in (0, 2))
     assert len(here) == len(there) > 3
@@ -169,6 +173,7 @@ def test_workers_give_the_same_batches(corpus):
                for a, b in zip(mine, theirs))
 
 
+@pytest.mark.slow
 def test_processes_share_an_epoch(corpus):
     alone = Counter(str(sequence) for sequence in
                     sequences(prepared(corpus, batch_size=6).train_dataloader()))
@@ -244,6 +249,7 @@ def test_a_vocabulary_that_the_model_lacks(corpus, tmp_path):
     assert not (tmp_path / 'cache').exists()
 
 
+@pytest.mark.slow
 def test_pairs_need_two_documents(tmp_path):
     write_traceable(tmp_path)
     documents = (tmp_path / 'text.txt').read_text().split('\n\n')
@@ -255,6 +261,7 @@ def test_pairs_need_two_documents(tmp_path):
         prepared((tmp_path, few))
 
 
+@pytest.mark.slow
 def test_a_trained_tokenizer_is_kept_and_lies_in_the_runs_folder(corpus, monkeypatch):
     folder, _ = corpus
     task = prepared(corpus, tokenizer=None, vocab_size=300)

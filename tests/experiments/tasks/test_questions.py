@@ -55,6 +55,7 @@ def random_text(rng):
                    for _ in range(rng.randrange(1, 60)))
 
 
+@pytest.mark.slow
 def test_offsets_survive_on_random_unicode(tokenizer):
     """Every token's characters are where they are said to be, in order; an answer's tokens span all
     of it that any token has; and the bytes of whole tokens come back as they were."""

@@ -163,6 +163,7 @@ def test_chunks_of_keys_equal_gather(edge_values, heads, with_threads):
                     expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('largest', [torch.inf, 0.], ids=['all edges', 'half without a gradient'])
 @pytest.mark.parametrize('heads', [1, 2])
 def test_edge_dot_in_chunks(heads, largest, with_threads):
@@ -313,6 +314,7 @@ def dropped(graph: BipartiteGraph, inputs: dict[str, Tensor], seed: int, p: floa
     return attend(graph, inputs, dropout_p=p)
 
 
+@pytest.mark.slow
 def test_dropout_gradcheck(restored_rng):
     graph = random_graph(4, 5, 0.8)
     inputs = draw(graph, 'per_head', channels=3, value_channels=9)
@@ -321,6 +323,7 @@ def test_dropout_gradcheck(restored_rng):
         list(inputs.values()))
 
 
+@pytest.mark.slow
 def test_dropout_drops_each_weight_alone(restored_rng):
     graph, p = GRAPHS['full'](), 0.3
     identity = torch.eye(6).unsqueeze(1).expand(-1, HEADS, -1)  # values that show the weights
@@ -459,6 +462,7 @@ def test_operators_keep_torchs_rules(edge_values):
     torch.library.opcheck(operators.edge_dot, (inputs['query'], inputs['key'], *edges))
 
 
+@pytest.mark.slow
 def test_compiles_without_a_graph_break():
     graph = GRAPHS['square']()
     inputs = draw(graph, 'shared')

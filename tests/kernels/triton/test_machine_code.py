@@ -6,6 +6,7 @@ import pytest
 
 from tests.forked import run_anew
 
+pytestmark = pytest.mark.slow
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 # Triton's own functions were imported to be interpreted.
@@ -40,10 +41,10 @@ ATTENDING = {'attend_rows', 'grads_of_queries', 'grads_of_keys'}
 
 @pytest.mark.parametrize('cases', [
     [('bfloat16', 64, 'plain', ATTENTION, 90)],
-    pytest.param([('bfloat16', 64, 'bias and gate', ALL, 90),
-                  ('float16', 80, 'plain', ATTENTION, 80),  # padded to 128
-                  ('bfloat16', 256, 'dropout', ATTENTION, 90),
-                  ('float32', 256, 'bias and gate', ATTENTION, 80)], marks=pytest.mark.slow)],
+    [('bfloat16', 64, 'bias and gate', ALL, 90),
+     ('float16', 80, 'plain', ATTENTION, 80),  # padded to 128
+     ('bfloat16', 256, 'dropout', ATTENTION, 90),
+     ('float32', 256, 'bias and gate', ATTENTION, 80)]],
     ids=['plain', 'others'])
 def test_fits_its_registers(cases):
     result = run_anew(SCRIPT.format(cases=cases), TRITON_INTERPRET='0')
@@ -76,8 +77,7 @@ for launch in (*sampling(torch.float32, {channels}), forward, to_queries):
 """
 
 
-@pytest.mark.parametrize('channels, capability', [
-    (128, 90), pytest.param(256, 80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('channels, capability', [(128, 90), (256, 80)])
 def test_tiles_are_multiplied_in_registers(channels, capability):
     result = run_anew(TILES.format(channels=channels, capability=capability), TRITON_INTERPRET='0')
     assert result.returncode == 0, result.stderr

@@ -52,6 +52,7 @@ def test_takes_some_channels_at_a_time(channels, always):
     assert_same(graph, *factors(graph, channels))
 
 
+@pytest.mark.slow
 def test_passes_over_tiles_without_edges(always):
     mask = torch.rand(66, 130) < 0.7
     mask[:, 35:100] = mask[3] = mask[64:, :40] = False
@@ -59,6 +60,7 @@ def test_passes_over_tiles_without_edges(always):
     assert_same(graph, *factors(graph, 3))
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
     graph = GRAPHS['hub']()
     query, key = factors(graph, 4)

@@ -32,6 +32,7 @@ def encoded(traceable, tmp_path, monkeypatch):
                                   for part in ('train', 'val')}
 
 
+@pytest.mark.slow
 def test_every_token_comes_back_in_its_part(encoded):
     documents, tokenizer, parts = encoded
     is_val = held_out(documents)
@@ -55,6 +56,7 @@ def test_every_token_comes_back_in_its_part(encoded):
                                                           corpus.tokens)
 
 
+@pytest.mark.slow
 def test_ids_beyond_16_bits_are_kept(traceable, tmp_path):
     _, path, _ = traceable
     vocabulary = tmp_path / 'corpus/vocab.txt'
@@ -76,6 +78,7 @@ def test_unigram_entropy(encoded):
     assert corpus.unigram_entropy(special_tokens(tokenizer)) == pytest.approx(1.5 * math.log(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('target, short_share', [(20, 0.), (20, 0.5), (1000, 0.)])
 def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_share):
     corpus = encoded[2]['train']
@@ -95,6 +98,7 @@ def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_sh
     assert np.array_equal(begin, corpus.cut(target, short_share, seed=0))
 
 
+@pytest.mark.slow
 def test_cutting_in_blocks_of_documents_changes_nothing(encoded, monkeypatch):
     corpus = encoded[2]['train']
     whole = encoding._cut_documents(corpus.document_ptr, corpus.sentence_ptr, 20, 0.1,
@@ -102,6 +106,7 @@ def test_cutting_in_blocks_of_documents_changes_nothing(encoded, monkeypatch):
     assert corpus.cut(20, 0.1, seed=3).tolist() == [*whole, corpus.num_sentences]
 
 
+@pytest.mark.slow
 def test_an_encoding_is_whole_or_not_there(traceable, tmp_path, monkeypatch):
     _, path, tokenizer = traceable
     monkeypatch.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
@@ -119,6 +124,7 @@ def contents(folder):
             for part in ('train', 'val') for name in FILES}
 
 
+@pytest.mark.slow
 def test_shards_and_a_second_beginning_change_nothing(traceable, encoded, tmp_path, monkeypatch):
     """Killed in its fourth shard, and begun again: what was finished is not touched."""
     _, path, tokenizer = traceable
@@ -143,6 +149,7 @@ def test_shards_and_a_second_beginning_change_nothing(traceable, encoded, tmp_pa
     assert contents(folder) == contents(tmp_path / 'encoded') and not shards.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', FILES)
 def test_a_shard_that_was_cut_short_is_named(name, traceable, tmp_path, monkeypatch):
     _, path, tokenizer = traceable
@@ -165,6 +172,7 @@ def test_a_shard_that_was_cut_short_is_named(name, traceable, tmp_path, monkeypa
     encode_corpus(path, tokenizer, tmp_path / 'encoded')
 
 
+@pytest.mark.slow
 def test_characters_and_bytes_are_those_of_the_text(traceable, encoded):
     documents, _, parts = encoded
     texts = {'train': [], 'val': []}

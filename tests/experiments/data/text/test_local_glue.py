@@ -89,6 +89,7 @@ def contents(folder):
             if path.is_file()}
 
 
+@pytest.mark.slow
 def test_seed_decides(built, tmp_path):
     for name, seed in (('again', 1), ('other', 2)):
         build_local_glue(tmp_path / name, make_documents(), 200, 20, seed)

@@ -32,6 +32,7 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_packages_with_enough_documents_are_classes(folder):
     read = PackageDocs(str(folder), min_words=3, min_documents=20).read()
     assert read.classes == ('_pytest', 'sklearn', 'torch')
@@ -44,6 +45,7 @@ def test_packages_with_enough_documents_are_classes(folder):
     assert PackageDocs(str(folder), 3, 20, seed=1).read() != read
 
 
+@pytest.mark.slow
 def test_no_document_prints_the_name_of_a_class(folder):
     read = PackageDocs(str(folder), 3, 1).read()
     for part in PARTS:
@@ -76,6 +78,7 @@ def test_variants_of_names():
     assert pattern.sub('#', 'Re: a.b axb are NumPy-like numpydoc') == '#: # axb are #-like #'
 
 
+@pytest.mark.slow
 def test_what_is_built_is_whole(folder):
     names = json.loads((folder / 'names.json').read_text())
     assert set(names) == set(SUBJECT) and 'scikit-learn' in names['sklearn']
