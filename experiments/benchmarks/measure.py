@@ -29,6 +29,7 @@ from graphattn._memory import within_free_memory
 
 # Backends that follow edges, by type of device; the last does so in one pass.
 SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
+A_ROUND = 1 / 7  # seconds: quick cases have more rounds
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
@@ -94,7 +95,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken a seventh of a second for each of the ``rounds``.
+    times as often while they have not taken ``A_ROUND`` for each of the ``rounds``.
     """
     times = {name: [] for name in cases}
     timed = stopwatch()
@@ -103,7 +104,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
     begin = time.perf_counter()
     for done in range(100 * rounds):
         spent = time.perf_counter() - begin
-        if done >= 2 and spent > (seconds if done < rounds else rounds / 7):
+        if done >= 2 and spent > (seconds if done < rounds else rounds * A_ROUND):
             break
         for name in random.Random(done).sample(list(cases), len(cases)):
             times[name].append(timed(cases[name]))
