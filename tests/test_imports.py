@@ -145,15 +145,16 @@ def imports_of(path: Path, on_import: bool) -> set[str]:
     return imported(nodes, module_name(path), path.name == '__init__.py')
 
 
-@pytest.mark.parametrize('path', PATHS, ids=module_name)
-def test_imports_point_down(path):
+def test_imports_point_down():
+    assert {module_name(path): top for path in PATHS if (top := imported_from_above(path))} == {}
+
+
+def imported_from_above(path: Path) -> set[str]:
     unit = unit_of(module_name(path))
-    forbidden = {name for name in imports_of(path, on_import=False)
-                 if unit_of(name) not in {None, unit} | MAY_IMPORT[unit]}
-    assert not forbidden, f"'{unit}' may import {sorted(MAY_IMPORT[unit])}"
+    return {name for name in imports_of(path, on_import=False)
+            if unit_of(name) not in {None, unit} | MAY_IMPORT[unit]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('top', ['graphattn', 'experiments', 'analysis'])
 def test_no_circle_between_files(top):
     graph = {name: imports_of(path, on_import=False) & MODULES.keys()
@@ -175,20 +176,29 @@ def test_knows_a_circle():
     assert circle({'a': {'a'}}) == ['a', 'a']
 
 
-@pytest.mark.parametrize('path', PATHS, ids=module_name)
-def test_private_names_stay_in_their_files(path):
-    assert not {alias.name for node in ast.walk(tree_of(path))
-                if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
-                for alias in node.names if alias.name.startswith('_')}
+def test_private_names_stay_in_their_files():
+    assert {module_name(path): private for path in PATHS if (private := private_names(path))} == {}
 
 
-@pytest.mark.parametrize('module', LIBRARY)
-def test_library_imports_nothing_heavy(module):
+def private_names(path: Path) -> set[str]:
+    """Those that are imported from files of ours."""
+    return {alias.name for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
+            for alias in node.names if alias.name.startswith('_')}
+
+
+def test_library_imports_nothing_heavy():
+    assert {module: heavy for module in LIBRARY if (heavy := heavy_imports(module))} == {}
+
+
+def heavy_imports(module: str) -> set[str]:
+    """Those that take seconds; PyG does where transformers is installed too, and graphs and their
+    analysis do without it."""
+    allowed = {'triton'} if module.startswith(ON_GPUS) else set()  # on first use
+    if unit_of(module) in {'layers', 'models', 'sources'}:
+        allowed.add('torch_geometric')
     tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
-    own = {'triton'} if module.startswith(ON_GPUS) else set()  # on first use
-    assert not tops & HEAVY - own
-    # Seconds, where transformers is installed too, which graphs and their analysis do without.
-    assert 'torch_geometric' not in tops or unit_of(module) in {'layers', 'models', 'sources'}
+    return tops & (HEAVY | {'torch_geometric'}) - allowed
 
 
 @pytest.mark.parametrize('source, expected', [
