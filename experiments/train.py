@@ -25,7 +25,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
@@ -40,7 +40,7 @@ from experiments.runs.checkpoints import (
     read_checkpoint,
 )
 from experiments.runs.command import run_or_exit
-from experiments.runs.config_file import bound_aliases, built
+from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
 from experiments.runs.seeds import train_seeds
@@ -50,7 +50,7 @@ from graphattn.freed_memory import keeping_freed_memory
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',
             'test': 'Tests a checkpoint.'}
-_PARSERS: dict[str, ArgumentParser] = {}
+_PARSERS: dict[str, Parser] = {}
 WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or asks of it
 
 
@@ -100,6 +100,7 @@ class TrainCLI(LightningCLI):
         self.command, self._given = command, args
         super().__init__(
             Training, subclass_mode_model=True, subclass_mode_data=True, args=args, run=False,
+            parser_class=Parser,
             parser_kwargs={'exit_on_error': False, 'description': COMMANDS[command]},
             save_config_callback=SaveConfig, seed_everything_default=0,
             trainer_defaults={'default_root_dir': 'runs/unnamed', 'logger': False,
@@ -111,6 +112,7 @@ class TrainCLI(LightningCLI):
         second to make."""
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
+            self.parser.is_nested = False
             _PARSERS[self.command] = self.parser
         self.parser = _PARSERS[self.command]
 

@@ -8,11 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
+from jsonargparse import Namespace, get_loader, set_loader
+from lightning.pytorch.cli import LightningArgumentParser
 
 from graphattn._reading import check_aliases, read_yaml
 
 _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
+
+
+class Parser(LightningArgumentParser):
+    """Parses as jsonargparse does, which fills in the defaults of nested classes twice at each
+    level, and so those of the fourth sixteen times; this one fills them in once."""
+
+    is_nested = True  # all are but the outermost
+
+    def parse_object(self, obj: Namespace | dict[str, Any], namespace: Namespace | None = None,
+                     env: bool | None = None, defaults: bool = True, **kwargs: Any) -> Namespace:
+        if defaults and self.is_nested:  # obj is the namespace, and what is nested there is filled
+            namespace, defaults = self.get_defaults(skip_validation=True), False
+        return super().parse_object(obj, namespace, env, defaults, **kwargs)
 
 
 def bound_aliases() -> None:
@@ -75,7 +89,8 @@ def built(config: dict[str, Any], **types: type) -> Namespace:
     Raises:
         Exception: Whatever jsonargparse, or what is built, raises.
     """
-    parser = ArgumentParser(exit_on_error=False)
+    parser = Parser(exit_on_error=False)
+    parser.is_nested = False
     for name, kind in types.items():
         parser.add_argument(f'--{name}', type=kind)
     return parser.instantiate(parser.parse_object({name: config[name] for name in types}))

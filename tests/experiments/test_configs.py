@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor, nn
 
 from experiments import train
@@ -92,6 +93,17 @@ def test_the_command_line_lays_configs_over_one_another(name):
     base = path.parent.with_suffix('.yaml')
     parsed = Parsed('fit', ['--config', str(base), '--config', str(path)]).config.as_dict()
     assert within(whole(path), parsed) == []
+
+
+@pytest.mark.parametrize('name', ['digits/sbm', 'lra/sbm/retrieval'])
+def test_defaults_of_nested_classes_are_those_that_jsonargparse_fills_in(name, monkeypatch):
+    options = ['--config', json.dumps(whole(CONFIGS / f'{name}.yaml'))]
+    parsed = Parsed('fit', options).config
+    monkeypatch.setattr(train, 'Parser', LightningArgumentParser)
+    monkeypatch.setattr(train, '_PARSERS', {})
+    assert Parsed('fit', options).config == parsed
+    encoder = parsed['model']['init_args']['model']['init_args']['encoder']['init_args']
+    assert encoder['source']['init_args']['exploration'] == 0.01  # which no config says
 
 
 def test_the_clean_protocol_takes_rotary_positions():
