@@ -43,6 +43,7 @@ def change(source: Path, before: str, after: str) -> None:
     assert text.count(before) == 1 and len(before) == len(after)
     source.write_text(text.replace(before, after))
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    shutil.rmtree(source.parent / '__pycache__', ignore_errors=True)  # Python would not notice
 
 
 # The cache ###########################################################################
