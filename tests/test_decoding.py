@@ -104,6 +104,7 @@ def test_a_settled_mask_that_is_not_causal_is_refused():
         attention(x, KeyValueCache(LENGTH).step(torch.tensor([0, 1])))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_only_keys_that_are_attended_to_are_looked_at():
     attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(2) & Causal()))

@@ -17,6 +17,7 @@ FIGURES = re.compile(r'^\|.*(?:\| *\**\d.*){3}$', re.M)  # a row with three numb
 pages = pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 
 
+@pytest.mark.slow
 @pages
 def test_examples_run_and_print_what_stands_there(page, capsys):
     code = '\n'.join(re.findall(r'```python\n(.*?)```', page.read_text(), re.S))

@@ -154,6 +154,7 @@ def test_what_cannot_be_drawn_is_refused():
         draw.spectrum([0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shown', [random_graph(4, 6), patterns.parse('SlidingWindow(2) | Star()'),
                                    patterns.get('bigbird')], ids=str)
 def test_notebooks_show_a_picture(shown):

@@ -37,6 +37,7 @@ print(kept - resident() > size / 2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads what Linux says of processes')
 def test_pages_are_kept_inside_and_given_back_behind():
     ended = subprocess.run([sys.executable, '-c', SCRIPT, freed_memory.__file__], text=True,

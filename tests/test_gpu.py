@@ -43,6 +43,7 @@ def types_of(results) -> set[str]:
     return {x.device.type for x in tree_leaves(results) if isinstance(x, Tensor)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('terms', ['bias and gate', 'dropout'])
 @pytest.mark.parametrize('number', range(9))
 def test_operators_stay_there_and_wait_for_nothing(gpu, terms, number):
@@ -99,6 +100,7 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
     assert edge_probability(drawn_from, graph).device.type == 'cuda' and not gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
 def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkeypatch,
                                                                      faster_above):
@@ -154,6 +156,7 @@ def test_sources_build_there_and_keep_what_they_build(gpu):
     assert totals == [looks + 2 * 3, looks, looks] and gpu.total() == looks, totals
 
 
+@pytest.mark.slow
 def test_drawing_anew_stays_there(gpu):
     source, x = PatternSource(RandomKeys(2), seed=None), to_gpu(torch.randn(10, 1, 4))
     ptr = to_gpu(torch.tensor([0, 6, 10]))
@@ -163,6 +166,7 @@ def test_drawing_anew_stays_there(gpu):
     assert source.graph(ptr).in_degree().on_cpu.tolist() == [2] * 10
 
 
+@pytest.mark.slow
 def test_compiled_code_gets_rows_from_there(gpu):
     ptr, patterns = to_gpu(torch.tensor([0, 6, 10])), ['SlidingWindow(radius=1)', 'RandomKeys(2)']
     rows = pattern_source.pattern_rows._init_fn(ptr, 10, patterns, 3)
@@ -208,6 +212,7 @@ def test_models_wait_a_few_times(gpu, make, options):
     assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
 
 
+@pytest.mark.slow
 def test_padded_attention_waits_for_nothing(gpu):
     layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
     x = to_gpu(torch.randn(2, 5, 8))

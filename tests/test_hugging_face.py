@@ -179,6 +179,7 @@ def kin_of_deepseek(name):
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in KIN if name != 'HYV4Model'])
 def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_those(name):
     model, is_token = kin_of_deepseek(name), PADDINGS['left']
@@ -208,6 +209,7 @@ GENERATION = dict(do_sample=False, max_new_tokens=6, min_new_tokens=6, eos_token
                   pad_token_id=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('cache', [{}, {'cache_implementation': 'static'}, {'use_cache': False}],
                          ids=['dynamic', 'static', 'none'])
 @pytest.mark.parametrize('family', [family for family in DECODERS if family != 'T5'])
@@ -223,6 +225,7 @@ def test_generates_token_for_token(family, cache):
     assert model.generate(TOKENS, **kwargs).tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_encoder_and_decoder_generate_token_for_token():
     model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
@@ -571,6 +574,7 @@ def test_all_of_a_model_without_two_sequences_is_attached_without_a_warning():
         attach(new_model('BERT'), PATTERN)
 
 
+@pytest.mark.slow
 def test_no_mask_is_formed(monkeypatch):
     """At 16,384 tokens a dense one would take 512 MiB for each of the two sequences."""
     from graphattn.hugging_face import LazyMask

@@ -141,6 +141,7 @@ def hits_and_misses(compiled) -> list[int]:
     return [sum(count.values()) for count in compiled.stats[1:]]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, told):
     first, second = add(), add()
     assert [first(1, 2), first(1., 2.), second(1., 2.), second(1, 2)] == [3, 3., 3., 3]
@@ -169,6 +170,7 @@ def test_nothing_is_told_when_nothing_is_compiled(add, told, monkeypatch):
     assert add()(1, 2) == 3 and not told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', [0, 100])
 def test_a_damaged_file_is_compiled_again(add, tmp_path, size):
     add()(1, 2)

@@ -108,6 +108,7 @@ def test_distance_to_the_resolvent(name, teleport):
     assert result.distance_at_last == result.distance[-1]
 
 
+@pytest.mark.slow
 def test_bound_on_the_distance_is_nearly_reached():
     """Where nothing ever mixes; a long directed cycle moves all mass."""
     result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
@@ -245,6 +246,7 @@ def test_causal_hops_stay_causal_and_global_tokens_leak():
     assert field[1, 1] == 2 and (field[2] == 30).all()
 
 
+@pytest.mark.slow
 def test_sampled_queries_have_their_own_fields(monkeypatch):
     graph = parse('SlidingWindow(2) | RandomKeys(1)').build(300, seed=0)
     full = receptive_field(graph, hops=4)

@@ -70,6 +70,7 @@ def has_path(mask):
 
 # Known graphs ####################################################################################
 
+@pytest.mark.slow
 @pytest.mark.parametrize('graph, path, cycle', [
     (nx.petersen_graph(), True, False),
     (nx.tutte_graph(), True, False),
@@ -255,6 +256,7 @@ def test_sparse_graphs_of_a_thousand_tokens():
     assert answer(nx.random_regular_graph(3, 500, seed=1)) is True
 
 
+@pytest.mark.slow
 def test_time_runs_out():
     result = hamiltonian_path(nx.random_regular_graph(3, 2000, seed=1), time_limit=0.02)
     assert result.exists is None and result.path is None

@@ -210,6 +210,7 @@ def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
 # Size ################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('expression', [
     'SlidingWindow(2) | RandomKeys(2)', 'SlidingWindow(2) | GlobalTokens(1)',
 ])

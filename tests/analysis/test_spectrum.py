@@ -58,6 +58,7 @@ def test_self_loops_are_edges():
     assert (loops_only.values == 0).all() and loops_only.num_components == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
 def test_disconnected_graph_has_exact_zeros(laplacian, monkeypatch):
     """A solver would return some 1e-17 here, or a third zero that is none."""
@@ -234,6 +235,7 @@ def test_command_refuses_what_is_too_large(tmp_path, capsys):
     assert '--extremes 6' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_draws_samples_extremes_and_singular_values():
     random = [spectrum(graph_of_pattern('RandomKeys(3)', 50, seed)) for seed in range(3)]
     figure = draw({'samples': random, 'ends': [spectrum(nx.cycle_graph(50), extremes=3)]})

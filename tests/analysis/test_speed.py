@@ -25,6 +25,7 @@ def asked(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('graph', [patterns.SlidingWindow(2).build(40),
                                    patterns.RandomKeys(3).build(20, 30, seed=0)], ids=str)
 @pytest.mark.parametrize('options', [{}, {'backward': True}], ids=str)

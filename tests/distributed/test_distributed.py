@@ -136,6 +136,7 @@ def test_what_cannot_be_shared_is_refused():
         sequence_parallel(endless, timeout=3)
 
 
+@pytest.mark.slow
 def test_copies_have_a_group_of_their_own(one_process):
     parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
     tokens, _ = cases.inputs(parallel.module)

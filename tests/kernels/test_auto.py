@@ -57,6 +57,7 @@ def test_nearly_full_graphs_are_dense_in_training(loaded, monkeypatch, n, share)
         assert run(almost, loaded) == 'numba'
 
 
+@pytest.mark.slow
 def test_large_graphs_are_fused_unless_complete(loaded):
     n = max(choose.DENSE_ABOVE)
     assert run(RandomKeys(n - 1).build(n, seed=0), loaded) == 'numba'

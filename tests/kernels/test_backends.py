@@ -408,6 +408,7 @@ def test_dropout_zeroes_weights_and_scales_the_others(backend, restored_rng):
     assert_same({'weight': weight[kept]}, {'weight': undropped[kept] / 0.8})
 
 
+@pytest.mark.slow
 def test_dropout_keeps_the_mean(backend, restored_rng):
     copies, graph = 600, random_graph(3, 6, 0.7)
     inputs = draw(graph)

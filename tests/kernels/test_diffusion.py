@@ -419,6 +419,7 @@ def test_gradient_of_one_input_alone(name, backend):
     assert_same(with_grads(diffuse(graph, {**constants, **leaf}, backend), leaf)[name], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (16, 32), (33, 64)])
 def test_every_width_equals_reference(channels, value_channels):
     graph = random_graph(150, 150, 0.9)  # rows longer than a tile

@@ -22,6 +22,7 @@ def test_equals_reference(name):
     assert_same(train(graph, inputs, 'flex'), train(graph, inputs, 'reference'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('edge_values', ['per_edge', 'per_edge_and_head'])
 @pytest.mark.parametrize('name', ['no_edges', 'ragged_rectangles', 'graph_per_head'])
 def test_values_on_edges_equal_reference(name, edge_values):
@@ -30,6 +31,7 @@ def test_values_on_edges_equal_reference(name, edge_values):
     assert_same(train(graph, inputs, 'flex'), train(graph, inputs, 'reference'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [
     lambda: SlidingWindow(3).build(400), lambda: Causal().build(300),
     lambda: BipartiteGraph.batch([random_graph(150, 90, 0.02), random_graph(20, 200, 0.1)])])

@@ -265,6 +265,7 @@ def explained(model: nn.Module, make: Callable, x: Tensor, edge_index: Tensor) -
 needs_captum = pytest.mark.skipif(find_spec('captum') is None, reason='captum is missing')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('algorithm', [
     AttentionExplainer, lambda: GNNExplainer(epochs=3), lambda: PGExplainer(epochs=1),
     pytest.param(lambda: CaptumExplainer('IntegratedGradients'), marks=needs_captum)])

@@ -171,6 +171,7 @@ def test_sources_are_left_alone(share_source):
     assert rest and rest == [name for name in model.state_dict() if 'source' in name]
 
 
+@pytest.mark.slow
 def test_a_file_of_the_first_checkpoints(tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
     bert = hugging_face('BertForPreTraining')
@@ -265,6 +266,7 @@ def test_the_activation_is_checked_and_gives_the_numbers(family, theirs, ours):
     torch.testing.assert_close(got, expected[IS_TOKEN], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['BertForPreTraining', 'BertForMaskedLM',
                                   'BertForSequenceClassification', 'RobertaForMaskedLM',
                                   'RobertaForSequenceClassification'])

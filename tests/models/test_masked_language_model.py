@@ -99,6 +99,7 @@ def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
     assert num_empty > 0
 
 
+@pytest.mark.slow
 def test_the_generator_decides_what_is_sampled():
     bert = model(BlockModelSource(heads=2, head_channels=8, clusters=4))
     first, again, other = (bert(TOKENS, PTR, generator=torch.Generator().manual_seed(seed))[0]

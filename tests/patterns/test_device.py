@@ -73,6 +73,7 @@ def test_waits_are_for_numbers_of_edges_and_whether_they_are_in_range(gpu, patte
     assert gpu.total() <= most, gpu
 
 
+@pytest.mark.slow
 @simulated
 def test_a_generator_elsewhere_seeds_one_there(gpu):
     pattern, there = RandomKeys(2), torch.Generator('cuda').manual_seed(0)

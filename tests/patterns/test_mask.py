@@ -68,6 +68,7 @@ def write_archive(path, arrays):
                 file.write(bytes(num_bytes % 2**20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('descr, shape, num_bytes, match', [
     ('|b1', (24, 4), 96 * 2**20, r'100,6.* bytes when unpacked, and at most'),
     ('|b1', (2**50, 4), 0, "'path' must be a file that save_masks wrote"),

@@ -98,6 +98,7 @@ def test_density_of_overlapping_blocks(width, percent):
     assert measured == pytest.approx(percent, abs=0.051)  # 34.375 is printed as 34.4
 
 
+@pytest.mark.slow
 def test_density_of_diffuser():
     """With 64 keys and 64 global tokens at every length, as its text says.
 
@@ -160,6 +161,7 @@ def test_blocks_and_tokens_are_equally_many():
     assert torch.equal(global_tokens(by_block), (start[:, None] + torch.arange(16)).flatten())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('block', [1, 8])
 def test_the_classifiers_token_is_among_the_global_ones(block):
     pattern = get('diffuser', num_global=8, num_random=8, block=block, cls_global=True)
@@ -175,6 +177,7 @@ def test_the_classifiers_token_is_among_the_global_ones(block):
     assert any(first)
 
 
+@pytest.mark.slow
 def test_density_of_diffuser_as_printed_is_of_other_settings():
     pattern = get('diffuser', window=128, num_global=96, num_random=96)
     assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)

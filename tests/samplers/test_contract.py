@@ -524,6 +524,7 @@ def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
     assert graphs[0] == graphs[1] == graphs[2]
 
 
+@pytest.mark.slow
 def test_a_dense_graph_does_not_depend_on_threads(restore_threads):
     """Though a thread takes whatever rows are next."""
     model = random_model(1100, 1000, 64, num_heads=2, density=0.25)

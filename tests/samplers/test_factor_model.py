@@ -83,6 +83,7 @@ def test_the_kept_product_follows_changes_in_place(part, mode):
         torch.testing.assert_close(model.mixed_query(), model.query_factor @ model.mixing)
 
 
+@pytest.mark.slow
 def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
     model = random_model(7, 5)
     with torch.inference_mode():

@@ -35,6 +35,7 @@ def tiles(monkeypatch):
 # The law #############################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['dense', 'near one', 'zeros', 'exploration',
                                   'exploration above one', 'float64', 'subnormal keys'])
 def test_cells_follow_the_law(name, tiles):
@@ -54,6 +55,7 @@ def test_cells_follow_the_law(name, tiles):
     assert 1e-4 < chi2.sf(float(statistic), deviation.numel()) < 1 - 1e-4
 
 
+@pytest.mark.slow
 def test_trials_are_independent(tiles):
     """Of neighbours along rows, columns and diagonals, and of those whose bits one call gives."""
     tiles(256, 512)
@@ -64,6 +66,7 @@ def test_trials_are_independent(tiles):
         assert abs(product.sum()) < 4 * 0.25 * drawn.numel()**0.5, (down, right)
 
 
+@pytest.mark.slow
 def test_bits_beyond_the_first_32_settle_what_these_leave_open(tiles, monkeypatch):
     """If the first were all 0, a pair of probability 2**-34 would have 1 chance in 4."""
     tiles(128, 256)
@@ -125,6 +128,7 @@ def test_keys_beyond_two_bytes(tiles):
     assert torch.equal(draw(model).key, torch.arange(1, 70_000, 2).repeat(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_clusters', [3, 33, 300])
 def test_any_number_of_clusters(num_clusters):
     member = torch.eye(num_clusters)[torch.arange(40) % num_clusters]
@@ -178,6 +182,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_triton_torch_samples_after_a_warning():
     run = run_anew(WITHOUT_TRITON, missing=['triton'])
     assert run.returncode == 0, run.stderr

@@ -20,6 +20,7 @@ def inputs(heads=2, channels=16, nodes=500, seed=0):
     return torch.randn(2, nodes, heads, channels, generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('preset', ['paper', 'repo'])
 def test_a_quarter_of_the_pairs_attend_at_first(preset):
     densities = []
@@ -167,6 +168,7 @@ def test_can_reach_full_attention_as_figure_4_claims():
     assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_queries_have_probabilities_in_single_precision(dtype):
     torch.manual_seed(0)

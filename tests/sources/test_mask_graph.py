@@ -160,6 +160,7 @@ def test_norm_is_the_sum_over_heads_and_all_pairs(layout):
                                  for norm in (graph.norm(), dense.sum())))
 
 
+@pytest.mark.slow
 def test_structured_masks_never_look_at_all_pairs(monkeypatch):
     def refuse(*_):
         raise AssertionError('all pairs')

@@ -145,6 +145,7 @@ def test_imagenet_that_is_not_there_or_damaged_is_refused(tmp_path):
 
 # Stand-ins ###########################################################################
 
+@pytest.mark.slow
 def test_pieces_make_up_the_pictures():
     data = PicturePieces(32).read(3072)
     rows, columns = (size // 32 for size in read_photograph('china.jpg').shape[:2])

@@ -210,6 +210,7 @@ class FinishedFit:
         self.default_root_dir = folder
 
 
+@pytest.mark.slow
 def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tmp_path):
     model, trainer = FineTuning(str(pretrained), 'MNLI'), FinishedFit(tmp_path)
     model.trainer = trainer

@@ -54,6 +54,7 @@ def test_encoder_and_pooler_are_the_pre_trained_ones(full):
     assert logits.shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_mean_pooling_is_over_the_tokens_of_each_sequence(full):
     classifier = pretrained_classifier(full[0], 2, pooling='mean').eval()
     x = encode(full[1])[0]
@@ -61,6 +62,7 @@ def test_mean_pooling_is_over_the_tokens_of_each_sequence(full):
     torch.testing.assert_close(classifier(TOKENS, PTR, segments=SEGMENTS), classifier.head(mean))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how, sparsity', [('threshold', None), (None, None), ('top-k', 0.7)])
 def test_a_learned_mask_is_frozen_also_for_training(how, sparsity, learned):
     checkpoint, model = learned
@@ -85,6 +87,7 @@ def test_a_sample_is_one_draw_of_the_seed(learned):
     assert edges(1) == edges(1) != edges(2)
 
 
+@pytest.mark.slow
 def test_another_source_takes_the_place_and_the_weights_stay(learned):
     checkpoint, model = learned
     source = PatternSource(SlidingWindow(2))
@@ -96,12 +99,14 @@ def test_another_source_takes_the_place_and_the_weights_stay(learned):
         assert same_edges(graph, source(NODES, NODES, PTR))
 
 
+@pytest.mark.slow
 def test_a_source_with_parameters_is_one_for_each_layer(full):
     classifier = pretrained_classifier(full[0], 2, source=BlockModelSource(2, 8, 4))
     names = [name for name, _ in classifier.named_parameters() if 'source' in name]
     assert {name.split('.')[2] for name in names} == {'0', '1'}
 
 
+@pytest.mark.slow
 def test_masks_from_a_file(learned, full, tmp_path):
     masks = learned[1].encoder.source.freeze()
     path = tmp_path / 'masks.npz'
@@ -111,12 +116,14 @@ def test_masks_from_a_file(learned, full, tmp_path):
     assert same_edges(encode(classifier)[1][0], expected)
 
 
+@pytest.mark.slow
 def test_masks_of_another_number_of_heads(learned, full):
     masks = learned[1].encoder.source.freeze()
     with pytest.raises(ValueError, match="'source' must be for 2 heads .got one for 3"):
         pretrained_classifier(full[0], 2, source=PatternSource([*masks, masks[0]]))
 
 
+@pytest.mark.slow
 def test_masks_for_shorter_sequences_than_the_model(full, tmp_path):
     from graphattn.sources import LearnedMaskSource
 
@@ -166,6 +173,7 @@ def test_the_checkpoint_of_something_else(full, tmp_path):
         pretrained_classifier(checkpoint, 2)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_other_sizes(full, tmp_path):
     def change(config):
         model_of(config)['init_args']['encoder']['init_args']['channels'] = 32

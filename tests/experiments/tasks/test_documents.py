@@ -194,6 +194,7 @@ def test_metrics_against_scikit_learns(num_classes):
         'macro_f1': f1_score(target, predicted, average='macro')}, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_leaves_its_metrics(learned):
     run = learned / 'run'
     report = json.loads((run / 'dev.json').read_text())

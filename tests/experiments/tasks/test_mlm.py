@@ -110,6 +110,7 @@ def test_one_segment_without_pairs(corpus):
         assert len(text) <= MAX_LENGTH
 
 
+@pytest.mark.slow
 def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
     folder, documents = corpus
     task = prepared(corpus, next_sentence=False, max_length=MAX_LENGTH, short_share=0.)

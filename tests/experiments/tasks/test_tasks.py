@@ -28,6 +28,7 @@ def test_digits_are_scikit_learns():
     assert np.array_equal(data[:, :-1], bunch.data) and np.array_equal(data[:, -1], bunch.target)
 
 
+@pytest.mark.slow
 def test_digits_split_is_fixed_stratified_and_disjoint():
     first, again = prepared(Digits()), prepared(Digits())
     parts = [first.train, first.val, first.test]

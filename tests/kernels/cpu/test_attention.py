@@ -357,6 +357,7 @@ def test_no_dropout_draws_nothing():
 # Threads #############################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [partial(random_graph, 300, 200, 0.2), partial(long_graph)],
                          ids=['one chunk', 'chunks'])
 @pytest.mark.parametrize('heads', [1, 3])

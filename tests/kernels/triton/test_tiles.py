@@ -40,12 +40,14 @@ def assert_same(graph, query, key):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ragged_rectangles', 'idle_nodes', 'no_edges', 'no_keys'])
 def test_equals_the_definition(name, always):
     graph = GRAPHS[name]()
     assert_same(graph, *factors(graph, 5, heads=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('channels', [1, 70])
 def test_takes_some_channels_at_a_time(channels, always):
     graph = random_graph(12, 14)
@@ -68,6 +70,7 @@ def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
     assert_same(graph, query, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('density, expected', [(0.3, ['dot_tiles', 'sum_tiles', 'sum_tiles']),
                                                (0.05, [])])
 def test_the_density_of_blocks_decides(density, expected, monkeypatch):

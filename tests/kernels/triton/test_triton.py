@@ -16,15 +16,16 @@ from tests.kernels import test_contract as promises
 from tests.kernels import test_diffusion as diffusion
 from tests.kernels.triton.interpreter import interpreted
 
-# Of numpy, in which the interpreter divides and subtracts what is masked afterwards.
-pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
+pytestmark = [
+    pytest.mark.slow,
+    # Of numpy, in which the interpreter divides and subtracts what is masked afterwards.
+    pytest.mark.filterwarnings('ignore::RuntimeWarning')]
 
 BOTH = 'per_edge_and_head'
 EQUAL = attention.test_equals_reference
 POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('test, arguments', [
     *[(EQUAL, dict(name=name, edge_values=BOTH)) for name in (
         'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_blocks',
@@ -100,7 +101,6 @@ def assert_same(actual, expected, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('run', [attend, diffuse])
 @pytest.mark.parametrize('edge_heads', [1, 2])
 def test_drops_the_edges_that_cpus_drop(run, edge_heads):
@@ -111,7 +111,6 @@ def test_drops_the_edges_that_cpus_drop(run, edge_heads):
         assert_same(run('triton', graph, *tensors, dropout_p=0.3), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('dropout_p', [0., 0.3])
 def test_heads_that_share_keys(dropout_p):
     graph = GRAPHS['idle_nodes']()
@@ -121,7 +120,6 @@ def test_heads_that_share_keys(dropout_p):
         assert_same(attend('triton', graph, *tensors, dropout_p=dropout_p), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('run', [attend, diffuse])
 def test_long_rows_in_parts(run, monkeypatch):
     """Of a hub that attends to all and is attended by all, row and column are cut, and a row that

@@ -293,6 +293,7 @@ def test_a_broken_gzip_file(tmp_path):
             list(read_json_lines(path))
 
 
+@pytest.mark.slow
 def test_shares_of_the_parts():
     count = Counter(part_of(f'{number}', seed=3) for number in range(10_000))
     # Standard deviations are 40 and 30.

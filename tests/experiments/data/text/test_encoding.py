@@ -70,6 +70,7 @@ def test_ids_beyond_16_bits_are_kept(traceable, tmp_path):
     assert tokenizer.id_to_token(int(corpus.tokens[0])) == 'd0s0w0'
 
 
+@pytest.mark.slow
 def test_unigram_entropy(encoded):
     _, tokenizer, parts = encoded
     corpus = parts['train']
@@ -184,6 +185,7 @@ def test_characters_and_bytes_are_those_of_the_text(traceable, encoded):
         assert corpus.size['bytes'] == sum(len(text.encode()) for text in texts[part])
 
 
+@pytest.mark.slow
 def test_a_corpus_without_documents_for_both_parts(traceable, tmp_path):
     path = tmp_path / 'one.txt'
     path.write_text('One document.\nThat is all.')

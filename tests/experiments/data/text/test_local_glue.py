@@ -52,6 +52,7 @@ def test_rows_read_as_glues_and_labels_are_balanced(task, built):
         assert labels != sorted(labels) and labels[::2].count(0) not in (0, size // 2)
 
 
+@pytest.mark.slow
 def test_unacceptable_sentences_have_their_words_in_another_order(built, where):
     words_of = {tuple(sorted(sentence.split())): sentence for sentence in where}
     for part in ('train', 'dev'):
@@ -97,6 +98,7 @@ def test_seed_decides(built, tmp_path):
     assert b'not GLUE' in contents(built)[Path('README')]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments, match', [
     ({'num_train': 0}, "'num_train' must be positive"),
     ({'num_dev': 10_000}, "'num_train' and 'num_dev' ask for 10000 sentences"),
@@ -108,6 +110,7 @@ def test_too_few_documents_leave_nothing_behind(arguments, match, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / 'mine').write_text('mine')
     with pytest.raises(ValueError, match="'out' must be a new or empty folder"):

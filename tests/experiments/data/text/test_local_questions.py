@@ -29,6 +29,7 @@ def built(tmp_path, **options):
     return Squad(*files).read().parts
 
 
+@pytest.mark.slow
 def test_answers_are_words_of_the_rest(tmp_path):
     parts = built(tmp_path)
     for part in parts.values():
@@ -47,6 +48,7 @@ def test_answers_are_words_of_the_rest(tmp_path):
             assert len({*row.choices}) == 4
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_questions(tmp_path):
     first = built(tmp_path / 'a')
     assert built(tmp_path / 'b') == first != built(tmp_path / 'c', seed=1)
