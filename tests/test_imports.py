@@ -146,10 +146,10 @@ def imports_of(path: Path, on_import: bool) -> set[str]:
 
 
 def test_imports_point_down():
-    assert {module_name(path): top for path in PATHS if (top := imported_from_above(path))} == {}
+    assert {module_name(path): names for path in PATHS if (names := from_above(path))} == {}
 
 
-def imported_from_above(path: Path) -> set[str]:
+def from_above(path: Path) -> set[str]:
     unit = unit_of(module_name(path))
     return {name for name in imports_of(path, on_import=False)
             if unit_of(name) not in {None, unit} | MAY_IMPORT[unit]}
@@ -177,7 +177,7 @@ def test_knows_a_circle():
 
 
 def test_private_names_stay_in_their_files():
-    assert {module_name(path): private for path in PATHS if (private := private_names(path))} == {}
+    assert {module_name(path): names for path in PATHS if (names := private_names(path))} == {}
 
 
 def private_names(path: Path) -> set[str]:

@@ -95,7 +95,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken ``A_ROUND`` for each of the ``rounds``.
+    times as often while they have not taken ``A_ROUND`` seconds for each of the ``rounds``.
     """
     times = {name: [] for name in cases}
     timed = stopwatch()

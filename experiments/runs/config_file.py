@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,30 +51,12 @@ def laid_over(*paths: Path) -> dict[str, Any]:
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Lets ``other`` have the last word in ``config``. Another class has arguments of its own."""
+    """Lets ``other`` have the last word in ``config``."""
     for name, value in other.items():
-        if isinstance(value, dict) and isinstance(config.get(name), dict) and (
-                value.get('class_path') in (None, config[name].get('class_path'))):
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
             lay_over(config[name], value)
         else:
             config[name] = value
-
-
-def in_one(options: Sequence[str]) -> list[str]:
-    """Options of a command line whose configs, where they follow one another, are one: each is
-    parsed for a fifth of a second."""
-    found, rest = [], iter(options)
-    for option in rest:
-        if option != '--config':
-            found.append(option)
-            continue
-        value = next(rest)
-        config = read_yaml(Path(value)) if value.endswith('.yaml') else json.loads(value)
-        if found and isinstance(found[-1], dict):
-            lay_over(found[-1], config)
-        else:
-            found += option, config
-    return [json.dumps(part) if isinstance(part, dict) else part for part in found]
 
 
 def built(config: dict[str, Any], **types: type) -> Namespace:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.objectives import Training
-from experiments.runs.config_file import built, in_one
+from experiments.runs.config_file import built
 from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
 from experiments.runs.tables import report
@@ -74,8 +74,7 @@ class Study:
         return folder
 
     def _train(self, folder: Path, options: tuple[str, ...]) -> None:
-        train_once(lambda options: train.main([options[0], *in_one(options[1:])]), folder, options,
-                   f'\n{self.name}: {folder.name}')
+        train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
         """A folder that all studies of a scale share.

@@ -95,15 +95,17 @@ def test_the_command_line_lays_configs_over_one_another(name):
     assert within(whole(path), parsed) == []
 
 
-@pytest.mark.parametrize('name', ['digits/sbm', 'lra/sbm/retrieval'])
-def test_defaults_of_nested_classes_are_those_that_jsonargparse_fills_in(name, monkeypatch):
-    options = ['--config', json.dumps(whole(CONFIGS / f'{name}.yaml'))]
+@pytest.mark.parametrize('names', [
+    ['digits/sbm'], ['lra/sbm', 'lra/sbm/retrieval'],
+    ['lra/clean', 'lra/clean/listops', 'lra/self_pretraining']])  # which takes other classes
+def test_defaults_of_nested_classes_are_those_that_jsonargparse_fills_in(names, monkeypatch):
+    options = [f'--config={CONFIGS}/{name}.yaml' for name in names]
     parsed = Parsed('fit', options).config
     monkeypatch.setattr(train, 'Parser', LightningArgumentParser)
     monkeypatch.setattr(train, '_PARSERS', {})
     assert Parsed('fit', options).config == parsed
     encoder = parsed['model']['init_args']['model']['init_args']['encoder']['init_args']
-    assert encoder['source']['init_args']['exploration'] == 0.01  # which no config says
+    assert encoder['embedding_std'] == 0.02  # which no config says
 
 
 def test_the_clean_protocol_takes_rotary_positions():

@@ -1,9 +1,7 @@
-import json
-
 import pytest
 from jsonargparse import get_loader
 
-from experiments.runs.config_file import bound_aliases, in_one, lay_over
+from experiments.runs.config_file import bound_aliases
 from graphattn._reading import MOST_NODES
 
 
@@ -33,23 +31,3 @@ def test_aliases_do_not_multiply(text):
 def test_levels_do_not_fill_the_stack(opening):
     with pytest.raises(ValueError, match='more than 100 levels'):
         read_yaml(100_000 * opening)
-
-
-def test_configs_that_follow_one_another_become_one(tmp_path):
-    (tmp_path / 'a.yaml').write_text('trainer: {max_epochs: 1, devices: 1}\nmodel: {class_path: A}')
-    (tmp_path / 'b.yaml').write_text('trainer: {max_epochs: 2}')
-    files = [option for name in 'ab' for option in ('--config', str(tmp_path / f'{name}.yaml'))]
-    *options, said = in_one([*files, '--config', '{"seed": 3}', '--x=1', '--y', 'z', *files[:2]])
-    first = json.dumps({'trainer': {'max_epochs': 2, 'devices': 1}, 'model': {'class_path': 'A'},
-                        'seed': 3})
-    assert options == ['--config', first, '--x=1', '--y', 'z', '--config']
-    assert json.loads(said) == {'trainer': {'max_epochs': 1, 'devices': 1},
-                                'model': {'class_path': 'A'}}
-
-
-def test_another_class_has_arguments_of_its_own():
-    config = {'source': {'class_path': 'A', 'init_args': {'a': 1}}}
-    lay_over(config, {'source': {'init_args': {'b': 2}}})
-    assert config['source'] == {'class_path': 'A', 'init_args': {'a': 1, 'b': 2}}
-    lay_over(config, {'source': {'class_path': 'B', 'init_args': {'c': 3}}})
-    assert config['source'] == {'class_path': 'B', 'init_args': {'c': 3}}
