@@ -1,5 +1,5 @@
 """What trains in a test draws no figures, unless a fixture of the module does it for all to see;
-and a server may start the processes in which something is measured."""
+and the processes in which something is measured may be forks."""
 
 from multiprocessing import get_context
 
@@ -15,9 +15,9 @@ def plain_figures(monkeypatch):
 
 
 @pytest.fixture
-def started_by_a_server(monkeypatch):
-    """To spawn a process takes seconds, and serves times that are nobody's here. A fork of this one
-    would have its freed memory, and no peak above it."""
-    monkeypatch.setattr('experiments.benchmarks.measure.get_context',
-                        lambda start: get_context('forkserver'))
+def measured_in_forks(monkeypatch):
+    """Other processes would import for ten seconds what this one has, and these times serve nobody.
+    A peak is still above what this one holds, for a fork gives back first what was freed."""
+    for name in 'measure.get_context', 'measure.forkserver', 'distributed.forkserver':
+        monkeypatch.setattr(f'experiments.benchmarks.{name}', lambda *start: get_context('fork'))
     monkeypatch.setattr('experiments.benchmarks.measure.A_ROUND', 0.)

@@ -169,13 +169,13 @@ def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
 
 
 def make_small(config: dict) -> None:
-    """Makes of whatever has layers two narrow ones, of two heads unless the source is for more."""
+    """Makes of whatever has layers two narrow ones, of one head unless the source is for more."""
     for value in config.values():
         if isinstance(value, dict):
             make_small(value)
     if 'num_layers' in config:
         slot = config.get('source', config.get('attention', {})).get('init_args', {})
-        heads = slot.get('heads', min(config['heads'], 2))
+        heads = slot.get('heads', 1)
         config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
                    'channels': 4 * heads, 'hidden_channels': 8}
         if 'channels' in slot:

@@ -295,7 +295,7 @@ def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], shar
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('make, n, teleport', [
     *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
-      for teleport in (1e-3, 0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
+      for teleport in (0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
 def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
     graph = make(n)
     inputs = draw(graph, heads=1)

@@ -230,8 +230,7 @@ def clean_dynamo():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name, tracer', [
-    ('layer', 'drawn pattern', 'eager'), ('layer', 'block model', 'eager'),
-    ('layer', 'learned mask', 'eager'), ('layer', 'soft mask', 'aot_eager')])
+    ('layer', 'block model', 'eager'), ('layer', 'soft mask', 'aot_eager')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynamo):
     """Of graphs, every backward pass is also traced: below, and in tests of the kernels."""
     torch.manual_seed(0)

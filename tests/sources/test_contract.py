@@ -327,7 +327,7 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
         start.wait(timeout=60)
         sys.settrace(give_way)
         try:
-            return [ask(source, ptr) for _ in range(10)]
+            return [ask(source, ptr) for _ in range(4)]
         finally:
             sys.settrace(None)
 

@@ -22,15 +22,17 @@ from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, RandomKeys
 from graphattn.sources import BlockModelSource, PatternSource
 
-pytestmark = pytest.mark.usefixtures('started_by_a_server')
+in_forks = pytest.mark.usefixtures('measured_in_forks')
 
 
 @pytest.mark.slow
+@in_forks
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion',
                                   'distributed', 'hugging_face', 'layer', 'length',
                                   'long_encoder', 'ordering', 'sampler', 'scaling', 'tiles'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(length, 'CHANNELS', 96)
+    monkeypatch.setattr(length, 'CHANNELS', 16)
+    monkeypatch.setattr(length, 'HEADS', 2)
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
@@ -38,6 +40,7 @@ def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@in_forks
 def test_what_is_measured_on_a_gpu_runs(tmp_path):
     gpu = pytest.importorskip('experiments.benchmarks.gpu', exc_type=ImportError)
     run_benchmark(gpu.main, ['--quick', '--device', 'cpu', '--dtype', 'float32', '--out',
@@ -120,6 +123,7 @@ def test_on_a_gpu_events_tell_the_time_and_the_allocator_the_peak(monkeypatch):
         assert peak_bytes(lambda: None) == 600 and len(allocated) == 3
 
 
+@in_forks
 def test_cases_take_turns():
     order = []
     times = interleave({'a': lambda: order.append('a'), 'b': lambda: order.append('b')}, rounds=3)

@@ -94,7 +94,7 @@ def test_crossing():
 
 
 @pytest.mark.slow
-def test_study(out, monkeypatch, started_by_a_server):
+def test_study(out, monkeypatch, measured_in_forks):
     monkeypatch.setitem(costs.TASKS, 'smoke', [('ListOps', 128)])
     costs.main('smoke', out)
     folder = out / 'smoke' / 'costs'
