@@ -211,21 +211,21 @@ def test_no_obstacle_is_seen_where_there_is_a_path():
 def test_brute_force(directed):
     rng = np.random.default_rng(0)
     found = {True: 0, False: 0}
-    for _ in range(100):
+    for _ in range(50):
         mask = rng.random((12, 12)) < (rng.uniform(0.1, 0.35) if directed
                                        else rng.uniform(0.05, 0.18))
         edges = mask if directed else mask | mask.T
         exists = has_path(edges.tolist())
         assert answer(torch.from_numpy(mask), directed) is exists
         found[exists] += 1
-    assert min(found.values()) >= 20
+    assert min(found.values()) >= 10
 
 
 @pytest.mark.slow
 def test_search_alone_against_brute_force():
     """CP-SAT by itself is right both ways, and rotations find no path where there is none."""
     rng = np.random.default_rng(1)
-    for _ in range(60):
+    for _ in range(30):
         mask = rng.random((8, 8)) < rng.uniform(0.2, 0.4)
         exists = has_path(mask.tolist())
         links = question._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), True)

@@ -248,14 +248,13 @@ def test_layers_have_sources_of_their_own_and_causal_masks_hold():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('padding', ['none', 'left'])
-def test_compiled_encoders_give_the_same(padding):
+def test_compiled_encoders_give_the_same():
     encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
     ours, x = from_torch(encoder, PATTERN), torch.randn(LENGTH, BATCH, CHANNELS)
     results = []
     torch._dynamo.reset()
     for module in (ours, torch.compile(ours, backend='aot_eager')):
-        out = module(x, src_key_padding_mask=PADDINGS[padding])
+        out = module(x, src_key_padding_mask=PADDINGS['left'])
         results.append([out, *torch.autograd.grad(out.sin().sum(), [*ours.parameters()])])
     torch.testing.assert_close(*results)
 

@@ -32,12 +32,14 @@ def test_a_config_names_a_rival(name, tmp_path):
     assert {type(layer.attention).__name__ for layer in layers} == {name}
     cli.datamodule.setup()
     batch = next(iter(cli.datamodule.val_dataloader()))
-    cli.model.model(batch.tokens, batch.ptr).sum().backward()
+    some = batch.ptr[:5]
+    cli.model.model(batch.tokens[:some[-1]], some).sum().backward()
     assert all(layer.attention.lin_value.weight.grad.any() for layer in layers)
 
 
 def test_training_tests_and_resumes(tmp_path):
     small = ['--trainer.max_epochs', '1', '--trainer.limit_train_batches', '2',
+             '--trainer.limit_val_batches', '1', '--trainer.limit_test_batches', '1',
              '--trainer.accelerator', 'cpu', '--trainer.default_root_dir', str(tmp_path)]
     train.main(['fit', '--config', CONFIG, *small])
     summary = json.loads((tmp_path / 'summary.json').read_text())
