@@ -13,7 +13,8 @@ CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
-    """Every metric by epoch: loss, accuracy, the density of every layer and head, ...
+    """Every metric by epoch: loss, accuracy, the density of every layer and head on development
+    data, or without such on training data, ...
 
     Args:
         history (list): One dict of metrics for each epoch, as in metrics.csv.
@@ -23,11 +24,13 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     figure = Figure(figsize=(14, 3.8 * num_rows), layout='constrained')
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     epoch = [row['epoch'] + 1 for row in history]
+    stages = {name.split('/')[0] for name in history[-1]}
+    detailed = 'val' if 'val' in stages else 'train'
     for axes, metric in zip(panels, metrics):
         names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
         for name in names:
             stage, _, *place = name.split('/')
-            if place and stage != 'val':
+            if place and stage != detailed:
                 continue
             axes.plot(epoch, [row.get(name, float('nan')) for row in history],
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])

@@ -147,8 +147,10 @@ class LongRangeRuns:
         if attention in (rivals := rivals_at(length)):
             name, arguments = rivals[attention]
             sizes = {'channels': channels, 'heads': heads, 'head_channels': head_channels}
-            return {'source': None, 'attention': {'class_path': f'experiments.rivals.{name}',
-                                                  'init_args': {**sizes, **arguments}}}
+            return {'source': None, 'head_channels': None,  # the rival has its own
+                    'attention_dropout': 0.,  # and drops no weights
+                    'attention': {'class_path': f'experiments.rivals.{name}',
+                                  'init_args': {**sizes, **arguments}}}
         if attention in (patterns := patterns_at(length)):
             pattern, hops = patterns[attention]
             return {'source': {'class_path': 'graphattn.sources.PatternSource',

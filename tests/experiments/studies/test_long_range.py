@@ -7,8 +7,11 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from experiments import train
+from experiments.rivals import Linformer
+from experiments.runs.config_file import built
 from experiments.studies import local_or_pretrained, long_range_arena
 from experiments.studies.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
 from experiments.studies.long_range_runs import (
@@ -24,6 +27,7 @@ from experiments.studies.long_range_runs import (
 )
 from experiments.studies.study import Study, data_of, restored, summary
 from experiments.tasks.long_range import collate
+from graphattn.layers import GraphAttention
 from graphattn.patterns import SlidingWindow, parse
 from tests.experiments.test_configs import Parsed
 
@@ -60,7 +64,8 @@ def test_the_papers_averages_are_those_of_their_rows():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('scale, protocol, task', [
-    ('smoke', 'clean', 'Pathfinder'), ('small', 'clean', 'Text'), ('paper', 'official', 'Image')])
+    ('smoke', 'clean', 'Pathfinder'), ('small', 'clean', 'Text'), ('paper', 'official', 'Image'),
+    ('paper', 'sbm', 'ListOps'), ('paper', 'clean', 'Retrieval')])
 def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path, monkeypatch):
     """At every scale, in every protocol, for a task that smoke tests do not train."""
     configs = {}
@@ -75,9 +80,9 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
     for attention in ('Linformer', BOTH):
         runs.trained(task, attention, 0)
     assert len(configs) == 2
-    for config in configs.values():
-        encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
-        assert (encoder['source'] is None) != (encoder['attention'] is None)
+    for config, kind in zip(configs.values(), (Linformer, GraphAttention)):
+        model = built({'model': config['model']['init_args']['model']}, model=nn.Module).model
+        assert type(model.encoder.layers[0].attention) is kind
         assert config['seed_everything'] == config['data']['init_args']['seed'] == 0
 
 
