@@ -237,12 +237,10 @@ def _counts_process() -> bool:
 
 
 def free_at_once() -> None:
-    """Blocks of 128 KiB and more go back to the system when they are freed, and what was freed
-    before goes back now. Else glibc soon keeps all below 32 MiB, and the peak depends on which
-    holes fit the next block."""
+    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
+    all below 32 MiB, and the peak depends on which holes fit the next block."""
     mmap_threshold = -3  # in its malloc.h
     ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
-    ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:

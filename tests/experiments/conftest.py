@@ -16,8 +16,8 @@ def plain_figures(monkeypatch):
 
 @pytest.fixture
 def measured_in_forks(monkeypatch):
-    """Other processes would import for ten seconds what this one has, and these times serve nobody.
-    A peak is still above what this one holds, for a fork gives back first what was freed."""
+    """Other processes would import for ten seconds what this one has. Times and peaks of a fork are
+    nobody's: it has the memory that this one has freed, and no peak above it."""
     for name in 'measure.get_context', 'measure.forkserver', 'distributed.forkserver':
         monkeypatch.setattr(f'experiments.benchmarks.{name}', lambda *start: get_context('fork'))
     monkeypatch.setattr('experiments.benchmarks.measure.A_ROUND', 0.)

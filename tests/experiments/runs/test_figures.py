@@ -1,0 +1,19 @@
+"""Curves of a run."""
+
+import pytest
+
+from experiments.runs.figures import training_curves
+
+TRAIN = {'train/loss': 1., 'train/density/layer0/head0': 0.5}
+VAL = {'val/loss': 1., 'val/density/layer0/head0': 0.4, 'val/density/layer0/head1': 0.3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('metrics, loss, density', [
+    (TRAIN | VAL, ['training', 'development'], ['layer0 head0', 'layer0 head1']),
+    (TRAIN, ['training'], ['layer0 head0'])], ids=['with development data', 'without'])
+def test_heads_are_drawn_once(metrics, loss, density):
+    """On development data if there are such."""
+    figure = training_curves([{'epoch': 0, 'step': 3, **metrics}])
+    assert {axes.get_title(): axes.get_legend_handles_labels()[1] for axes in figure.axes} == {
+        'loss': loss, 'density': density}
