@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -169,15 +170,21 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
         ValueError: The corpus cannot be read, a shard is damaged, or a part would be empty.
     """
     shards = folder.with_name(f'{folder.name}-shards')
-    text = tokenizer.to_str()
+    folder.parent.mkdir(parents=True, exist_ok=True)
     num_processes = len(os.sched_getaffinity(0))
     done: list[Path] = []
-    with ProcessPoolExecutor(num_processes, get_context('fork')) as pool:
+    # What waits for a process does so in a file: Python 3.11.2 never ends if one is killed while
+    # the pipe to them is full.
+    with (TemporaryDirectory(prefix=f'.{folder.name}-', dir=folder.parent) as waiting,
+          ProcessPoolExecutor(num_processes, get_context('fork'), _begin,
+                              (tokenizer.to_str(),)) as pool):
         pending = deque()
         for number, documents in enumerate(_in_shards(read_documents(path))):
             done.append(shards / f'{number:06}')
             if not done[-1].exists():
-                pending.append(pool.submit(_encode_shard, documents, text, done[-1]))
+                file = Path(waiting) / f'{number}.json'
+                file.write_text(json.dumps(documents))
+                pending.append(pool.submit(_encode_shard, file, done[-1]))
             while len(pending) > 2 * num_processes:  # so that few documents are in memory
                 pending.popleft().result()
         for future in pending:
@@ -208,16 +215,25 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield some
 
 
-def _encode_shard(documents: list[Document], tokenizer: str, folder: Path) -> None:
+def _begin(tokenizer: str) -> None:
+    """In each process, once."""
     from tokenizers import Tokenizer
 
+    global _tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are
-    encoder = Tokenizer.from_str(tokenizer)
+    _tokenizer = Tokenizer.from_str(tokenizer)
+
+
+def _encode_shard(file: Path, folder: Path) -> None:
+    """Encodes the documents in a file, and removes it."""
+    documents: list[Document] = json.loads(file.read_text())
+    file.unlink()
     with new_folder(folder) as temporary:
-        writers = {part: _PartWriter(temporary / part, encoder.get_vocab_size()) for part in PARTS}
+        writers = {part: _PartWriter(temporary / part, _tokenizer.get_vocab_size())
+                   for part in PARTS}
         for begin in range(0, len(documents), DOCUMENTS_AT_ONCE):
             some = documents[begin:begin + DOCUMENTS_AT_ONCE]
-            for document, ids in zip(some, _encode(some, encoder)):
+            for document, ids in zip(some, _encode(some, _tokenizer)):
                 writers['val' if is_held_out(document) else 'train'].write(document, ids)
         for writer in writers.values():
             writer.close()
