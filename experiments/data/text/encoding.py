@@ -37,6 +37,8 @@ CHARACTERS_IN_SHARD = 2**24
 COUNTED = ('documents', 'sentences', 'tokens', 'characters', 'bytes')
 FORMAT = 2  # of the files; in the names of what holds them
 
+_tokenizer: Tokenizer  # of a process that encodes
+
 
 class EncodedCorpus:
     """One part of a corpus, read from the disk as it is needed.
@@ -217,9 +219,8 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def _begin(tokenizer: str) -> None:
     """In each process, once."""
-    from tokenizers import Tokenizer
-
     global _tokenizer
+    from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are
     _tokenizer = Tokenizer.from_str(tokenizer)
 
