@@ -33,10 +33,11 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
             if place and stage != detailed:
                 continue
             axes.plot(epoch, [row.get(name, float('nan')) for row in history],
+                      marker='.',  # or a single epoch could not be seen
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
-        axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(1, max(2, epoch[-1])))
+        axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(0.5, epoch[-1] + 0.5))
         axes.grid()
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if metric == 'density':  # too many lines for a legend among them
             axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
         else:
