@@ -16,7 +16,8 @@ _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
 
 class Parser(LightningArgumentParser):
     """Parses as jsonargparse does, which fills in the defaults of nested classes twice at each
-    level, and so those of the fourth sixteen times; this one fills them in once."""
+    level, and parses what they already have once more: at the fourth level, sixteen times. This one
+    does both once."""
 
     is_nested = True  # all are but the outermost
 
@@ -25,6 +26,12 @@ class Parser(LightningArgumentParser):
         if defaults and self.is_nested:  # obj is the namespace, and what is nested there is filled
             namespace, defaults = self.get_defaults(skip_validation=True), False
         return super().parse_object(obj, namespace, env, defaults, **kwargs)
+
+    def _apply_actions(self, cfg: Namespace | dict[str, Any], parent_key: str = '',
+                       prev_cfg: Namespace | None = None, *args: Any, **kwargs: Any) -> Namespace:
+        is_parsed = self.is_nested and prev_cfg is None  # it is that namespace; else obj, over it
+        return cfg if is_parsed else super()._apply_actions(cfg, parent_key, prev_cfg, *args,
+                                                            **kwargs)
 
 
 def bound_aliases() -> None:
