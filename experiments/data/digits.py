@@ -70,12 +70,12 @@ def read_digits(path: str | Path) -> np.ndarray:
 
 
 def _row(line: str, where: str) -> list[int]:
-    highest = [NUM_LEVELS - 1] * NUM_PIXELS + [NUM_CLASSES - 1]
     try:
-        row = [int(entry) for entry in line.split(',')]
+        row = list(map(int, line.split(',')))
     except ValueError:
         row = []
-    if len(row) != len(highest) or not all(0 <= x <= top for x, top in zip(row, highest)):
+    if (len(row) != NUM_PIXELS + 1 or min(row) < 0 or max(row) >= NUM_LEVELS
+            or row[-1] >= NUM_CLASSES):
         raise ValueError(f"{where}: expected {NUM_PIXELS} grey levels from 0 to {NUM_LEVELS - 1} "
                          f"and a class from 0 to {NUM_CLASSES - 1} (got {line.strip()[:60]!r})")
     return row

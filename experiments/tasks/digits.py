@@ -42,11 +42,13 @@ class Digits(L.LightningDataModule):
             raise ValueError(f"'batch_size' must be positive (got {batch_size})")
         self.batch_size = batch_size
         self.path = path
+        self.train = None
 
     def setup(self, stage: str | None = None) -> None:
-        self.train, self.val, self.test = (
-            TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
-            for part in split_digits(self.path))
+        if self.train is None:  # fit sets up, and so does the test that ends it
+            self.train, self.val, self.test = (
+                TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
+                for part in split_digits(self.path))
 
     def train_dataloader(self) -> DataLoader:
         # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
