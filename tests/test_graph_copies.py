@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils.data import DataLoader
 
-from experiments.benchmarks.measure import forkserver
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from tests.graphs import GRAPHS
@@ -122,9 +121,10 @@ def pairs_of_variants() -> list[BipartiteGraph]:
 
 @pytest.fixture(params=['fork', 'forkserver'])
 def method(request) -> str:
-    forkserver()
     if request.param not in torch.multiprocessing.get_all_start_methods():
         pytest.skip('this system has no such way to start processes')
+    # What each of its processes would import.
+    torch.multiprocessing.set_forkserver_preload(['graphattn.functional', 'pytest'])
     return request.param
 
 
