@@ -96,11 +96,11 @@ def test_tokens_keep_their_names(tmp_path, name, write, capsys):
     write(tmp_path / name)
     file = read_graph_file(tmp_path / name)
     assert list(file.names) == NAMES and file.graph == GRAPH
-    hamiltonian(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
+    hamiltonian(['--graph', str(tmp_path / name), '--out', str(tmp_path / 'path.json')])
     assert f'{name}, path: Ann; Bo; Cid, Jr; Dora; Eve & co' in capsys.readouterr().out
-    assert json.loads((tmp_path / 'hamiltonian.json').read_text())[name][0]['path'] == NAMES
-    expander(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
-    result, = json.loads((tmp_path / 'expander.json').read_text())[name]
+    assert json.loads((tmp_path / 'path.json').read_text())[name][0]['path'] == NAMES
+    expander(['--graph', str(tmp_path / name), '--out', str(tmp_path / 'sets.json')])
+    result, = json.loads((tmp_path / 'sets.json').read_text())[name]
     assert set(result['sweep_set']) < set(NAMES)
 
 

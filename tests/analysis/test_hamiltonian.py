@@ -328,7 +328,8 @@ def test_command(tmp_path, capsys):
 @pytest.mark.slow
 def test_command_without_direction(tmp_path):
     nx.write_edgelist(nx.DiGraph([(0, 1), (2, 1)]), tmp_path / 'vee.txt', data=False)
-    arguments = ['--graph', str(tmp_path / 'vee.txt'), '--out', str(tmp_path)]
+    arguments = ['--graph', str(tmp_path / 'vee.txt'), '--out',
+                 str(tmp_path / 'hamiltonian.json')]
     for directed in (True, False):
         main([*arguments, '--directed', str(directed).lower()])
         saved = json.loads((tmp_path / 'hamiltonian.json').read_text())

@@ -375,7 +375,7 @@ def test_command_asks_lemma_2(tmp_path, capsys):
 @pytest.mark.slow
 def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     main(['--pattern', 'SlidingWindow(1)', 'SlidingWindow(1)', 'Star()', '--n', '9', '--hops',
-          '5', '--out', str(tmp_path)])
+          '5', '--out', str(tmp_path / 'universality.json')])
     results = saved(tmp_path)
     assert results['in turn'][0]['patterns'] == 3 and results['in turn'][0]['layers'] == 5
     assert results['diffusion, layer 3, Star()'][0]['global_first_token'] is True
@@ -387,7 +387,7 @@ def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     ('Full() - SlidingWindow(0)', True), ('Full()', False),
 ])
 def test_command_says_that_no_is_not_a_proof(tmp_path, capsys, pattern, is_said):
-    main(['--pattern', pattern, '--n', '8', '--out', str(tmp_path)])
+    main(['--pattern', pattern, '--n', '8', '--out', str(tmp_path / 'universality.json')])
     assert saved(tmp_path)['in turn'][0]['assumption_1'] is not is_said
     assert ('sufficient, not necessary' in capsys.readouterr().out) is is_said
 
@@ -395,7 +395,7 @@ def test_command_says_that_no_is_not_a_proof(tmp_path, capsys, pattern, is_said)
 @pytest.mark.slow
 def test_command_on_a_file(tmp_path):
     nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
-    main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path)])
+    main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path / 'universality.json')])
     (result,) = saved(tmp_path)['in turn']
     assert (result['self_loops'], result['hamiltonian_path']) == (False, True)
 
@@ -406,7 +406,8 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3
              for layer in range(2) for head in range(2)}
     monkeypatch.setattr(command, 'load', lambda options: (heads, None))
-    main(['--checkpoint', 'some.ckpt', '--samples', '3', '--out', str(tmp_path)])
+    main(['--checkpoint', 'some.ckpt', '--samples', '3', '--out',
+          str(tmp_path / 'universality.json')])
     results = saved(tmp_path)['in turn']
     assert [result['patterns'] for result in results] == [2] * 3
     assert [result['layers'] for result in results] == [2] * 3  # one head after the other needs 4
