@@ -27,11 +27,10 @@ class Parser(LightningArgumentParser):
             namespace, defaults = self.get_defaults(skip_validation=True), False
         return super().parse_object(obj, namespace, env, defaults, **kwargs)
 
-    def _apply_actions(self, cfg: Namespace | dict[str, Any], parent_key: str = '',
-                       prev_cfg: Namespace | None = None, *args: Any, **kwargs: Any) -> Namespace:
-        is_parsed = self.is_nested and prev_cfg is None  # it is that namespace; else obj, over it
-        return cfg if is_parsed else super()._apply_actions(cfg, parent_key, prev_cfg, *args,
-                                                            **kwargs)
+    def _apply_actions(self, cfg: Namespace | dict[str, Any], *args: Any,
+                       **kwargs: Any) -> Namespace:
+        is_parsed = self.is_nested and not args and not kwargs  # that namespace; else obj, over it
+        return cfg if is_parsed else super()._apply_actions(cfg, *args, **kwargs)
 
 
 def bound_aliases() -> None:
