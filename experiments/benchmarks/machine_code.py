@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -69,14 +69,29 @@ class MachineCode:
     registers: int  # of a thread
     spilled: int  # bytes of a thread that did not fit them
     shared: int  # bytes of a program
-    instructions: int  # in all
-    loop: dict[str, int]  # instructions of its longest loop, by name
     edges: int  # or pairs, for which a warp goes once through the loop
+    binary: bytes
+
+    @property
+    def instructions(self) -> int:
+        """In all."""
+        return len(self._lines)
+
+    @cached_property
+    def loop(self) -> dict[str, int]:
+        """The instructions of its longest loop, by name."""
+        return _longest_loop(self._lines)
 
     @property
     def instructions_per_edge(self) -> float:
         """Of a warp, which has one head."""
         return sum(self.loop.values()) / self.edges
+
+    @cached_property
+    def _lines(self) -> list[tuple[str, str, str, str]]:
+        """Address, condition, name and operands of each; read in half a second."""
+        return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
+                          _dumped(self.binary, '--dump-sass'))
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
@@ -102,23 +117,26 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
     target = GPUTarget('cuda', capability, 32)
     kernel = triton.compile(launch.source(), target=target,
                             options={'num_warps': launch.num_warps})
-    tools = Path(triton.__file__).parent / 'backends/nvidia/bin'
+    binary = kernel.asm['cubin']
+    sizes = {name: int(size) for name, size in re.findall(
+        r'(REG|STACK|SHARED|LOCAL):(\d+)', _dumped(binary, '--dump-resource-usage'))}
+    return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
+                       launch.edges_of_a_program // launch.num_warps, binary)
+
+
+def _dumped(binary: bytes, option: str) -> str:
+    """What a tool of Triton's says of a kernel."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
-        path.write_bytes(kernel.asm['cubin'])
-        usage, assembly = (subprocess.run(
-            [tools / 'cuobjdump', option, path], capture_output=True, text=True,
-            check=True).stdout for option in ('--dump-resource-usage', '--dump-sass'))
-    sizes = {name: int(size) for name, size in re.findall(r'(REG|STACK|SHARED|LOCAL):(\d+)', usage)}
-    return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
-                       len(_instructions(assembly)), _longest_loop(assembly),
-                       launch.edges_of_a_program // launch.num_warps)
+        path.write_bytes(binary)
+        tool = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'
+        return subprocess.run([tool, option, path], capture_output=True, text=True,
+                              check=True).stdout
 
 
-def _longest_loop(assembly: str) -> dict[str, int]:
+def _longest_loop(lines: list[tuple[str, str, str, str]]) -> dict[str, int]:
     """The instructions between a jump back and where it jumps to, of the longest such stretch that
     holds no other."""
-    lines = _instructions(assembly)
     jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
              if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
     loops = [(target, at) for at, target in jumps if target < at]
@@ -127,11 +145,6 @@ def _longest_loop(assembly: str) -> dict[str, int]:
     first, last = max(inner, key=lambda loop: loop[1] - loop[0], default=(0, -1))
     names = [name for at, _, name, _ in lines if first <= int(at, 16) <= last]
     return {name: names.count(name) for name in dict.fromkeys(names)}
-
-
-def _instructions(assembly: str) -> list[tuple[str, str, str, str]]:
-    """Address, condition, name and operands of each."""
-    return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', assembly)
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,

@@ -7,11 +7,16 @@ import pytest
 from matplotlib.figure import Figure
 
 
+def draw_nothing(patch):
+    for name in ('runs.run_folder.training_curves', 'tasks.digits.received_attention',
+                 'tasks.mlm.mask_probabilities'):
+        patch.setattr(f'experiments.{name}', lambda *args, **kwargs: Figure(figsize=(1, 1)))
+
+
 @pytest.fixture(autouse=True)
 def plain_figures(monkeypatch):
     """Set after the fixtures of a module, so that the figures of their runs are the real ones."""
-    for name in 'runs.run_folder.training_curves', 'tasks.digits.received_attention':
-        monkeypatch.setattr(f'experiments.{name}', lambda *args, **kwargs: Figure())
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture

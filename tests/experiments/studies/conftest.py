@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
+
+from tests.experiments.conftest import draw_nothing
 
 
 @pytest.fixture(scope='session')
@@ -16,8 +17,8 @@ def out(tmp_path_factory, worker_id) -> Path:
 
 
 @pytest.fixture(scope='module', autouse=True)
-def plain_curves():
-    """Nobody looks at the curves of these runs, of which there are many; other tests draw them."""
+def plain_figures_of_modules():
+    """Nobody looks at the figures of these runs, of which there are many; other tests draw them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('experiments.runs.run_folder.training_curves', lambda history: Figure())
+        draw_nothing(patch)
         yield
