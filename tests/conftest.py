@@ -2,11 +2,12 @@
 
 import gc
 import os
-import sys
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+
+from tests.libraries import spare
 
 # pytest-xdist runs one process per core: their threads must not fight. Set before torch is loaded,
 # and inherited by the processes that tests start.
@@ -38,9 +39,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Random numbers are those of the test, whatever ran before it in its process. And torch times
-    no guards of what it compiles, for which it would empty the caches of all cores for 20 ms."""
+    """Random numbers are those of the test, whatever ran before it in its process."""
     import torch
     torch.manual_seed(crc32(item.nodeid.encode()))
-    if guards := sys.modules.get('torch._dynamo.guards'):
-        guards.profile_guard_manager = lambda *args: 0.
+    spare()
