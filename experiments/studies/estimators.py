@@ -23,7 +23,13 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
-from experiments.studies.repeated_token_runs import draw_curves, history, means, train
+from experiments.studies.repeated_token_runs import (
+    DENSITY,
+    draw_curves,
+    has_lost_edges,
+    means,
+    train,
+)
 from experiments.studies.study import ScaleName, Study, summary
 from graphattn.samplers.straight_through import ESTIMATORS
 
@@ -36,7 +42,6 @@ DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_bat
 EPOCHS = {'smoke': 2, 'small': 20, 'paper': 20}
 RATE = {'smoke': 1e-3, 'small': 2e-3, 'paper': 1e-3}
 CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
-DENSITY = 'train/density/layer0/all_heads'
 
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
@@ -73,12 +78,6 @@ def _row(law: str | None, estimator: str, runs: list[Path]) -> dict:
     return {'law': law, 'estimator': estimator, 'runs': len(runs),
             'lost their edges': sum(has_lost_edges(run) for run in runs),
             'solved': sum(summary(run)['accuracy'] >= 0.99 for run in runs), **means(runs)}
-
-
-def has_lost_edges(run: Path) -> bool:
-    """Whether it ends with less than half of the highest density it had."""
-    _, density = history(run, DENSITY)
-    return density[-1] < max(density) / 2
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from experiments.studies.study import CONFIGS, Study, spread, summary
 
 SHIPPED = CONFIGS.parents[1] / 'configs' / 'duplicates'
+DENSITY = 'train/density/layer0/all_heads'
 
 
 def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
@@ -49,6 +50,12 @@ def means(runs: Sequence[Path]) -> dict[str, float | None]:
             'loss': statistics.mean(loss), 'loss, spread': spread(loss),
             'density, %': statistics.mean(density) if density else None,
             'density, spread': spread(density)}
+
+
+def has_lost_edges(run: Path) -> bool:
+    """Whether it ends with less than half of the highest density it had."""
+    _, density = history(run, DENSITY)
+    return density[-1] < max(density) / 2
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from experiments.studies import estimators, repeated_tokens
+from experiments.studies.repeated_token_runs import DENSITY, has_lost_edges
 from experiments.tasks.duplicates import occurs_twice
 from graphattn.models import Encoder, TokenClassifier
 from graphattn.samplers.straight_through import ESTIMATORS
@@ -64,8 +65,8 @@ def test_every_row_is_of_a_run(out, study, column, rows):
 @pytest.mark.parametrize('column, expected', [([.2, .9, .5], False), ([.2, .9, .4], True)])
 def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expected):
     lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
-    (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{estimators.DENSITY}', *lines]))
-    assert estimators.has_lost_edges(tmp_path) is expected
+    (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{DENSITY}', *lines]))
+    assert has_lost_edges(tmp_path) is expected
 
 
 def test_attentions_that_are_not_in_the_table(out):
