@@ -21,7 +21,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from graphattn.functional import attention_diffusion, edge_attention, edge_probability
+from graphattn.functional import (
+    attention_diffusion,
+    edge_attention,
+    edge_feature_attention,
+    edge_probability,
+)
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
@@ -60,6 +65,15 @@ def attend(num_nodes: int, dtype: torch.dtype) -> None:
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
 
 
+def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
+    """Attention whose edges have features, and its training step."""
+    graph = _graph(num_nodes)
+    edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
+                             for shape in ((graph.num_edges, 1), (1, 1, 1)))
+    _train(edge_feature_attention(*_tokens(num_nodes, dtype), graph, edge_attr, projection,
+                                  backend='numba'))
+
+
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
     """Attention of several hops and its training step."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
@@ -85,8 +99,8 @@ def sample(num_nodes: int, dtype: torch.dtype) -> None:
     _train(edge_probability(model, graph))
 
 
-OPERATIONS: list[Callable[[int, torch.dtype], None]] = [attend, attend_and_diffuse, weigh_and_sum,
-                                                        sample]
+OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
+    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:

@@ -228,7 +228,7 @@ def test_a_temporary_folder_of_others_is_not_read(add, no_usual_folder, told):
 
 FIRST_USES = """
 import torch
-from graphattn.functional import edge_attention
+from graphattn.functional import edge_attention, edge_feature_attention
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 for num_tokens in (300, 70_000):
@@ -238,6 +238,9 @@ for num_tokens in (300, 70_000):
     for options in ({}, {'hops': 3, 'teleport': 0.2}):
         edge_attention(*tokens, graph, edge_bias=bias, dropout_p=0.1, backend='numba',
                        **options).sum().backward()
+    attr, projection = (torch.randn(shape, requires_grad=True)
+                        for shape in ((graph.num_edges, 3), (2, 24, 3)))
+    edge_feature_attention(*tokens, graph, attr, projection, backend='numba').sum().backward()
     model = FactorModel(torch.rand(5, 3), torch.rand(3, 3) / 40, torch.rand(num_tokens, 3))
     for method in ('compare', 'thin'):
         sample_bernoulli(model, method=method)
