@@ -17,7 +17,7 @@ def spare() -> None:
 
 
 def _patch_once(interpreter: ModuleType) -> None:
-    """Triton's interpreter replaces the functions of its language, thousands of members to look
+    """Triton's interpreter replaces the functions of its language, a thousand members to look
     through, whenever a kernel calls a function. Where they are replaced it need not."""
     patch, language = interpreter._patch_lang, interpreter.tl
     if patch.__module__ == __name__:

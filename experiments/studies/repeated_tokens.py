@@ -85,7 +85,8 @@ def models(length: int) -> dict[str, tuple[str, dict]]:
 
     return {
         'full': ('full', {}),
-        **{name: ('sbm', {'source': {'init_args': source}}) for name, source in SAMPLED.items()},
+        **{name: ('sbm', {'source': {'init_args': source}} if source else {})
+           for name, source in SAMPLED.items()},
         'window': pattern(f'SlidingWindow({max(1, length // 16)})'),
         'BigBird': pattern(f'bigbird(block={max(1, length // 16)}, num_global=1, num_random=2)'),
         'linear': rival('Linear'),
