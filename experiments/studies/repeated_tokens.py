@@ -98,7 +98,7 @@ def models(length: int) -> dict[str, tuple[str, dict]]:
 
 def draw(runs: dict[str, list[Path]]) -> Figure:
     """Loss and density on the way, one line for each seed."""
-    figure = Figure(figsize=(12, 4.8), layout='constrained')
+    figure = Figure(figsize=(12, 6), layout='constrained')
     losses, densities = figure.subplots(1, 2)
     for number, (name, of_seeds) in enumerate(runs.items()):
         style = {'color': f'C{number % 10}', 'ls': '-' if number < 10 else '--', 'label': name}
@@ -110,7 +110,7 @@ def draw(runs: dict[str, list[Path]]) -> Figure:
     densities.set(title='density of the sampled graphs', xlabel='step', ylabel='%', ylim=(0, 103))
     for axes in (losses, densities):
         axes.grid()
-    figure.legend(*losses.get_legend_handles_labels(), loc='outside right upper')
+    figure.legend(*losses.get_legend_handles_labels(), loc='outside lower center', ncols=4)
     figure.suptitle('Which of 256 tokens occur twice? One layer, one head, one line for each seed')
     return figure
 
