@@ -282,7 +282,7 @@ BOMB = 'a: &a [x, x, x]\n' + ''.join(
         torch.cuda.is_available(), reason='there is a GPU')),
     (['--config=nowhere.yaml'], ['nowhere.yaml']),
     ('a: [1\nb: {', ['line 1']),
-    ('model: ' + 2000 * '[' + 2000 * ']', ['nested more than 100 levels deep']),
+    ('model: ' + 500 * '[' + 500 * ']', ['nested more than 100 levels deep']),
     ('model: &a {class_path: *a}', ['more than 100,000 entries']),
     (BOMB, ['more than 100,000 entries']),
     ('hello', ['hello']),

@@ -163,14 +163,14 @@ def test_full_attention_by_length_is_attention_along_the_full_pattern(case):
 
 
 @pytest.mark.slow
-def test_peak_by_length_sees_the_weights_that_are_formed(measured_in_forks):
+def test_peak_by_length_sees_the_weights_that_are_formed():
     weights = 4 * length.HEADS * 1024**2  # bytes
     sdpa, eager = (elsewhere(length.peak_of_training, case, 1024) for case in length.FULL)
     assert sdpa + 2 * weights < eager < 4.5 * weights  # in the backward pass there are three
 
 
 @pytest.mark.slow
-def test_recomputed_diffusion_takes_less_memory_than_sdpa(measured_in_forks):
+def test_recomputed_diffusion_takes_less_memory_than_sdpa():
     sdpa, diffusion = (elsewhere(length.peak_of_training, case, 3072)
                        for case in ('full SDPA', 'Diffuser, 5 hops, recomputed'))
     assert diffusion < sdpa

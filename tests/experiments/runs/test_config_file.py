@@ -1,4 +1,5 @@
 import pytest
+import yaml
 from jsonargparse import get_loader
 
 from experiments.runs.config_file import bound_aliases
@@ -29,5 +30,6 @@ def test_aliases_do_not_multiply(text):
 
 @pytest.mark.parametrize('opening', ['[', '{a: ', '- ', '? '])
 def test_levels_do_not_fill_the_stack(opening):
-    with pytest.raises(ValueError, match='more than 100 levels'):
+    # Later versions of libyaml have a limit of their own, which they may reach first.
+    with pytest.raises((ValueError, yaml.YAMLError), match='100 levels|nesting depth'):
         read_yaml(100_000 * opening)

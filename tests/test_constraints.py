@@ -1,0 +1,47 @@
+"""All that is installed for the tests has its version in ``constraints.txt``: a package that comes
+out later breaks no test that passed before."""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CONSTRAINTS = Path(__file__).parents[1] / 'constraints.txt'
+EXTRAS = {'experiments', 'text', 'analysis', 'dev', 'ext', 'docs'}
+
+
+def requirements(name: str, extras: set[str]) -> list[Requirement]:
+    """What an installed package asks for here, with some of its extras."""
+    asked = [Requirement(line) for line in distribution(name).requires or []]
+    return [requirement for requirement in asked if requirement.marker is None
+            or any(requirement.marker.evaluate({'extra': extra}) for extra in {'', *extras})]
+
+
+def brought_along(name: str, extras: set[str]) -> set[str]:
+    """The installed packages that a package needs, and those need, but for the ones that who asks
+    for them pins, as torch does those of CUDA."""
+    found: set[str] = set()
+    left = [(name, frozenset(extras))]
+    seen = set(left)
+    while left:
+        for requirement in requirements(*left.pop()):
+            try:
+                distribution(requirement.name)
+            except PackageNotFoundError:
+                continue
+            if not any(bound.operator == '==' for bound in requirement.specifier):
+                found.add(canonicalize_name(requirement.name))
+            package = requirement.name, frozenset(requirement.extras)
+            if package not in seen:
+                seen.add(package)
+                left.append(package)
+    return found
+
+
+def test_versions_of_all_packages_are_fixed():
+    pinned = {canonicalize_name(line.partition('==')[0])
+              for line in CONSTRAINTS.read_text().splitlines() if '==' in line}
+    needed = brought_along('graphattn', EXTRAS)
+    assert needed > {'torch', 'pyyaml', 'cloudpickle'}
+    assert needed <= pinned, needed - pinned
