@@ -65,10 +65,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     runs = {name: [train(study, _slug(name), known[name][0], seed, DATA[scale],
                          {'max_length': LENGTH[scale], **known[name][1]}, epochs=EPOCHS[scale])
                    for seed in range(seeds or SEEDS[scale])] for name in chosen}
-    study.report([{'attention': name, **means(of_seeds), 'lost their edges':
-                   sum(map(has_lost_edges, of_seeds)) if name in SAMPLED else None,
-                   'paper: solved': SOLVED.get(name)} for name, of_seeds in runs.items()],
-                 draw(runs))
+    study.report([_row(name, of_seeds) for name, of_seeds in runs.items()], draw(runs))
 
 
 def models(length: int) -> dict[str, tuple[str, dict]]:
@@ -94,6 +91,12 @@ def models(length: int) -> dict[str, tuple[str, dict]]:
         'Reformer': rival('Reformer'),
         'Performer': rival('Performer', features=rank),
         'Nystromformer': rival('Nystromformer', landmarks=rank)}
+
+
+def _row(name: str, runs: list[Path]) -> dict:
+    lost = sum(map(has_lost_edges, runs)) if name in SAMPLED else None
+    return {'attention': name, **means(runs), 'lost their edges': lost,
+            'paper: solved': SOLVED.get(name)}
 
 
 def draw(runs: dict[str, list[Path]]) -> Figure:
