@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 import numba
 import torch
 
-from experiments.benchmarks.measure import memory
+from experiments.benchmarks import measure
 
 OURS = 'analysis', 'experiments', 'graphattn'
 
@@ -81,15 +80,8 @@ def run_anew(script: str, *, folder: Path | None = None, missing: Collection[str
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most memory that ``work`` takes over what its process has, from Linux."""
-    def measure() -> None:
-        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))  # freed memory is not taken unseen
-        Path('/proc/self/clear_refs').write_text('5')  # the peak starts over
-        before = memory('VmRSS')
-        work()
-        print(memory('VmHWM') - before)
-
-    process, = forked(measure)
+    """The most memory that ``work`` takes over what its process has."""
+    process, = forked(lambda: print(measure.peak_bytes(work)))
     assert process.returncode == 0, process
     return int(process.stdout)
 

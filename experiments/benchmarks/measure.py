@@ -237,10 +237,12 @@ def _counts_process() -> bool:
 
 
 def free_at_once() -> None:
-    """Blocks of 128 KiB and more go back to the system when they are freed. Else glibc soon keeps
-    all below 32 MiB, and the peak depends on which holes fit the next block."""
-    mmap_threshold = -3  # in its malloc.h
-    ctypes.CDLL(None).mallopt(mmap_threshold, 1 << 17)
+    """Blocks of 128 KiB and more go back to the system when they are freed, and so does what has
+    been freed before. Else glibc soon keeps all below 32 MiB, and the peak depends on which holes
+    fit the next block."""
+    library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
+    library.mallopt(mmap_threshold, 1 << 17)
+    library.malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
