@@ -941,14 +941,14 @@ def _check_can_be_joined(graphs: Iterable[BipartiteGraph]) -> list[BipartiteGrap
     return graphs
 
 
-# Compiled and exported code takes a graph as the tensors that it is made of.
-
-
 def _equal_blocks(num_blocks: int, num_queries: int, num_keys: int,
                   device: torch.device) -> dict[str, Tensor]:
     """Pointers of blocks of one size each."""
     block = torch.arange(num_blocks + 1, device=device)
     return {'query_ptr': block * num_queries, 'key_ptr': block * num_keys}
+
+
+# Compiled and exported code takes a graph as the tensors that it is made of.
 
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
