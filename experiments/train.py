@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -20,7 +21,7 @@ from argparse import ArgumentError
 from functools import partial
 from pathlib import Path
 from pydoc import locate
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
@@ -29,6 +30,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.objectives import Training
@@ -36,6 +38,7 @@ from experiments.runs.checkpoints import (
     BEST,
     LAST,
     DurableCheckpoints,
+    StepCheckpoints,
     newest_good,
     read_checkpoint,
 )
@@ -50,14 +53,16 @@ from graphattn.freed_memory import keeping_freed_memory
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',
             'test': 'Tests a checkpoint.'}
+LESS_IS_BETTER = {'loss', 'perplexity', 'bits'}
+MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'spearman'}
 _PARSERS: dict[str, Parser] = {}
 WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or asks of it
 
 
 class StepSeeds(Callback):
-    """Makes all randomness of a step a function of (seed, stage, process, step).
+    """Makes all randomness of a batch a function of (seed, stage, process, number of the batch).
 
-    A run that resumes at a step then draws what the uninterrupted one would have drawn: its
+    A run that resumes then draws what the uninterrupted one would have drawn: its
     sampled graphs, dropout and augmentation. Evaluations draw the same graphs each time.
     """
 
@@ -65,7 +70,9 @@ class StepSeeds(Callback):
         self.seed = seed
 
     def on_train_batch_start(self, trainer: L.Trainer, *_) -> None:
-        self._seed('train', trainer.global_rank, trainer.global_step)
+        # The step would stand still while gradients accumulate.
+        number = trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        self._seed('train', trainer.global_rank, number)
 
     def on_validation_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
         self._seed('val', trainer.global_rank, batch_idx)
@@ -73,8 +80,8 @@ class StepSeeds(Callback):
     def on_test_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
         self._seed('test', trainer.global_rank, batch_idx)
 
-    def _seed(self, stage: str, rank: int, step: int) -> None:
-        entropy = np.random.SeedSequence([self.seed, *stage.encode(), rank, step])
+    def _seed(self, stage: str, rank: int, number: int) -> None:
+        entropy = np.random.SeedSequence([self.seed, *stage.encode(), rank, number])
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
 
 
@@ -133,6 +140,8 @@ class TrainCLI(LightningCLI):
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
         _check_seed(self.config.seed_everything)
+        if self.config.select_on is not None:
+            best_is(self.config.select_on)
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
         if self.config.seeds is not None:
@@ -148,26 +157,24 @@ class TrainCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init.trainer
-        checkpoint = partial(ModelCheckpoint, Path(options.default_root_dir) / 'checkpoints',
-                             filename=Path(LAST).stem, enable_version_counter=False)
+        folder = Path(options.default_root_dir)
+        checkpoint = partial(ModelCheckpoint, folder / 'checkpoints', enable_version_counter=False)
+        callbacks = [*_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
+                     RunFolder(), EndTogether()]
         self.best = None
         if (metric := self.config.select_on) is not None:
-            self.best = ModelCheckpoint(
-                Path(options.default_root_dir) / 'checkpoints', filename=Path(BEST).stem,
-                monitor=metric, mode='min' if metric.endswith('loss') else 'max',
-                enable_version_counter=False)
-        callbacks = [
-            *_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), RunFolder(),
-            EndTogether(), checkpoint(save_on_train_epoch_end=True)]
-        if (every := self.config.checkpoint_every) is not None:
-            callbacks.append(checkpoint(every_n_train_steps=every, save_on_train_epoch_end=False))
-        if self.best is not None:
+            # Before the others, whose checkpoints then know which one is best.
+            self.best = checkpoint(filename=Path(BEST).stem, monitor=metric, mode=best_is(metric))
             callbacks.append(self.best)
+        callbacks.append(checkpoint(filename=Path(LAST).stem, save_on_train_epoch_end=True))
+        if (every := self.config.checkpoint_every) is not None:
+            callbacks.append(StepCheckpoints(folder / 'checkpoints' / LAST, every))
         if options.enable_progress_bar is not False:
             callbacks.append(TQDMProgressBar())
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
         if (name := self.config.logger) is not None:
-            kwargs['logger'] = new_logger(name, Path(options.default_root_dir))
+            kwargs['logger'] = new_logger(name, folder,
+                                          is_resumed=self.config.ckpt_path is not None)
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def run(self) -> None:
@@ -182,9 +189,17 @@ class TrainCLI(LightningCLI):
         checkpoint = self.config.ckpt_path
         if self.command == 'fit':
             self.trainer.fit(**parts, ckpt_path=checkpoint)
-            checkpoint = None if self.best is None else self.best.best_model_path
+            checkpoint = None if self.best is None else self._best_path()
         self.trainer.test(**parts, ckpt_path=checkpoint, verbose=False)
         close(self.trainer.logger)
+
+    def _best_path(self) -> str | None:
+        """The checkpoint that is best by ``select_on``; none where nothing was evaluated."""
+        path = self.best.best_model_path or None
+        if path is None:
+            rank_zero_warn(f"the last weights are tested: 'select_on' {self.config.select_on!r} "
+                           f"was not measured, for no part of the training was evaluated")
+        return path
 
     def _run_seeds(self) -> None:
         first = int(self.config.seed_everything)
@@ -193,16 +208,30 @@ class TrainCLI(LightningCLI):
                     range(first, first + self.config.seeds))
 
 
+def best_is(metric: str) -> Literal['min', 'max']:
+    """Whether the least or the most of a metric is best, by the words in its name.
+
+    Raises:
+        ValueError: It has none of these words.
+    """
+    words = set(re.split('[/_]', metric))
+    if not words & (LESS_IS_BETTER | MORE_IS_BETTER):
+        raise ValueError(f"'select_on' must be a metric of development with one of these words: "
+                         f"{', '.join(sorted(LESS_IS_BETTER))}, whose least is best, or "
+                         f"{', '.join(sorted(MORE_IS_BETTER))}, whose most is (got {metric!r})")
+    return 'min' if words & LESS_IS_BETTER else 'max'
+
+
 def _check_seed(seed: int | bool) -> None:
-    if seed is not True and (seed is False or not 0 <= seed < 2**32):
-        raise ValueError(f"'seed_everything' must be a number from 0 to {2**32 - 1}, or true for a "
-                         f"random one (got {seed}); every step's randomness comes from it")
+    if isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"'seed_everything' must be a number from 0 to {2**32 - 1} (got {seed}); "
+                         f"every step's randomness comes from it")
 
 
 def _check_seeds(command: str, options: Namespace) -> None:
-    if command != 'fit' or options.ckpt_path is not None or options.seed_everything is True:
-        raise ValueError("'seeds' is for fit with a 'seed_everything' that is a number and without "
-                         "'ckpt_path'; runs that were killed are resumed, and finished ones kept")
+    if command != 'fit' or options.ckpt_path is not None:
+        raise ValueError("'seeds' is for fit without 'ckpt_path'; runs that were killed are "
+                         "resumed, and finished ones kept")
     _check_seed(options.seed_everything + options.seeds - 1)
 
 

@@ -108,6 +108,14 @@ class Training(L.LightningModule):
         if batch_idx == 0:
             check_batch(batch, self.batch_kind)
 
+    def log_means(self, values: dict[str, Tensor], weight: int, *, prog_bar: bool = False) -> None:
+        """Logs means over ``weight`` examples of a batch, whose mean over the examples of the epoch
+        and of all processes follows."""
+        # Lightning divides by the mean of the processes' weights, and rounds it if they are whole.
+        exact = torch.tensor(weight, dtype=torch.float64)
+        self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
+                      batch_size=exact)
+
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
         """What the masks of a pass add to its loss."""
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
@@ -128,7 +136,11 @@ class Training(L.LightningModule):
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.AdamW(self.parameter_groups(), lr=self.lr, betas=self.betas,
                                       eps=self.eps, weight_decay=self.weight_decay)
-        total = max(1, int(self.trainer.estimated_stepping_batches))
+        total = self.trainer.estimated_stepping_batches
+        if total == math.inf:
+            raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given: the "
+                             "learning rate falls over all steps (got no limit of either)")
+        total = max(1, total)
         if self.decay == 'one-cycle':
             schedule = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, [group['lr'] for group in optimizer.param_groups], total_steps=total,
@@ -141,6 +153,12 @@ class Training(L.LightningModule):
                 'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
 
     def on_train_end(self) -> None:
+        self._save_masks()
+
+    def on_test_end(self) -> None:
+        self._save_masks()  # of the weights that are tested, which need not be the last
+
+    def _save_masks(self) -> None:
         if not self.trainer.is_global_zero:
             return
         for number, source in enumerate(self.mask_sources):

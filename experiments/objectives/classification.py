@@ -80,10 +80,10 @@ class Classification(Training):
         """Logs what came of a batch; ``stage`` is train, val or test."""
         has_label = batch.label != NO_LABEL
         num_labels = int(has_label.sum())
-        accuracy = (logits.argmax(dim=-1) == batch.label)[has_label].sum() / max(1, num_labels)
+        is_right = (logits.argmax(dim=-1) == batch.label)[has_label]
+        accuracy = is_right.sum().float() / max(1, num_labels)
         density = {f'{stage}/density/{place}': value
                    for place, value in densities(graphs, batch.ptr.numel() - 1).items()}
-        options = dict(on_step=False, on_epoch=True, sync_dist=True)
-        self.log_dict({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, prog_bar=True,
-                      batch_size=num_labels, **options)
-        self.log_dict(density, batch_size=batch.ptr.numel() - 1, **options)
+        self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, num_labels,
+                       prog_bar=True)
+        self.log_means(density, batch.ptr.numel() - 1)

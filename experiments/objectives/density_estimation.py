@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from experiments.data.batch import Batch
 from experiments.objectives.classification import Classification
 from experiments.objectives.densities import densities
-from experiments.objectives.means import Means
 from graphattn import BipartiteGraph
 from graphattn.models import CausalLanguageModel
 from graphattn.pair_mask import PairMask
@@ -38,7 +37,6 @@ class DensityEstimation(Classification):
         super().__init__(model, **kwargs)
         if not isinstance(model, CausalLanguageModel):
             raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
-        self.means = Means()
 
     def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         before = behind_start(batch.tokens, batch.ptr, start_of(self.model))
@@ -50,16 +48,11 @@ class DensityEstimation(Classification):
             super().log_pass(stage, batch, loss, logits, graphs)
             return
         num_sequences = batch.ptr.numel() - 1
-        self.means.add('loss', loss, batch.label.numel())
-        self.means.add('bits_per_dim', loss / math.log(2), batch.label.numel())
-        for place, density in densities(graphs, num_sequences).items():
-            self.means.add(f'density/{place}', density, num_sequences)
-
-    def on_validation_epoch_end(self) -> None:
-        self.log_dict({f'val/{name}': value for name, value in self.means.compute().items()})
-
-    def on_test_epoch_end(self) -> None:
-        self.log_dict({f'test/{name}': value for name, value in self.means.compute().items()})
+        self.log_means({f'{stage}/loss': loss, f'{stage}/bits_per_dim': loss / math.log(2)},
+                       batch.label.numel())
+        self.log_means({f'{stage}/density/{place}': density
+                        for place, density in densities(graphs, num_sequences).items()},
+                       num_sequences)
 
 
 def start_of(model: CausalLanguageModel) -> int:

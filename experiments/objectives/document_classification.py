@@ -57,7 +57,7 @@ class DocumentClassification(Classification):
 
     def on_validation_epoch_end(self) -> None:
         values = self._log_metrics('val')
-        if self.trainer.state.fn == 'fit':
+        if self.trainer.state.fn == 'fit' and not self.trainer.sanity_checking:
             self.dev.append({'epoch': self.current_epoch + 1, 'step': self.global_step, **values})
 
     def on_test_epoch_end(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -26,6 +25,7 @@ from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
 from experiments.runs.pretrained import pretrained_classifier
+from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn.pair_mask import PairMask
@@ -106,8 +106,7 @@ class FineTuning(Training):
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, _, _ = self._loss(batch)
-        self.log('train/loss', loss, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True,
-                 batch_size=batch.label.numel())
+        self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)
         return loss
 
     def validation_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -118,7 +117,7 @@ class FineTuning(Training):
 
     def on_validation_epoch_end(self) -> None:
         values = self._log_metrics('val')
-        if self.trainer.state.fn == 'fit':
+        if self.trainer.state.fn == 'fit' and not self.trainer.sanity_checking:
             self.dev.append({'epoch': self.current_epoch + 1, 'step': self.global_step, **values})
 
     def on_test_epoch_end(self) -> None:
@@ -130,7 +129,7 @@ class FineTuning(Training):
         metrics = [f'{self.task.metric}/{name}' for name in self.task.dev]
         best = max(self.dev, key=lambda row: sum(row[metric] for metric in metrics))
         report = {'task': self.task_name, 'reported': metrics,
-                  LAST: _without_nan(self.dev[-1]), BEST: _without_nan(best)}
+                  LAST: without_nan(self.dev[-1]), BEST: without_nan(best)}
         path = Path(self.trainer.default_root_dir) / 'dev.json'
         text = json.dumps(report, indent=2, allow_nan=False) + '\n'
         write_whole(path, lambda temporary: temporary.write_text(text))
@@ -183,11 +182,6 @@ class FineTuning(Training):
             collection.reset()
         self.log_dict({f'{stage}/{name}': value for name, value in values.items()})
         return values
-
-
-def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
-    # A constant score has no correlation, and JSON has no NaN.
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 def new_metrics(num_classes: int) -> MetricCollection:

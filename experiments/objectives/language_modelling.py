@@ -21,11 +21,11 @@ class LanguageModelling(Training):
 
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
-    (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, the perplexity of the
-    masked tokens, the density of every head, and beside the loss of the masked tokens the entropy
-    of the unigrams, below which no model gets that does not look at the context. For development
-    and testing also the loss in bits: for each token, which Longformer's script calls BPC; for each
-    character, and for each byte of the text, of which a token has so many on average,
+    (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, and the density of every
+    head. For development and testing also the perplexity of the masked tokens; beside their loss
+    the entropy of the unigrams, below which no model gets that does not look at the context; and
+    the loss in bits: for each token, which Longformer's script calls BPC; for each character, and
+    for each byte of the text, of which a token has so many on average,
 
     .. math::
         \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
@@ -69,9 +69,6 @@ class LanguageModelling(Training):
     def test_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._evaluate(batch, 'test')
 
-    def on_train_epoch_end(self) -> None:
-        self._log_perplexity('train')
-
     def on_validation_epoch_end(self) -> None:
         self._log_perplexity('val')
 
@@ -88,29 +85,25 @@ class LanguageModelling(Training):
         loss = self._loss(f'{stage}/mlm', token_logits, batch.target, num_selected)
         if sequence_logits is not None:
             loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
-        self.log(f'{stage}/loss', loss, prog_bar=True, batch_size=num_sequences, **_BY_EPOCH)
-        self.log_dict({f'{stage}/density/{place}': value
-                       for place, value in densities(graphs, num_sequences).items()},
-                      batch_size=num_sequences, **_BY_EPOCH)
+        self.log_means({f'{stage}/loss': loss}, num_sequences, prog_bar=True)
+        self.log_means({f'{stage}/density/{place}': value
+                        for place, value in densities(graphs, num_sequences).items()},
+                       num_sequences)
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
         """Cross-entropy, logged with the accuracy; 0 where there is nothing to predict."""
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
-        accuracy = (logits.argmax(dim=-1) == target).sum() / max(1, size)
-        self.log_dict({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, batch_size=size,
-                      **_BY_EPOCH)
+        accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
+        self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)
         return loss
 
     def _log_perplexity(self, stage: str) -> None:
         loss = self.trainer.callback_metrics[f'{stage}/mlm_loss']
         self.log(f'{stage}/perplexity', loss.exp())
-        if stage != 'train':
-            data = self.trainer.datamodule
-            self.log(f'{stage}/mlm_loss/unigram_entropy', data.unigram_entropy)
-            bits = float(loss) * data.size['tokens'] / math.log(2)
-            for name in ('token', 'character', 'byte'):
-                self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
+        data = self.trainer.datamodule
+        self.log(f'{stage}/mlm_loss/unigram_entropy', data.unigram_entropy)
+        bits = float(loss) * data.size['tokens'] / math.log(2)
+        for name in ('token', 'character', 'byte'):
+            self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
 
-
-_BY_EPOCH = {'on_step': False, 'on_epoch': True, 'sync_dist': True}

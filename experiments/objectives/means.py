@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means by name. Lightning's own are off where processes have unequally many
-    examples."""
+    """Weighted means by name, for who needs them and not only their log; a NaN makes NaN."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}
@@ -16,7 +17,8 @@ class Means:
     def add(self, name: str, value: Tensor, weight: int) -> None:
         """Takes a mean over ``weight`` examples in."""
         value = value.detach()
-        self._means.setdefault(name, MeanMetric().to(value.device)).update(value, weight)
+        mean = self._means.setdefault(name, MeanMetric(nan_strategy=math.nan).to(value.device))
+        mean.update(value, weight)
 
     def compute(self) -> dict[str, float]:
         """Those of all processes; then it begins anew."""

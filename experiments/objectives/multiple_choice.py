@@ -10,7 +10,6 @@ from torch_geometric.utils import scatter, to_dense_batch
 from experiments.data.batch import ChoiceBatch
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
-from experiments.objectives.means import Means
 from experiments.objectives.told_beside import (
     check_shares_a_pattern,
     graph_of_questions,
@@ -47,27 +46,19 @@ class MultipleChoice(Training):
         if global_question:
             check_shares_a_pattern(model.encoder, 'global_question')
         self.global_question = global_question
-        self.means = Means()
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
 
     def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
         loss, _, graphs = self._loss(batch)
-        self.log('train/loss', loss, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True,
-                 batch_size=batch.label.numel())
+        self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)
         return loss + self.mask_penalty(graphs)
 
     def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
-        self._evaluate(batch)
+        self._evaluate(batch, 'val')
 
     def test_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
-        self._evaluate(batch)
-
-    def on_validation_epoch_end(self) -> None:
-        self.log_dict({f'val/{name}': value for name, value in self.means.compute().items()})
-
-    def on_test_epoch_end(self) -> None:
-        self.log_dict({f'test/{name}': value for name, value in self.means.compute().items()})
+        self._evaluate(batch, 'test')
 
     def _loss(self, batch: ChoiceBatch
               ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
@@ -84,11 +75,11 @@ class MultipleChoice(Training):
                                   batch_size=batch.label.numel())
         return F.cross_entropy(dense, batch.label), dense, graphs
 
-    def _evaluate(self, batch: ChoiceBatch) -> None:
+    def _evaluate(self, batch: ChoiceBatch, stage: str) -> None:
         loss, logits, graphs = self._loss(batch)
         num_questions, num_sequences = batch.label.numel(), batch.ptr.numel() - 1
         accuracy = (logits.argmax(dim=1) == batch.label).float().mean()
-        for name, value in (('loss', loss), ('accuracy', accuracy)):
-            self.means.add(name, value, num_questions)
-        for place, density in densities(graphs, num_sequences).items():
-            self.means.add(f'density/{place}', density, num_sequences)
+        self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, num_questions)
+        self.log_means({f'{stage}/density/{place}': density
+                        for place, density in densities(graphs, num_sequences).items()},
+                       num_sequences)

@@ -102,8 +102,7 @@ class QuestionAnswering(Training):
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         logits, graphs = self._logits(batch)
         loss = span_loss(logits, batch)
-        self.log('train/loss', loss, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True,
-                 batch_size=batch.ptr.numel() - 1)
+        self.log_means({'train/loss': loss}, batch.ptr.numel() - 1, prog_bar=True)
         return loss + self.mask_penalty(graphs)
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int) -> None:

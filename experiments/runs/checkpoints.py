@@ -14,8 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_only
 
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
@@ -66,6 +68,41 @@ class DurableCheckpoints(TorchCheckpointIO):
             except (OSError, ValueError):
                 self._steps[path] = None
         return None if path.is_symlink() else self._steps[path]
+
+
+class StepCheckpoints(Checkpoint):
+    """Writes a checkpoint every so many steps; where a step is followed by an evaluation, after it.
+
+    Lightning takes the evaluation that belongs to a checkpoint for done when it resumes. At the end
+    of an epoch there is a checkpoint anyway.
+
+    Args:
+        path (Path): The checkpoint.
+        every (int): Steps from one to the next.
+    """
+
+    def __init__(self, path: Path, every: int):
+        self.path, self.every = path, every
+        self.is_due, self.saved_step = False, 0
+
+    def on_train_start(self, trainer: L.Trainer, *_) -> None:
+        self.saved_step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
+        step, loop = trainer.global_step, trainer.fit_loop
+        # Batches whose gradients accumulate for one step see the step before it.
+        self.is_due = (step % self.every == 0 and step != self.saved_step
+                       and not trainer.is_last_batch)
+        if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, *_) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        if self.is_due:
+            self.is_due, self.saved_step = False, trainer.global_step
+            trainer.save_checkpoint(self.path)
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:

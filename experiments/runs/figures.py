@@ -19,23 +19,25 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     Args:
         history (list): One dict of metrics for each epoch, as in metrics.csv.
     """
-    metrics = list(dict.fromkeys(name.split('/')[1] for name in history[-1] if '/' in name))
+    logged = dict.fromkeys(name for row in history for name in row)
+    metrics = list(dict.fromkeys(name.split('/')[1] for name in logged if '/' in name))
     num_rows = -(-len(metrics) // CURVES_PER_ROW)
     figure = Figure(figsize=(14, 3.8 * num_rows), layout='constrained')
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
-    epoch = [row['epoch'] + 1 for row in history]
-    stages = {name.split('/')[0] for name in history[-1]}
+    stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
     for axes, metric in zip(panels, metrics):
-        names = sorted(name for name in history[-1] if name.split('/')[1:2] == [metric])
+        names = sorted(name for name in logged if name.split('/')[1:2] == [metric])
         for name in names:
             stage, _, *place = name.split('/')
             if place and stage != detailed:
                 continue
-            axes.plot(epoch, [row.get(name, float('nan')) for row in history],
+            rows = [row for row in history if name in row]  # not every epoch is evaluated
+            axes.plot([row['epoch'] + 1 for row in rows], [row[name] for row in rows],
                       marker='.',  # or a single epoch could not be seen
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
-        axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(0.5, epoch[-1] + 0.5))
+        axes.set(title=metric.replace('_', ' '), xlabel='epoch',
+                 xlim=(0.5, history[-1]['epoch'] + 1.5))
         axes.grid()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if metric == 'density':  # too many lines for a legend among them

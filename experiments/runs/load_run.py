@@ -66,8 +66,9 @@ def load_run(folder: str | Path) -> Run:
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
         raise ValueError(f'{folder}: its config.yaml holds no options')
-    tested = LAST if config.get('select_on') is None else BEST
-    checkpoint = read_checkpoint(folder / 'checkpoints' / tested)
+    checkpoints = folder / 'checkpoints'
+    has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
+    checkpoint = read_checkpoint(checkpoints / (BEST if has_best else LAST))
     try:
         made = built(config, model=L.LightningModule, data=L.LightningDataModule)
     except Exception as error:  # whatever the classes that it names raise

@@ -12,8 +12,11 @@ LoggerName = Literal['csv', 'tensorboard', 'wandb']
 NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
 
 
-def new_logger(name: LoggerName, folder: Path) -> Logger:
+def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
     """The logger that writes into ``folder/name``.
+
+    CSVLogger begins its file anew, so that of a run that is resumed gets a folder of its own there,
+    ``version_0``, ``version_1`` and so on.
 
     Raises:
         ImportError: Its package is not installed.
@@ -23,7 +26,7 @@ def new_logger(name: LoggerName, folder: Path) -> Logger:
         raise ImportError(f"'logger' {name!r} needs a package that is not installed: pip install "
                           f"{package}")
     if name == 'csv':
-        return CSVLogger(folder, name, version='')
+        return CSVLogger(folder, name, version=None if is_resumed else '')
     if name == 'tensorboard':
         return TensorBoardLogger(folder, name, version='')
     folder.mkdir(parents=True, exist_ok=True)  # else W&B writes to where temporary files are

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.runs.checkpoints import LAST
+from experiments.runs.checkpoints import LAST, PREVIOUS
 from graphattn._files import write_whole
+
+CONFIGS = {'.yaml', '.yml', '.json'}
 
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
@@ -25,8 +27,7 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
     Raises:
         ValueError: The folder holds a run of other options.
     """
-    said = json.dumps([Path(option.removeprefix('--config=')).read_text()
-                       if option.endswith('.yaml') else option for option in options], indent=1)
+    said = json.dumps([_said(option) for option in options], indent=1)
     record, checkpoints = folder / 'options.json', folder / 'checkpoints'
     has_begun = (folder / 'config.yaml').exists()
     if has_begun and record.exists() and record.read_text() != said:
@@ -35,5 +36,12 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
     write_whole(record, lambda path: path.write_text(said))
     if not (folder / 'summary.json').exists():
         print(announcement)
-        resume = ['--ckpt_path', str(checkpoints / LAST)] if any(checkpoints.glob('*.ckpt')) else []
+        has_checkpoint = any((checkpoints / name).exists() for name in (LAST, PREVIOUS))
+        resume = ['--ckpt_path', str(checkpoints / LAST)] if has_checkpoint else []
         train(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
+
+
+def _said(option: str) -> str:
+    """What is in the config that an option names, after ``--config=`` too; or the option."""
+    path = Path(option.partition('=')[2] if option.startswith('--') else option)
+    return path.read_text() if path.suffix in CONFIGS and path.is_file() else option

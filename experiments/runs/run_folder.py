@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import time
 from pathlib import Path
@@ -17,8 +16,12 @@ from matplotlib.figure import Figure
 
 from experiments.runs.figures import training_curves
 from experiments.runs.lost_edges import heads_without_edges
+from experiments.runs.summary import NAME as SUMMARY
+from experiments.runs.summary import read_summary, write_summary
 from experiments.runs.versions import versions
 from graphattn._files import write_whole
+
+LOST = 'heads_without_edges'
 
 
 class SaveConfig(SaveConfigCallback):
@@ -47,41 +50,59 @@ class SaveConfig(SaveConfigCallback):
 class RunFolder(Callback):
     """Writes metrics.csv after each epoch, and summary.json and pictures at the end.
 
-    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete.
+    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete, but
+    for what was measured in training before the middle of an epoch where it was taken up.
     """
 
     def __init__(self):
         self.history: list[dict[str, float]] = []
+        self.evaluated: dict[str, float] = {}  # since the last row of the history
         self.seconds = 0.
-        self.epochs_of_weights = 0  # fewer than of the history, where the best ones are tested
+        self.has_trained = False
+        self.weights = {'epoch': 0, 'step': 0}  # after which they are tested
 
     def state_dict(self) -> dict:
-        return {'history': self.history, 'seconds': self.seconds}
+        return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        self.epochs_of_weights = len(state_dict['history'])
-        if self.epochs_of_weights > len(self.history):
+        if len(state_dict['history']) > len(self.history):
             self.history, self.seconds = state_dict['history'], state_dict['seconds']
+        self.evaluated = state_dict.get('evaluated', {})
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule,
+                           checkpoint: dict) -> None:
+        self.weights = {'epoch': checkpoint['epoch'] + 1, 'step': checkpoint['global_step']}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
-            (Path(trainer.default_root_dir) / 'summary.json').unlink(missing_ok=True)
+            (Path(trainer.default_root_dir) / SUMMARY).unlink(missing_ok=True)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.has_trained = True
         self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch_start = time.perf_counter()
 
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        self.evaluated = _metrics(trainer, 'val')
+        lost = heads_without_edges(pl_module, _densities(self.evaluated, 'val'))
+        if lost or any(LOST in row for row in self.history):
+            self.evaluated[LOST] = float(len(lost))
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.seconds += time.perf_counter() - self._epoch_start
-        lost = heads_without_edges(pl_module, _densities(trainer, 'val'))
-        if lost:
-            self.log('heads_without_edges', float(len(lost)), prog_bar=True)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.history.append({'epoch': trainer.current_epoch, 'step': trainer.global_step,
-                             **metrics})
-        self.epochs_of_weights = len(self.history)
+        if LOST in self.evaluated:
+            self.log(LOST, self.evaluated[LOST], prog_bar=True)
+        row = {'epoch': trainer.current_epoch, 'step': trainer.global_step,
+               **_metrics(trainer, 'train'), **self.evaluated}
+        if self.history and self.history[-1]['epoch'] == row['epoch']:
+            self.history.pop()  # of a part of the epoch, which a limit had cut
+        self.history.append(row)
+        self.evaluated = {}
+        self.weights = {'epoch': row['epoch'] + 1, 'step': row['step']}
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
 
@@ -89,22 +110,24 @@ class RunFolder(Callback):
         if not trainer.is_global_zero:
             return
         folder = Path(trainer.default_root_dir)
-        test = {name.removeprefix('test/'): float(value)
-                for name, value in trainer.callback_metrics.items() if name.startswith('test/')}
-        density = _densities(trainer, 'test')
+        test = _metrics(trainer, 'test')
+        density = _densities(test, 'test')
         lost = heads_without_edges(pl_module, density)
-        metrics = {name: value for name, value in test.items() if not name.startswith('density/')}
+        metrics = {name.removeprefix('test/'): value for name, value in test.items()
+                   if not name.startswith('test/density/')}
+        trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1)}
+        if not self.has_trained and (folder / SUMMARY).exists():
+            # A checkpoint knows of the training before it, and not of all.
+            trained = {name: read_summary(folder)[name] for name in trained}
         summary = {
-            **metrics, 'density': density, 'heads_without_edges': lost,
-            'epochs': len(self.history), 'tested_after_epoch': self.epochs_of_weights,
-            'seconds': round(self.seconds, 1),
+            **metrics, 'density': density, LOST: lost, **trained,
+            'tested_after_epoch': self.weights['epoch'], 'tested_after_step': self.weights['step'],
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
             'processes': trainer.world_size, 'threads': torch.get_num_threads(),
             'versions': versions(),
         }
-        write_whole(folder / 'summary.json',
-                    lambda path: path.write_text(json.dumps(summary, indent=2) + '\n'))
+        write_summary(folder, summary)
         print()
         for name, value in metrics.items():
             print(f'test {name:<21} {value:.4f}')
@@ -112,15 +135,15 @@ class RunFolder(Callback):
             print(f'density {place:<18} {value:.1%}')
         if lost:
             print(f'heads without edges of their own: {", ".join(lost)}')
-        print(f'trained {len(self.history)} epochs in {self.seconds:.0f} s, tested the weights '
-              f'after epoch {self.epochs_of_weights}')
+        print('trained {epochs} epochs in {seconds:.0f} s, tested the weights after step '
+              '{tested_after_step}, of epoch {tested_after_epoch}'.format_map(summary))
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
         print(f'all of it is in {folder}')
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}
-        if self.history:
+        if self.history and self.has_trained:
             figures['curves'] = training_curves(self.history)
         if hasattr(trainer.datamodule, 'figures'):
             figures.update(trainer.datamodule.figures(pl_module.model))
@@ -138,7 +161,14 @@ class RunFolder(Callback):
             writer.writerows(self.history)
 
 
-def _densities(trainer: L.Trainer, stage: str) -> dict[str, float]:
+def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
+    """Those of a stage; of training also what has none in its name."""
+    return {name: float(value) for name, value in trainer.callback_metrics.items()
+            if name.startswith(f'{stage}/')
+            or stage == 'train' and not name.startswith('val/') and name != LOST}
+
+
+def _densities(metrics: dict[str, float], stage: str) -> dict[str, float]:
     prefix = f'{stage}/density/'
-    return {name.removeprefix(prefix): float(value)
-            for name, value in trainer.callback_metrics.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in metrics.items()
+            if name.startswith(prefix)}

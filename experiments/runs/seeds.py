@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -15,9 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.runs.once import train_once
+from experiments.runs.summary import read_summary, spread, write_summary
 from experiments.runs.tables import report
-from graphattn._files import write_whole
-from graphattn._reading import read_json
 
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
@@ -39,7 +37,7 @@ def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], fold
         with _as_a_process_of_its_own():
             train_once(partial(_train, train), run, [*options, '--seed_everything', str(seed)],
                        f'\nseed {seed}')
-    _report({seed: read_json(run / 'summary.json') for seed, run in runs.items()}, folder)
+    _report({seed: read_summary(run) for seed, run in runs.items()}, folder)
 
 
 def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
@@ -69,10 +67,8 @@ def _report(summaries: dict[int, dict], folder: Path) -> None:
     names = list(dict.fromkeys(name for row in measured.values() for name in row))
     values = {name: [row[name] for row in measured.values() if name in row] for name in names}
     summary = {'mean': {name: statistics.mean(some) for name, some in values.items()},
-               'standard deviation': {name: statistics.stdev(some) if len(some) > 1 else None
-                                      for name, some in values.items()}}
+               'standard deviation': {name: spread(some) for name, some in values.items()}}
     print()
     report([{'seed': seed, **row} for seed, row in [*measured.items(), *summary.items()]],
            'seeds', folder)
-    text = json.dumps({'seeds': list(summaries), **summary}, indent=2) + '\n'
-    write_whole(folder / 'summary.json', lambda path: path.write_text(text))
+    write_summary(folder, {'seeds': list(summaries), **summary})

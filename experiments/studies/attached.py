@@ -19,7 +19,8 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, restored, spread, summary
+from experiments.runs.summary import read_summary, spread
+from experiments.studies.study import ScaleName, restored
 from experiments.studies.text_runs import TextRuns, text_study
 from graphattn._reading import read_yaml
 from graphattn.hugging_face import attach
@@ -59,7 +60,7 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     print(f'\n{runs.about}; {len(seeds)} seeds')
     corpus = runs.about.partition(';')[0]
-    unigrams = summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
+    unigrams = read_summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
     runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation; '
                                        f'entropy of the unigrams {unigrams:.2f}'))
 
@@ -114,9 +115,9 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
     losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
     for seed in seeds:
         run = pretrained(runs, seed)
-        losses[BEFORE].append(summary(run)['mlm_loss'])
+        losses[BEFORE].append(read_summary(run)['mlm_loss'])
         losses[AFTER].append(loss_right_after(runs, run, attention))
-        losses[ADAPTED].append(summary(adapted(runs, attention, seed))['mlm_loss'])
+        losses[ADAPTED].append(read_summary(adapted(runs, attention, seed))['mlm_loss'])
     columns = {'attention': attention,
                'density, %': density(runs, adapted(runs, attention, seeds[0]), attention)}
     for when, of_seeds in losses.items():
@@ -140,7 +141,7 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
     if attention in PATTERNS:
         length = _sizes(runs)['max_length']
         return 100 * parse(PATTERNS[attention]).build(length, seed=0).density()
-    return 100 * statistics.mean(summary(run)['density'].values())
+    return 100 * statistics.mean(read_summary(run)['density'].values())
 
 
 def draw(rows: list[dict], about: str) -> Figure:

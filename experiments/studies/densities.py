@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
 from experiments.studies.density_runs import WEIGHTS, density_study
 from experiments.studies.sampled_graphs import most_accurate, of_inputs, restored_model
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName
 
 ALL_HEADS = 'mean of heads'
 
@@ -35,8 +36,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
         for weight in WEIGHTS[scale]:
             run = most_accurate(runs, weight, seeds)
             density = of_inputs(*restored_model(run)).density
-            about = {'task': runs.task, 'lambda': weight, 'seed': summary(run)['seed'],
-                     'accuracy, %': 100 * summary(run)['accuracy']}
+            about = {'task': runs.task, 'lambda': weight, 'seed': read_summary(run)['seed'],
+                     'accuracy, %': 100 * read_summary(run)['accuracy']}
             rows += [{**about, **row} for row in layer_rows(density)]
     of_tasks[0].study.report(rows, _draw(rows))
 

@@ -27,6 +27,7 @@ from experiments.data.listops_baselines import glance_accuracies, majority_accur
 from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.density_runs import (
     SELF_LOOPS,
     TASKS,
@@ -34,7 +35,7 @@ from experiments.studies.density_runs import (
     DensityRuns,
     density_study,
 )
-from experiments.studies.study import ScaleName, spread, summary
+from experiments.studies.study import ScaleName
 from graphattn.patterns import Full, SlidingWindow
 
 FULL, WINDOW, ALONE, SAMPLED, WITH_LOOPS = 'full', 'window', 'itself alone', 'SBM +0', 'SBM +I'
@@ -110,7 +111,7 @@ def guesses(task: str, data: SequenceData) -> dict[str, float]:
 
 
 def _row(task: str, attention: str, weight: str | None, runs: Sequence[Path]) -> dict:
-    reports = [summary(run) for run in runs]
+    reports = [read_summary(run) for run in runs]
     accuracy = [100 * report['accuracy'] for report in reports]
     density = [100 * statistics.mean(report['density'].values()) for report in reports]
     return {

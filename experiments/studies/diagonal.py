@@ -17,7 +17,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, spread, summary
+from experiments.runs.summary import read_summary, spread
+from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import PATTERNS, TextRuns, scores, text_study
 from graphattn.patterns import (
     Full,
@@ -104,7 +105,7 @@ def _run(name: str, diagonal: str) -> str:
 
 def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[str, float]:
     """The loss of a pre-training and the scores of its fine-tunings."""
-    result = {LOSS: summary(run)['mlm_loss']}
+    result = {LOSS: read_summary(run)['mlm_loss']}
     for task in tasks:
         result |= scores(runs.tuned(run, task, seed))
     return result

@@ -13,8 +13,9 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.few_documents import few_documents
-from experiments.studies.study import CONFIGS, ScaleName, Study, spread, summary
+from experiments.studies.study import CONFIGS, ScaleName, Study
 from graphattn._reading import read_yaml
 from graphattn.patterns import (
     Full,
@@ -150,7 +151,7 @@ class DocumentRuns:
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
         """What the test part says of classifiers of these seeds: means and deviations."""
-        reports = [summary(self.trained(attention, seed)) for seed in seeds]
+        reports = [read_summary(self.trained(attention, seed)) for seed in seeds]
         scores = {}
         for title, metric in METRICS.items():
             values = [100 * report[metric] for report in reports]

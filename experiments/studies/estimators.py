@@ -23,6 +23,7 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
 from experiments.studies.repeated_token_runs import (
     DENSITY,
     draw_curves,
@@ -30,7 +31,7 @@ from experiments.studies.repeated_token_runs import (
     means,
     train,
 )
-from experiments.studies.study import ScaleName, Study, summary
+from experiments.studies.study import ScaleName, Study
 from graphattn.samplers.straight_through import ESTIMATORS
 
 LAWS = ('bernoulli', 'poisson')
@@ -77,7 +78,7 @@ def _train(study: Study, name: str, config: str, seed: int, encoder: dict) -> Pa
 def _row(law: str | None, estimator: str, runs: list[Path]) -> dict:
     return {'law': law, 'estimator': estimator, 'runs': len(runs),
             'lost their edges': sum(has_lost_edges(run) for run in runs),
-            'solved': sum(summary(run)['accuracy'] >= 0.99 for run in runs), **means(runs)}
+            'solved': sum(read_summary(run)['accuracy'] >= 0.99 for run in runs), **means(runs)}
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:

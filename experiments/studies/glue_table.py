@@ -20,6 +20,7 @@ from typing import NoReturn
 from experiments.data.text.glue_files import TASKS
 from experiments.objectives.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
+from experiments.runs.summary import with_nan
 from experiments.runs.tables import report
 from graphattn._files import check_folder
 from graphattn._reading import read_json
@@ -100,7 +101,7 @@ def table(folder: Path) -> list[dict]:
 
 
 def _row(folder: Path, epoch: str) -> dict[str, float]:
-    reports = {path.parent.name: read_json(path) for path in folder.glob('*/dev.json')}
+    reports = {path.parent.name: with_nan(read_json(path)) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
 

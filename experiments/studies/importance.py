@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
 from experiments.studies.pruned_runs import PrunedRuns
-from experiments.studies.study import ScaleName, Study, summary
+from experiments.studies.study import ScaleName, Study
 from experiments.studies.text_runs import TextRuns
 
 PAPER = {'diagonal': 'least important', 'distance 1': 'most important', 'others': 'all similar',
@@ -44,7 +45,7 @@ def main(
     runs = TextRuns(study, corpus)
     pruned = PrunedRuns(runs)
     rows = table(pruned.probability)
-    loss = summary(pruned.pretrained)
+    loss = read_summary(pruned.pretrained)
     about = (f'{runs.about.split(";")[0]}; loss on masked tokens {loss["mlm_loss"]:.2f}, entropy '
              f'of the unigrams {loss["mlm_loss/unigram_entropy"]:.2f}')
     print(f'\n{about}\nranks: 1 is the most important of {len(rows)}')

@@ -18,6 +18,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
 from experiments.studies.long_range_runs import (
     BOTH,
     FULL,
@@ -26,7 +27,7 @@ from experiments.studies.long_range_runs import (
     LongRangeRuns,
     long_range_study,
 )
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 DEFAULT_TASKS = {'smoke': ('ListOps',), 'small': ('ListOps', 'Text', 'Image'),
@@ -66,7 +67,7 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
         columns |= {f'{how}, %': scores['accuracy, %'], f'{how}, spread': scores['spread'],
                     f'{how}, density': scores['density, %'],
                     f'{how}, papers': PAPER[how][task] if attention == FULL else None}
-    losses = [summary(runs.pretrained(task, attention, seed))['loss'] for seed in seeds]
+    losses = [read_summary(runs.pretrained(task, attention, seed))['loss'] for seed in seeds]
     return {**columns, 'gain': columns[f'{PRETRAINED}, %'] - columns[f'{SCRATCH}, %'],
             'next token, loss': sum(losses) / len(losses)}
 

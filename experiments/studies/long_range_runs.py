@@ -16,8 +16,9 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
 from experiments.runs.checkpoints import BEST
 from experiments.runs.config_file import laid_over
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.document_runs import HOPS, TELEPORT, package_docs
-from experiments.studies.study import CONFIGS, ScaleName, Study, data_of, spread, summary
+from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 
 SHIPPED = CONFIGS.parents[1] / 'configs' / 'lra'
@@ -84,7 +85,7 @@ class LongRangeRuns:
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
         """What the test part says of classifiers of these seeds: means and deviations."""
-        reports = [summary(self.trained(task, attention, seed, pretrained)) for seed in seeds]
+        reports = [read_summary(self.trained(task, attention, seed, pretrained)) for seed in seeds]
         accuracy = [100 * report['accuracy'] for report in reports]
         # Rivals have no edges.
         density = [100 * value for report in reports for value in report['density'].values()]

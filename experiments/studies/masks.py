@@ -24,7 +24,8 @@ from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, spread, summary
+from experiments.runs.summary import read_summary, spread
+from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import (
     LAMBDAS,
     PATTERNS,
@@ -92,7 +93,7 @@ def _row(runs: TextRuns, name: str, run: Path, mask: Tensor, tasks: Sequence[str
         'paper, sparsity': paper_sparsity,
         'diagonal, %': _percent(inside.diagonal(0, 1, 2).mean()),
         'neighbours, %': _percent(sum(neighbours) / 2),
-        LOSS: summary(run)['mlm_loss'],
+        LOSS: read_summary(run)['mlm_loss'],
         **{task: statistics.mean(result[task] for result in results) for task in results[0]},
         'average': statistics.mean(average), 'average, spread': spread(average),
         'paper, average': paper_average}

@@ -18,7 +18,8 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, Study, summary
+from experiments.runs.summary import read_summary
+from experiments.studies.study import ScaleName, Study
 from graphattn.patterns import Mask, load_masks, save_masks
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'planted.yaml')
@@ -46,8 +47,8 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
         on = distances_on(masks)
         masks_of_seed[seed] = on
         for name, run in runs.items():
-            density = summary(run)['density'].values()
-            rows.append({'seed': seed, 'masks': name, 'accuracy': summary(run)['accuracy'],
+            density = read_summary(run)['density'].values()
+            rows.append({'seed': seed, 'masks': name, 'accuracy': read_summary(run)['accuracy'],
                          'sparsity': 1 - statistics.mean(density)})
         rows[-len(runs)] |= {'found': sorted(DISTANCES & set.union(*on)),
                              'left over': sorted(set.union(*on) - DISTANCES)}

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import spread
 from experiments.studies.pruned_runs import PrunedRuns
-from experiments.studies.study import ScaleName, spread
+from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import text_study
 
 PAPER_PERCENT = tuple(range(10, 100, 10))

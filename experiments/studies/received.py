@@ -20,9 +20,10 @@ from torch import Tensor
 
 from experiments.runs.command_line import run_function
 from experiments.runs.figures import received_attention, received_shares
+from experiments.runs.summary import read_summary
 from experiments.studies.density_runs import STAND_IN, WEIGHTS, density_study
 from experiments.studies.sampled_graphs import OfInputs, most_accurate, of_inputs, restored_model
-from experiments.studies.study import ScaleName, summary
+from experiments.studies.study import ScaleName
 
 SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
 MOST_IMAGES = 1000
@@ -46,7 +47,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     points: dict[str, tuple[Tensor, Tensor]] = {}
     for runs in of_tasks:
         best = {weight: most_accurate(runs, weight, seeds) for weight in WEIGHTS[scale][1:]}
-        weight = max(best, key=lambda weight: summary(best[weight])['accuracy'])
+        weight = max(best, key=lambda weight: read_summary(best[weight])['accuracy'])
         model, test = restored_model(best[weight])
         test = test.take(np.arange(min(MOST_IMAGES, len(test.label))))
         label, found = torch.from_numpy(test.label), of_inputs(model, test)

@@ -11,7 +11,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from experiments.studies.study import CONFIGS, Study, spread, summary
+from experiments.runs.summary import read_summary, spread
+from experiments.studies.study import CONFIGS, Study
 
 SHIPPED = CONFIGS.parents[1] / 'configs' / 'duplicates'
 DENSITY = 'train/density/layer0/all_heads'
@@ -41,7 +42,7 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
     """Of several seeds, on the test part."""
-    reports = [summary(run) for run in runs]
+    reports = [read_summary(run) for run in runs]
     accuracy = [100 * report['accuracy'] for report in reports]
     loss = [report['loss'] for report in reports]
     # Rivals have no edges.

@@ -15,8 +15,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import spread
 from experiments.studies.document_runs import DocumentRuns, document_study
-from experiments.studies.study import ScaleName, restored, spread
+from experiments.studies.study import ScaleName, restored
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SHIFTS = {'smoke': (0, 4), 'small': (0, 1, 4, 16, 64), 'paper': (0, 1, 2, 4, 8, 16, 32, 64)}

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.data.sequences import Sequences
+from experiments.runs.summary import read_summary
 from experiments.studies.density_runs import DensityRuns
-from experiments.studies.study import restored, summary
+from experiments.studies.study import restored
 from experiments.tasks.long_range import collate
 
 BATCH = 32
@@ -61,4 +62,4 @@ def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
 def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
     """Of block models of these seeds, the one that is right most often in the test part."""
     return max((runs.sampled(weight, seed) for seed in seeds),
-               key=lambda run: summary(run)['accuracy'])
+               key=lambda run: read_summary(run)['accuracy'])

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from experiments.objectives.fine_tuning import LAST
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, spread, summary
+from experiments.runs.summary import read_summary, spread
+from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import text_study
 from graphattn._reading import read_json
 
@@ -48,9 +49,10 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
             reports = [_report(runs.tuned(run, task, seed, *tuning, name='mean'))
                        for seed in seeds]
             rows += _rows(task, attention, reports, is_glue=runs.glue is not None)
-    rows += [{'task': 'masked tokens', 'attention': attention, 'loss': summary(run)['mlm_loss'],
-              'accuracy, %': 100 * summary(run)['mlm_accuracy'],
-              'density, %': 100 * statistics.mean(summary(run)['density'].values())}
+    rows += [{'task': 'masked tokens', 'attention': attention,
+              'loss': read_summary(run)['mlm_loss'],
+              'accuracy, %': 100 * read_summary(run)['mlm_accuracy'],
+              'density, %': 100 * statistics.mean(read_summary(run)['density'].values())}
             for attention, run in pretrained.items()]
     print(f'\n{runs.about}')
     runs.study.report(rows, _draw(rows, runs.about))

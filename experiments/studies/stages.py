@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.pruned_runs import PrunedRuns
-from experiments.studies.study import ScaleName, spread, summary
+from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import LAMBDAS, SMALL_LAMBDAS, scores, text_study
 from graphattn.patterns import load_masks
 
@@ -43,7 +44,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     rows = []
     for masks, run in dam.items():
         percent = 100 * sparsity(run)
-        rows.append(_row(LOSS, masks, percent, [summary(run)['mlm_loss']],
+        rows.append(_row(LOSS, masks, percent, [read_summary(run)['mlm_loss']],
                          [pruned.loss(pruned.masks(percent))]))
         for task in tasks:
             rows += _scored(task, masks, percent,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
 from experiments.runs.tables import report
 from graphattn._files import check_folder, write_whole
-from graphattn._reading import read_json, read_yaml
+from graphattn._reading import read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
 CONFIGS = Path(__file__).parent / 'configs'
@@ -100,11 +99,6 @@ class Study:
             print(f'drawn in {picture}')
 
 
-def summary(run: Path) -> dict:
-    """What a run says of itself in the end."""
-    return read_json(run / 'summary.json')
-
-
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     """What a run tested, its data, and a trainer that tests as its own did."""
     trained = load_run(run)
@@ -118,8 +112,3 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 def data_of(run: Path) -> L.LightningDataModule:
     """What a run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data
-
-
-def spread(values: list[float]) -> float | None:
-    """The standard deviation; ``None`` of one value."""
-    return statistics.stdev(values) if len(values) > 1 else None

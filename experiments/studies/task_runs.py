@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from experiments.data.text.corpus import distinct, installed_docstrings
 from experiments.data.text.local_questions import build_local_questions
 from experiments.runs.checkpoints import LAST
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.document_runs import Attention
 from experiments.studies.few_documents import few_documents
-from experiments.studies.study import CONFIGS, Study, spread, summary
+from experiments.studies.study import CONFIGS, Study
 from graphattn.patterns import Full, SlidingWindow, get
 
 SHIPPED = CONFIGS.parents[1] / 'configs'
@@ -68,7 +69,7 @@ class TaskRuns:
             metrics (dict): By its title, a metric of summary.json and what it is multiplied by.
             *options: As :meth:`trained`, and ``suffix``.
         """
-        reports = [summary(self.trained(attention, seed, *options, suffix=suffix))
+        reports = [read_summary(self.trained(attention, seed, *options, suffix=suffix))
                    for seed in seeds]
         scores: dict[str, float | None] = {}
         for title, (metric, factor) in metrics.items():

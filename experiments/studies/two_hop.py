@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.runs.command_line import run_function
-from experiments.studies.study import ScaleName, Study, summary
+from experiments.runs.summary import read_summary
+from experiments.studies.study import ScaleName, Study
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')
 CHANCE = 1 / 8  # one of the answers of the config
@@ -53,7 +54,7 @@ def train(study: Study, layers: int, hops: int, seed: int) -> Path:
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
     """The test accuracy of one model: each seed's, mean and standard deviation."""
-    accuracy = {f'seed {seed}': summary(run)['accuracy'] for seed, run in run_of_seed.items()}
+    accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, 'mean': statistics.mean(found),
             'std': statistics.stdev(found) if len(found) > 1 else 0., 'chance': CHANCE}

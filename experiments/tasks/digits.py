@@ -9,12 +9,13 @@ import lightning as L
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from experiments.data.batch import Batch
 from experiments.data.digits import NUM_CLASSES, split_digits
 from experiments.data.token_files import token_rows
 from experiments.runs.figures import received_attention
+from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 from experiments.tasks.long_range import unlabelled_batches
 from graphattn.layers import GraphAttention
 
@@ -51,10 +52,8 @@ class Digits(L.LightningDataModule):
                 for part in split_digits(self.path))
 
     def train_dataloader(self) -> DataLoader:
-        # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
-        sampler = DistributedSampler(self.train, self.trainer.world_size,
-                                     self.trainer.global_rank, shuffle=True)
-        return DataLoader(self.train, self.batch_size, sampler=sampler, collate_fn=collate_images)
+        return ResumableLoader(self.train, self.batch_size, collate_fn=collate_images,
+                               sampler=ShuffledEpochs(self.train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> DataLoader:
         return self._in_order(self.val)
@@ -78,7 +77,8 @@ class Digits(L.LightningDataModule):
             shape=(8, 8))}
 
     def _in_order(self, data: Dataset) -> DataLoader:
-        return DataLoader(data, 2 * self.batch_size, collate_fn=collate_images)
+        return DataLoader(data, 2 * self.batch_size, sampler=each_once(data, self.trainer),
+                          collate_fn=collate_images)
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:

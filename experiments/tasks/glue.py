@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from experiments.data.batch import NO_LABEL, TextBatch
 from experiments.data.text.glue_files import TASKS, Row, read_rows, read_test_rows
 from experiments.data.text.tokenizer import cut, framed, load_tokenizer, special_tokens
+from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -89,18 +88,14 @@ class Glue(L.LightningDataModule):
                                        f'{self.task} {name}')
 
     def train_dataloader(self) -> DataLoader:
-        # Its order depends on seed and epoch alone, so a resumed run sees the same batches.
-        sampler = DistributedSampler(self.sets['train'], self.trainer.world_size,
-                                     self.trainer.global_rank, shuffle=True,
-                                     seed=int(os.environ.get('PL_GLOBAL_SEED', 0)))
-        return DataLoader(self.sets['train'], self.batch_size, sampler=sampler, collate_fn=collate)
+        train = self.sets['train']
+        return ResumableLoader(train, self.batch_size, collate_fn=collate,
+                               sampler=ShuffledEpochs(train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> list[DataLoader]:
         """One for each development set; over all processes every example comes exactly once."""
         return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
-                           sampler=UnrepeatedDistributedSampler(
-                               self.sets[name], self.trainer.world_size, self.trainer.global_rank,
-                               shuffle=False))
+                           sampler=each_once(self.sets[name], self.trainer))
                 for name in TASKS[self.task].dev]
 
     def test_dataloader(self) -> list[DataLoader]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -22,7 +21,12 @@ from experiments.data.sequences import (
     SequenceSource,
     check_at_least,
 )
-from experiments.tasks.mlm import BatchStream, ResumableLoader
+from experiments.tasks.batch_stream import (
+    BatchStream,
+    ResumableLoader,
+    batches_of_run,
+    each_once,
+)
 from graphattn.models import CausalLanguageModel
 
 
@@ -65,11 +69,10 @@ class LongRange(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
         sequences = self.data.parts['train']
         sampler = BatchStream(len(sequences.label), self.batch_size, self.trainer.world_size,
                               self.trainer.global_rank, seed=self.seed, shuffle=True,
-                              batches_done=lambda: progress.processed)
+                              batches_done=lambda: batches_of_run(self.trainer))
         return ResumableLoader(_Batches(sequences, self._cls_token), batch_size=None,
                                sampler=sampler)
 
@@ -95,10 +98,8 @@ class LongRange(L.LightningDataModule):
         sequences = self.data.parts[part]
         length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
         order = np.argsort(-length, kind='stable').tolist()
-        sampler = UnrepeatedDistributedSampler(order, self.trainer.world_size,
-                                               self.trainer.global_rank, shuffle=False)
         batches = _Batches(sequences, self._cls_token)
-        return DataLoader(order, self.batch_size, sampler=sampler,
+        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
                           collate_fn=lambda examples: batches[[(0, i) for i in examples]])
 
     @property

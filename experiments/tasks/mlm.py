@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.batch import TextBatch
 from experiments.data.text.corpus import build_docs, read_documents
@@ -25,6 +25,7 @@ from experiments.data.text.tokenizer import (
     train_tokenizer,
 )
 from experiments.runs.figures import mask_probabilities
+from experiments.tasks.batch_stream import BatchStream, ResumableLoader, batches_of_run
 from graphattn._files import write_whole
 from graphattn.sources import LearnedMaskSource
 
@@ -150,8 +151,7 @@ class MaskedLanguage(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
-        return self._loader('train', lambda: progress.processed, shuffle=True)
+        return self._loader('train', lambda: batches_of_run(self.trainer), shuffle=True)
 
     def val_dataloader(self) -> DataLoader:
         return self._loader('val', lambda: 0, shuffle=False)
@@ -222,82 +222,6 @@ class MaskedLanguage(L.LightningDataModule):
         if vocab_size > num_tokens:
             raise ValueError(f"'num_tokens' of the encoder must be at least {vocab_size}, the "
                              f"vocabulary of the tokenizer (got {num_tokens})")
-
-
-class ResumableLoader(DataLoader):
-    """Resumes within an epoch: :class:`BatchStream` asks the trainer how far it is.
-
-    Lightning asks for an iterator before it has read the checkpoint, and workers would begin at
-    once; so these begin with the first batch that is wanted. The empty state tells Lightning,
-    which would warn otherwise, that all is in order.
-    """
-
-    def __iter__(self) -> Iterator[TextBatch]:
-        yield from super().__iter__()
-
-    def state_dict(self) -> dict:
-        return {}
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        pass
-
-
-class BatchStream(DistributedSampler):
-    """The batches of a run in one endless row: batch g is number ``g % len`` of epoch ``g // len``.
-
-    An iteration gives one epoch's number of batches from ``batches_done()`` on, so a run that
-    resumes in the middle of an epoch neither repeats nor skips one. Each epoch has another order,
-    and each example comes in it once, over all processes (but for at most ``num_processes - 1`` of
-    them, where the last batch cannot give each process one). It is a DistributedSampler so that
-    Lightning does not split its batches again.
-
-    Args:
-        num_examples (int): Examples of an epoch.
-        batch_size (int): Examples per batch and process.
-        num_processes (int): Processes that train.
-        rank (int): Which of them this is.
-        seed (int): Which orders.
-        shuffle (bool): Otherwise all epochs are in the order of the examples, and alike.
-        batches_done (Callable): How many batches of the run have been worked through.
-
-    Raises:
-        ValueError: There are fewer examples than processes.
-    """
-
-    def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
-                 seed: int, shuffle: bool, batches_done: Callable[[], int]):
-        if num_examples < num_processes:
-            raise ValueError(f"'corpus' must have a sequence for each of {num_processes} "
-                             f"processes (got {num_examples})")
-        self.num_examples, self.batch_size = num_examples, batch_size
-        self.num_processes, self.rank = num_processes, rank
-        self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
-
-    def set_epoch(self, epoch: int) -> None:
-        """The epoch follows from ``batches_done``."""
-
-    def __len__(self) -> int:
-        whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
-        return whole + (rest >= self.num_processes)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        first = self.batches_done()
-        epoch, order = -1, np.arange(0)
-        for g in range(first, first + len(self)):
-            if g // len(self) != epoch:
-                epoch = g // len(self)
-                order = self._order(epoch)
-            begin = g % len(self) * self.batch_size * self.num_processes
-            batch = order[begin:begin + self.batch_size * self.num_processes]
-            own = batch[self.rank::self.num_processes]
-            yield [(epoch if self.shuffle else 0, int(index)) for index in own]
-
-    def _order(self, epoch: int) -> np.ndarray:
-        order = np.arange(self.num_examples,
-                          dtype=np.int32 if self.num_examples < 2**31 else np.int64)
-        if self.shuffle:
-            np.random.default_rng((self.seed, epoch)).shuffle(order)
-        return order
 
 
 class _Examples(Dataset):

@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from experiments.data.batch import Batch
+from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
 class Synthetic(L.LightningDataModule, ABC):
@@ -41,9 +42,8 @@ class Synthetic(L.LightningDataModule, ABC):
         """One batch of ``batch_size`` sequences: what a new task implements."""
 
     def train_dataloader(self) -> DataLoader:
-        sampler = _FreshIndices(self.steps_per_epoch, self.trainer.world_size,
-                                self.trainer.global_rank)
-        return DataLoader(self._batches('train', 2**62), batch_size=None, sampler=sampler)
+        return ResumableLoader(self._batches('train', 2**62), batch_size=None,
+                               sampler=_FreshIndices(self.steps_per_epoch, self.trainer))
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader(self._batches('val', self.eval_batches), batch_size=None)
@@ -67,13 +67,14 @@ class _Batches(Dataset):
 
 
 class _FreshIndices(DistributedSampler):
-    """Indices that no earlier epoch and no other process has used.
+    """Indices that no earlier epoch and no other process has used; an epoch that is resumed goes on
+    behind the batches that are done.
 
     It is a DistributedSampler so that Lightning does not divide its indices once more.
     """
 
-    def __init__(self, steps: int, num_processes: int, rank: int):
-        self.steps, self.num_processes, self.rank, self.epoch = steps, num_processes, rank, 0
+    def __init__(self, steps: int, trainer: L.Trainer):
+        self.steps, self.trainer, self.epoch = steps, trainer, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -83,5 +84,5 @@ class _FreshIndices(DistributedSampler):
 
     def __iter__(self) -> Iterator[int]:
         first = self.epoch * self.steps
-        return (self.num_processes * step + self.rank
-                for step in range(first, first + self.steps))
+        return (self.trainer.world_size * step + self.trainer.global_rank
+                for step in range(first + batches_of_epoch(self.trainer), first + self.steps))

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.sequences import check_at_least
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
-from experiments.tasks.mlm import BatchStream, ResumableLoader
+from experiments.tasks.batch_stream import (
+    BatchStream,
+    ResumableLoader,
+    batches_of_run,
+    each_once,
+)
 from graphattn._files import write_whole
 
 if TYPE_CHECKING:
@@ -101,10 +105,9 @@ class TokenizedTask(L.LightningDataModule):
             lengths (np.ndarray): Tokens of each example, int64 ``[num_examples]``.
         """
         # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.total
         sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
                                self.trainer.global_rank, seed=self.seed, shuffle=True,
-                               batches_done=lambda: progress.processed)
+                               batches_done=lambda: batches_of_run(self.trainer))
         return ResumableLoader(batches, batch_size=None, sampler=sampler,
                                num_workers=self.num_workers)
 
@@ -112,9 +115,8 @@ class TokenizedTask(L.LightningDataModule):
                       lengths: np.ndarray) -> DataLoader:
         """Over all processes every example once; what does not fit the memory does not at once."""
         order = np.argsort(-lengths, kind='stable').tolist()
-        sampler = UnrepeatedDistributedSampler(order, self.trainer.world_size,
-                                               self.trainer.global_rank, shuffle=False)
-        return DataLoader(order, self.batch_size, sampler=sampler, collate_fn=collate)
+        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
+                          collate_fn=collate)
 
     @property
     def _trained_tokenizer(self) -> Path:
@@ -132,7 +134,7 @@ class BucketStream(BatchStream):
 
     Args:
         lengths (np.ndarray): Of each document, int64 ``[num_documents]``.
-        *args: As :class:`experiments.tasks.mlm.BatchStream` after the number of examples.
+        *args: As :class:`experiments.tasks.batch_stream.BatchStream` after the number of examples.
         **kwargs: The same.
     """
 

@@ -63,3 +63,30 @@ class Kill(Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillInValidation(Callback):
+    """Kills the process in the evaluation after so many steps."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_validation_batch_start(self, trainer, *_):
+        if trainer.global_step == self.steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FindEdges(Callback):
+    """Undoes what LoseEdges does, after the first epoch."""
+
+    def on_validation_end(self, trainer, pl_module):
+        source = pl_module.model.encoder.layers[0].attention.source
+        source.bias2.data[0] = 100.
+
+
+class Seeds(Callback):
+    """Writes the seed of each training batch."""
+
+    def on_train_batch_start(self, trainer, *_):
+        with (Path(trainer.default_root_dir) / 'seeds').open('a') as file:
+            file.write(f'{torch.initial_seed()}\n')

@@ -65,8 +65,8 @@ def test_run_leaves_one_folder(finished_run):
     assert {path.name for path in (folder / 'checkpoints').iterdir()} == {LAST, PREVIOUS}
     summary = json.loads((folder / 'summary.json').read_text())
     assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'tested_after_epoch',
-                            'seconds', 'parameters', 'heads_without_edges', 'seed', 'processes',
-                            'threads', 'versions'}
+                            'tested_after_step', 'seconds', 'parameters', 'heads_without_edges',
+                            'seed', 'processes', 'threads', 'versions'}
     assert set(summary['density']) == {'layer0/head0', 'layer0/head1'}
     assert summary['seed'] == 3 and summary['epochs'] == summary['tested_after_epoch'] == 4
     assert summary['heads_without_edges'] == []

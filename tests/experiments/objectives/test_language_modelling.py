@@ -71,8 +71,10 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, cor
         'masks.png', 'tokenizer.json'}
     metrics = pd.read_csv(folder / 'metrics.csv')
     assert {f'{stage}/{name}' for stage in ('train', 'val') for name in (
-        'loss', 'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'perplexity',
+        'loss', 'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy',
         'density/all_layers/head0', 'density/all_layers/head1')} <= set(metrics.columns)
+    assert metrics['val/perplexity'].tolist() == pytest.approx(
+        metrics['val/mlm_loss'].map(math.exp).tolist(), rel=1e-5)
     summary = json.loads((folder / 'summary.json').read_text())
     assert summary['perplexity'] == pytest.approx(math.exp(summary['mlm_loss']), rel=1e-5)
     assert summary['loss'] == pytest.approx(summary['mlm_loss'] + summary['nsp_loss'], rel=1e-2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.tasks import MaskedLanguage
-from experiments.tasks.mlm import BatchStream
+from experiments.tasks.batch_stream import BatchStream
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full
 from graphattn.sources import LearnedMaskSource, PatternSource

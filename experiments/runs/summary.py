@@ -1,0 +1,51 @@
+"""What a run says of itself in the end, ``summary.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from graphattn._files import write_whole
+from graphattn._reading import read_json
+
+NAME = 'summary.json'
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Writes ``folder/summary.json``."""
+    text = json.dumps(without_nan(summary), indent=2, allow_nan=False) + '\n'
+    write_whole(folder / NAME, lambda path: path.write_text(text))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What :func:`write_summary` wrote.
+
+    Raises:
+        OSError, ValueError: It is not there, or damaged.
+    """
+    return with_nan(read_json(folder / NAME))
+
+
+def without_nan(value: Any) -> Any:
+    """``None`` in place of what is no finite number, which JSON cannot say."""
+    if isinstance(value, dict):
+        return {name: without_nan(part) for name, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def with_nan(value: Any) -> Any:
+    """NaN in place of ``None``: a number that is no number must not pass for one that lacks."""
+    if isinstance(value, dict):
+        return {name: with_nan(part) for name, part in value.items()}
+    return math.nan if value is None else value
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The standard deviation; ``None`` of one value, NaN where one is not finite."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -1,0 +1,258 @@
+"""Runs that end anywhere and go on as if they had not; what is selected, told and kept."""
+
+import csv
+import json
+import math
+import shutil
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments import load_run, train
+from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
+from experiments.runs.summary import read_summary
+from experiments.train import best_is
+from tests.experiments.own_files import write_tokens
+from tests.forked import forked
+
+pytestmark = pytest.mark.slow
+
+CONFIG = str(Path(__file__).parent / 'config.yaml')
+CONFIGS = Path(__file__).parents[2] / 'experiments/configs'
+CALLBACK = '--trainer.callbacks+=tests.experiments.callbacks.'
+STEPWISE = '--trainer.check_val_every_n_epoch=null', '--trainer.val_check_interval=2'
+SYNTHETIC = (f'--config={CONFIGS}/duplicates/full.yaml', '--data.length=16', '--data.batch_size=2',
+             '--data.steps_per_epoch=3', '--data.eval_batches=1', '--trainer.max_epochs=4',
+             '--model.density_weight=0')
+# Learns nothing, so that the first epoch stays the best.
+NO_BETTER = '--select_on=val/loss', '--model.lr=1e-30', '--trainer.max_epochs=2'
+FULL = (f'--config={CONFIGS}/digits/full.yaml', '--model.density_weight=0')
+
+
+def fit(folder, *options, config=CONFIG):
+    train.main(['fit', '--config', config, *options, '--trainer.default_root_dir', str(folder),
+                '--trainer.accelerator=cpu', '--trainer.enable_progress_bar=false'])
+
+
+def fit_and_die(folder, callback, steps, *options):
+    ended, = forked(lambda: fit(folder, f'{CALLBACK}{callback}',
+                                f'--trainer.callbacks.steps={steps}', *options))
+    assert ended.returncode == -signal.SIGKILL, ended
+    (folder / 'config.yaml').unlink()  # which told of the callback
+
+
+def resume(folder, *options):
+    fit(folder, '--ckpt_path', str(folder / 'checkpoints' / LAST), *options)
+
+
+def weights(folder, name=LAST):
+    return torch.load(folder / 'checkpoints' / name, weights_only=True)
+
+
+def history(folder):
+    return pd.read_csv(folder / 'metrics.csv')
+
+
+@pytest.mark.parametrize('callback, steps, options', [
+    ('Kill', 5, ['--checkpoint_every=2']),
+    ('Kill', 5, [*SYNTHETIC, '--checkpoint_every=2']),
+    ('Kill', 5, ['--checkpoint_every=1', '--trainer.accumulate_grad_batches=2',
+                 '--trainer.limit_train_batches=5']),
+    ('KillInValidation', 4, ['--checkpoint_every=2', *STEPWISE]),
+    ('KillInValidation', 6, ['--checkpoint_every=3']),
+    ('Kill', 5, ['--checkpoint_every=4', *STEPWISE]),
+], ids=['digits', 'drawn', 'accumulated', 'evaluating', 'at the end of an epoch', 'evaluated'])
+def test_a_run_that_dies_anywhere_ends_as_the_whole_one(callback, steps, options, tmp_path):
+    options = [*options, '--select_on=val/loss']
+    whole, cut = tmp_path / 'whole', tmp_path / 'cut'
+    fit(whole, *options)
+    fit_and_die(cut, callback, steps, *options)
+    resume(cut, *options)
+    for name in (LAST, BEST):
+        mine, theirs = weights(cut, name), weights(whole, name)
+        assert mine['global_step'] == theirs['global_step']
+        for key, value in theirs['state_dict'].items():
+            assert torch.equal(mine['state_dict'][key], value), key
+    columns = [name for name in history(whole) if not name.startswith('train/')]
+    pd.testing.assert_frame_equal(history(cut)[columns], history(whole)[columns])
+    first, second = read_summary(whole), read_summary(cut)
+    assert first.pop('seconds') >= 0 and second.pop('seconds') >= 0 and first == second
+
+
+def test_batches_whose_gradients_accumulate_draw_apart(tmp_path):
+    fit(tmp_path, f'{CALLBACK}Seeds', '--trainer.accumulate_grad_batches=3',
+        '--trainer.max_epochs=1')
+    seeds = (tmp_path / 'seeds').read_text().split()
+    assert len(set(seeds)) == len(seeds) == 3
+
+
+def test_each_seed_has_its_order_of_images():
+    orders = set()
+    for seed in (0, 1):
+        data = train.TrainCLI('fit', ['--config', CONFIG, f'--seed_everything={seed}'])
+        data.datamodule.trainer = data.trainer
+        data.datamodule.setup()
+        orders.add(tuple(next(iter(data.datamodule.train_dataloader())).label.tolist()))
+    assert len(orders) == 2
+
+
+def test_a_resumed_run_keeps_a_best_checkpoint_that_it_does_not_surpass(tmp_path):
+    fit(tmp_path, *NO_BETTER)
+    before, tested = weights(tmp_path, BEST)['global_step'], read_summary(tmp_path)
+    assert before == 3 == weights(tmp_path, PREVIOUS)['global_step']
+    (tmp_path / 'checkpoints' / LAST).unlink()
+    resume(tmp_path, *NO_BETTER)
+    assert weights(tmp_path, BEST)['global_step'] == before
+    assert read_summary(tmp_path)['loss'] == tested['loss']
+
+
+def test_a_finished_run_that_is_resumed_tests_its_best_again(tmp_path):
+    options = '--select_on=val/loss', '--trainer.max_epochs=1'
+    fit(tmp_path, *options)
+    before = read_summary(tmp_path)
+    resume(tmp_path, *options)
+    assert read_summary(tmp_path) == before
+
+
+@pytest.mark.parametrize('metric, mode', [
+    ('val/loss', 'min'), ('val/mlm_loss', 'min'), ('val/loss/dev', 'min'),
+    ('val/perplexity', 'min'), ('val/bits_per_dim', 'min'), ('val/accuracy', 'max'),
+    ('val/macro_f1', 'max'), ('val/matthews/dev', 'max'), ('val/exact_match', 'max')])
+def test_the_better_direction_is_known_by_the_name(metric, mode):
+    assert best_is(metric) == mode
+
+
+def test_a_metric_of_unknown_direction_is_refused_before_the_work(tmp_path):
+    with pytest.raises(ValueError, match="'select_on' must be a metric .*got 'val/density/x'"):
+        fit(tmp_path / 'run', '--select_on=val/density/x')
+    assert not (tmp_path / 'run').exists()
+
+
+def test_without_an_evaluation_the_last_weights_are_tested(tmp_path):
+    with pytest.warns(UserWarning, match="the last weights are tested: 'select_on' 'val/loss'"):
+        fit(tmp_path, '--select_on=val/loss', '--trainer.limit_val_batches=0',
+            '--trainer.max_epochs=1')
+    assert read_summary(tmp_path)['tested_after_step'] == 3
+    assert load_run(tmp_path).config['select_on'] == 'val/loss'
+
+
+def test_a_row_has_what_its_epoch_measured(tmp_path):
+    fit(tmp_path, '--trainer.check_val_every_n_epoch=2', '--select_on=val/loss')
+    rows = list(csv.DictReader((tmp_path / 'metrics.csv').open()))
+    assert [bool(row['val/loss']) for row in rows] == [False, True, False, True]
+    assert all(row['train/loss'] for row in rows)
+    best = weights(tmp_path, BEST)['global_step']
+    summary = read_summary(tmp_path)
+    assert summary['tested_after_step'] == best == 3 * summary['tested_after_epoch']
+
+
+def test_heads_that_find_edges_again_are_not_counted(tmp_path):
+    fit(tmp_path, f'{CALLBACK}LoseEdges', f'{CALLBACK}FindEdges', '--trainer.max_epochs=1')
+    assert history(tmp_path)['heads_without_edges'].tolist() == [1.]
+    (tmp_path / 'config.yaml').unlink()
+    resume(tmp_path, '--trainer.max_epochs=2')
+    assert history(tmp_path)['heads_without_edges'].tolist() == [1., 0.]
+
+
+def test_a_part_of_an_epoch_makes_way_for_the_whole(tmp_path):
+    fit(tmp_path, '--trainer.max_steps=2')
+    assert history(tmp_path)['step'].tolist() == [2]
+    (tmp_path / 'config.yaml').unlink()
+    resume(tmp_path, '--trainer.max_steps=6')
+    assert history(tmp_path)[['epoch', 'step']].values.tolist() == [[0, 3], [1, 6]]
+    assert read_summary(tmp_path)['epochs'] == 2
+
+
+def test_testing_leaves_what_is_told_of_the_training(tmp_path):
+    fit(tmp_path, *NO_BETTER)
+    before, curves = read_summary(tmp_path), (tmp_path / 'curves.png').read_bytes()
+    assert (before['tested_after_epoch'], before['epochs']) == (1, 2)
+    (tmp_path / 'curves.png').write_bytes(curves + b'.')
+    train.main(['test', '--config', str(tmp_path / 'config.yaml'), '--ckpt_path',
+                str(tmp_path / 'checkpoints' / BEST)])
+    assert read_summary(tmp_path) == before
+    assert (tmp_path / 'curves.png').read_bytes() == curves + b'.'
+
+
+def test_the_csv_of_a_resumed_run_leaves_that_before_it(tmp_path):
+    fit(tmp_path, '--logger=csv', '--trainer.max_epochs=1')
+    before = (tmp_path / 'csv/metrics.csv').read_bytes()
+    (tmp_path / 'config.yaml').unlink()
+    resume(tmp_path, '--logger=csv', '--trainer.max_epochs=2')
+    assert (tmp_path / 'csv/metrics.csv').read_bytes() == before
+    assert (tmp_path / 'csv/version_0/metrics.csv').exists()
+
+
+def test_a_loss_that_is_no_number_is_told_as_such(tmp_path):
+    fit(tmp_path, *FULL, '--model.lr=1e30', '--trainer.max_epochs=1', '--seed_everything=3',
+        '--seeds=2')
+    text = (tmp_path / 'seed3/summary.json').read_text()
+    assert json.loads(text, parse_constant=pytest.fail)['loss'] is None
+    assert math.isnan(read_summary(tmp_path / 'seed3')['loss'])
+    rows = {row['seed']: row for row in csv.DictReader((tmp_path / 'seeds.csv').open())}
+    assert rows['mean']['loss'] == rows['standard deviation']['loss'] == 'nan'
+
+
+def test_seeds_go_on_where_only_a_best_checkpoint_was_written(tmp_path):
+    options = '--seeds=1', '--select_on=val/loss', '--trainer.val_check_interval=1'
+    fit(tmp_path, *options)
+    before = read_summary(tmp_path / 'seed3')
+    (tmp_path / 'seed3/summary.json').unlink()
+    for path in (tmp_path / 'seed3/checkpoints').iterdir():
+        if path.name != BEST:
+            path.unlink()
+    fit(tmp_path, *options)
+    after = read_summary(tmp_path / 'seed3')
+    assert after.pop('seconds') >= 0 and before.pop('seconds') >= 0 and after == before
+
+
+@pytest.mark.parametrize('form', ['--config={}', '--model={}'])
+def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
+    config = tmp_path / 'mine.yml'
+    shutil.copy(CONFIG, config)
+    if form != '--config={}':
+        config.write_text('init_args: {lr: 0.003}\n')
+    fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
+    config.write_text(config.read_text().replace('0.003', '0.1').replace('3.0e-3', '0.1'))
+    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
+        fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
+
+
+def test_two_processes_measure_what_one_does(tmp_path):
+    """Of parts that no even number divides."""
+    data = {name: str(write_tokens(tmp_path / f'{name}.npz', number, seed=number))
+            for name, number in (('path', 40), ('val', 7), ('test', 9))}
+    options = [*(f'--data.{name}={path}' for name, path in data.items()),
+               '--model.init_args.model.init_args.encoder.init_args.channels=16',
+               '--data.batch_size=2', '--trainer.max_epochs=1']
+    config = str(CONFIGS / 'tokens.yaml')
+    ended = forked(lambda: fit(tmp_path / 'two', *options, '--trainer.devices=2',
+                               '--trainer.strategy=ddp', config=config), ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
+    train.main(['test', '--config', config, '--trainer.default_root_dir', str(tmp_path / 'one'),
+                '--trainer.accelerator=cpu', '--trainer.enable_progress_bar=false', *options,
+                '--ckpt_path', str(tmp_path / 'two/checkpoints' / LAST)])
+    two, one = read_summary(tmp_path / 'two'), read_summary(tmp_path / 'one')
+    assert two['processes'] == 2 and two['accuracy'] == pytest.approx(one['accuracy'], rel=1e-6)
+    assert two['loss'] == pytest.approx(one['loss'], rel=1e-5)
+    assert two['density'] == pytest.approx(one['density'], rel=1e-6)
+
+
+def test_more_processes_than_examples_are_refused(tmp_path):
+    data = [f'--data.{name}={write_tokens(tmp_path / f"{name}.npz", number)}'
+            for name, number in (('path', 40), ('val', 1), ('test', 9))]
+    config = str(CONFIGS / 'tokens.yaml')
+    ended = forked(lambda: fit(tmp_path / 'two', *data, '--trainer.devices=2',
+                               '--trainer.strategy=ddp', '--trainer.max_epochs=1', config=config),
+                   ranks=2)
+    for process in ended:
+        assert process.returncode != 0
+        assert "'trainer.devices' must be at most the examples" in process.stderr
+
+
+def test_a_training_without_an_end_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'trainer.max_epochs' or 'trainer.max_steps' must be"):
+        fit(tmp_path, '--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00')
