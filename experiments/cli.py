@@ -204,7 +204,7 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
     """Names of configs that ship become their paths."""
-    return [_config_path(value) if before == '--config' else
+    return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]
 

@@ -48,7 +48,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
     def write(path: Path) -> None:
         nonlocal num_examples
-        with path.open('w', newline='') as file:
+        # Names of files may be of any bytes.
+        with path.open('w', newline='', encoding='utf-8', errors='surrogateescape') as file:
             writer = csv.writer(file)
             writer.writerow(['example', *columns])
             for names, values in predictions(trained, Path(input), batch_size):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,8 @@ class ImageNet64(SequenceSource):
 
     Args:
         path (str): The folder of the files or of the two folders.
-        cache (str): Where the arrays go, 16 GB.
+        cache (str): Where the arrays go, 16 GB, by the path of what they are of, which may then be
+            deleted.
     """
 
     path: str
@@ -40,7 +43,9 @@ class ImageNet64(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         check_at_least(BYTES, max_length=max_length)
-        folder, cache = Path(self.path), Path(self.cache)
+        folder = Path(self.path)
+        name = blake2b(os.fsencode(folder.resolve()), digest_size=8).hexdigest()
+        cache = Path(self.cache) / name
         if not cache.exists():
             with new_folder(cache) as temporary:
                 for part, images in (('train', _images(folder, 'train')),

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.runs.checkpoints import LAST, PREVIOUS
 from graphattn._files import write_whole
 
-CONFIGS = {'.yaml', '.yml', '.json'}
+CONFIGS = {'.yaml', '.yml'}
 
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
@@ -30,10 +30,10 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
     said = json.dumps([_said(option) for option in options], indent=1)
     record, checkpoints = folder / 'options.json', folder / 'checkpoints'
     has_begun = (folder / 'config.yaml').exists()
-    if has_begun and record.exists() and record.read_text() != said:
+    if has_begun and record.exists() and record.read_text(encoding='utf-8') != said:
         raise ValueError(f'{folder} holds a run of other options, see {record.name} there; choose '
                          f'another folder or delete that one')
-    write_whole(record, lambda path: path.write_text(said))
+    write_whole(record, lambda path: path.write_text(said, encoding='utf-8'))
     if not (folder / 'summary.json').exists():
         print(announcement)
         has_checkpoint = any((checkpoints / name).exists() for name in (LAST, PREVIOUS))
@@ -44,4 +44,4 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 def _said(option: str) -> str:
     """What is in the config that an option names, after ``--config=`` too; or the option."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
-    return path.read_text() if path.suffix in CONFIGS and path.is_file() else option
+    return path.read_text(encoding='utf-8') if path.suffix in CONFIGS and path.is_file() else option

@@ -135,7 +135,7 @@ def roberta(
     try:
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
                       else torch.load(weights, weights_only=True, map_location='cpu'))
-        config = json.loads(config_path.read_text())
+        config = json.loads(config_path.read_text(encoding='utf-8'))
     except Exception as error:  # what unpickling, safetensors and JSON may raise
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error

@@ -40,10 +40,10 @@ class SaveConfig(SaveConfigCallback):
         # Where a run was taken up is no part of what it is.
         is_resumed = resolved.pop('ckpt_path', None) is not None
         config = self.parser.dump(resolved, skip_unset=False, skip_validation=True)
-        if path.exists() and not is_resumed and path.read_text() != config:
+        if path.exists() and not is_resumed and path.read_text(encoding='utf-8') != config:
             raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
                              f"this one's config; choose another folder or delete that one")
-        write_whole(path, lambda temporary: temporary.write_text(config))
+        write_whole(path, lambda temporary: temporary.write_text(config, encoding='utf-8'))
         self.already_saved = True
 
 
@@ -155,7 +155,7 @@ class RunFolder(Callback):
 
     def _write_metrics(self, path: Path) -> None:
         columns = list(dict.fromkeys(name for row in self.history for name in row))
-        with path.open('w', newline='') as file:
+        with path.open('w', newline='', encoding='utf-8') as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.history)

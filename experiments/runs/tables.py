@@ -17,7 +17,7 @@ def report(rows: list[dict], name: str, out: Path) -> None:
         print('  '.join(text.rjust(width) for text, width in zip(line, widths)))
 
     def write(path: Path) -> None:
-        with path.open('w', newline='') as file:
+        with path.open('w', newline='', encoding='utf-8') as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)

@@ -46,7 +46,7 @@ def write_few_documents(folder: Path) -> None:
     """Makes them a corpus, whole or not at all."""
     with new_folder(folder) as temporary:
         text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
-        (temporary / 'corpus.txt').write_text(text)
+        (temporary / 'corpus.txt').write_text(text, encoding='utf-8')
 
 
 def _definitions(module: ModuleType) -> Iterator[object]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from experiments.data.batch import Batch
-from experiments.data.digits import NUM_CLASSES, split_digits
+from experiments.data.digits import NUM_CLASSES, NUM_PIXELS, split_digits
 from experiments.data.token_files import token_rows
 from experiments.runs.figures import received_attention
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
@@ -62,8 +63,12 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Batches of images that need no labels, rows of 64 grey levels in an array of NumPy."""
-        return unlabelled_batches(token_rows(path), size)
+        """Batches of images that need no labels, rows of 64 grey levels in an array of NumPy.
+
+        Raises:
+            ValueError: The file cannot be used, or a row is of another length.
+        """
+        return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
         """The received-attention map of every head beside test images (SBM, Fig. 7), if heads
@@ -79,6 +84,14 @@ class Digits(L.LightningDataModule):
     def _in_order(self, data: Dataset) -> DataLoader:
         return DataLoader(data, 2 * self.batch_size, sampler=each_once(data, self.trainer),
                           collate_fn=collate_images)
+
+
+def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
+    for number, (image,) in token_rows(path):
+        if len(image) != NUM_PIXELS:
+            raise ValueError(f'{path}, row {number}: expected {NUM_PIXELS} grey levels (got '
+                             f'{len(image)})')
+        yield number, (image,)
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:

@@ -87,6 +87,17 @@ def test_imagenet_from_arrays(tmp_path):
     assert taken.num_sequences == 2 and not isinstance(taken.tokens, np.memmap)
 
 
+def test_another_folder_has_another_cache(tmp_path):
+    for name in 'first', 'second':
+        (tmp_path / name).mkdir()
+        write_npz(tmp_path / name)
+    first, second = (ImageNet64(str(tmp_path / name), str(tmp_path / 'cache')).read(BYTES)
+                     for name in ('first', 'second'))
+    assert not np.array_equal(first.parts['dev'].sequence(0), second.parts['dev'].sequence(0))
+    with pytest.raises(ValueError, match="'path' must be the folder"):
+        ImageNet64(str(tmp_path / 'nowhere'), str(tmp_path / 'cache')).read(BYTES)
+
+
 def write_png(path, size=(64, 64), mode='RGB', content=None):
     path.parent.mkdir(exist_ok=True)
     shape = (*size[::-1], 3) if mode == 'RGB' else size[::-1]
@@ -115,7 +126,7 @@ def test_pictures_of_another_kind_are_refused(options, match, tmp_path):
     write_png(tmp_path / 'train_64x64/0.png', **options)
     with pytest.raises(ValueError, match=match):
         ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
-    assert not (tmp_path / 'cache').exists()
+    assert not list((tmp_path / 'cache').iterdir())
 
 
 @pytest.mark.parametrize('data, match', [
@@ -137,8 +148,9 @@ def test_imagenet_that_is_not_there_or_damaged_is_refused(tmp_path):
     (tmp_path / 'train_data_batch_1.npz').write_bytes(b'PK')
     with pytest.raises(ValueError, match="train_data_batch_1.npz: no array of images"):
         ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
-    (tmp_path / 'cache').mkdir()
-    (tmp_path / 'cache/train.bin').write_bytes(bytes(BYTES + 5))
+    write_npz(tmp_path)
+    ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    next(tmp_path.glob('cache/*/train.bin')).write_bytes(bytes(BYTES + 5))
     with pytest.raises(ValueError, match=r"'cache' is damaged .*12,293 bytes are no whole images"):
         ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
 

@@ -48,6 +48,12 @@ def test_images_without_labels_are_an_array(run, tmp_path):
     torch.testing.assert_close(torch.from_numpy(np.concatenate(probability)), expected)
 
 
+def test_rows_that_are_no_images_are_refused(run, tmp_path):
+    np.save(tmp_path / 'rows.npy', np.zeros((3, 10), dtype=int))
+    with pytest.raises(ValueError, match=r'rows.npy, row 0: expected 64 grey levels .got 10'):
+        list(predict.predictions(load_run(run), tmp_path / 'rows.npy'))
+
+
 def test_weights_of_another_model_are_refused(run):
     config = run / 'config.yaml'
     text = config.read_text()

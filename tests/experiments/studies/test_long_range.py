@@ -12,6 +12,7 @@ from torch import nn
 from experiments import train
 from experiments.rivals import Linformer
 from experiments.runs.config_file import built
+from experiments.runs.summary import read_summary
 from experiments.studies import local_or_pretrained, long_range_arena
 from experiments.studies.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
 from experiments.studies.long_range_runs import (
@@ -25,7 +26,7 @@ from experiments.studies.long_range_runs import (
     patterns_at,
     rivals_at,
 )
-from experiments.studies.study import Study, data_of, restored, summary
+from experiments.studies.study import Study, data_of, restored
 from experiments.tasks.long_range import collate
 from graphattn.layers import GraphAttention
 from graphattn.patterns import SlidingWindow, parse
@@ -117,7 +118,7 @@ def test_rows_are_those_of_the_runs(arena):
         for name in CHOSEN['smoke']:
             run = runs_of(arena).trained(task, name, 0)
             row = rows.loc[task, name]
-            assert row['accuracy, %'] == pytest.approx(100 * summary(run)['accuracy'])
+            assert row['accuracy, %'] == pytest.approx(100 * read_summary(run)['accuracy'])
             printed = PAPER['SBM, Table 8'].get(name, [None] * 5)[list(TASKS).index(task)]
             assert row['SBM, Table 8'] == printed or printed is None
         assert rows.loc[(task, FULL), 'density, %'] == pytest.approx(100.)
@@ -179,11 +180,11 @@ def test_half_of_the_trainings_begin_with_a_pretrained_encoder(pretrained):
         assert config['pretrained'] == str(before / 'checkpoints/best.ckpt')
         row = rows.loc[name]
         assert row['from scratch, %'] == pytest.approx(
-            100 * summary(runs.trained('ListOps', name, 0))['accuracy'])
-        assert row['pre-trained, %'] == pytest.approx(100 * summary(after)['accuracy'])
+            100 * read_summary(runs.trained('ListOps', name, 0))['accuracy'])
+        assert row['pre-trained, %'] == pytest.approx(100 * read_summary(after)['accuracy'])
         assert row['gain'] == pytest.approx(row['pre-trained, %'] - row['from scratch, %'])
         assert row['next token, loss'] == json.loads((before / 'summary.json').read_text())['loss']
-        causal = summary(before)['density'].values()
+        causal = read_summary(before)['density'].values()
         assert max(causal) < 0.6  # at most the past, itself included
         state = torch.load(before / 'checkpoints/best.ckpt', weights_only=True)['state_dict']
         assert state['model.head.1.weight'].shape == (15, 8)  # a logit for each symbol

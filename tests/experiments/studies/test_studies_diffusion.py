@@ -6,9 +6,10 @@ import torch
 import yaml
 
 from experiments.runs.command import run_or_exit
+from experiments.runs.summary import read_summary
 from experiments.studies import ablation, diffusion, edge_types, hops, rolling, sbm_diffusion
 from experiments.studies.document_runs import COUNT, DocumentRuns
-from experiments.studies.study import CONFIGS, Study, restored, summary
+from experiments.studies.study import CONFIGS, Study, restored
 from graphattn.patterns import get, parse
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
         'bigbird-1-0', 'bigbird-5-0.1', 'diffuser-8-8-8-1-0', 'diffuser-8-8-8-5-0.1')}
     for row, name in (('BigBird, diffused', 'bigbird-5-0.1'), ('Diffuser', 'diffuser-8-8-8-5-0.1')):
         for column, metric in COLUMNS.items():
-            assert rows.loc[row, column] == pytest.approx(100 * summary(runs[name])[metric])
+            assert rows.loc[row, column] == pytest.approx(100 * read_summary(runs[name])[metric])
     one_hop, diffused = (encoder_config(runs[f'bigbird-{how}']) for how in ('1-0', '5-0.1'))
     assert (one_hop.pop('hops'), one_hop.pop('teleport')) == (1, 0.)
     assert (diffused.pop('hops'), diffused.pop('teleport')) == (5, 0.1)
@@ -71,7 +72,7 @@ def test_hops_and_teleports_are_those_of_the_runs(out):
         run = out / f'smoke/runs/documents-diffuser-8-8-8-{num_hops:g}-{teleport:g}-0'
         config = encoder_config(run)
         assert (config['hops'], config['teleport']) == (num_hops, teleport)
-        assert row['accuracy, %'] == pytest.approx(100 * summary(run)['accuracy'])
+        assert row['accuracy, %'] == pytest.approx(100 * read_summary(run)['accuracy'])
 
 
 def test_edge_types_vary_one_kind_or_exchange_two(out):
@@ -95,7 +96,7 @@ def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(out):
     rows = table(rolling, out)
     unrolled = rows[rows.by == 0]
     assert (unrolled['drop, points'] == 0).all() and len(unrolled) == 2 * rows.attention.nunique()
-    full = summary(out / 'smoke/runs/documents-full-1-0-0')['accuracy']
+    full = read_summary(out / 'smoke/runs/documents-full-1-0-0')['accuracy']
     assert list(unrolled[unrolled.attention == 'full']['accuracy, %']) == [
         pytest.approx(100 * full)] * 2
 

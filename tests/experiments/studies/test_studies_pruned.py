@@ -9,9 +9,10 @@ import yaml
 
 from experiments import train
 from experiments.objectives.fine_tuning import LAST
+from experiments.runs.summary import read_summary
 from experiments.studies import pruning, sbm_glue, stages
 from experiments.studies.pruned_runs import PrunedRuns
-from experiments.studies.study import Study, summary
+from experiments.studies.study import Study
 from experiments.studies.text_runs import TextRuns
 from graphattn.patterns import load_masks
 
@@ -107,7 +108,7 @@ def test_loss_is_measured_as_the_pre_training_measured_its_own(out, pruned_table
     fresh = PrunedRuns(TextRuns(Study('any', 'smoke', out)))
     training, data, trainer = fresh._restored
     metrics, = trainer.test(training, data, verbose=False)
-    own = summary(fresh.pretrained)
+    own = read_summary(fresh.pretrained)
     assert metrics['test/mlm_loss'] == pytest.approx(own['mlm_loss'], abs=1e-6)
     assert metrics['test/nsp_loss'] == pytest.approx(own['nsp_loss'], abs=1e-6)
 
@@ -147,7 +148,7 @@ def test_stages_table(out, stages_table):
         assert only_two['one'].isna().all() and rows['two'].notna().all()
     losses = stages_table[stages_table['task'] == stages.LOSS].set_index('one stage')['one']
     for kind in 'us':
-        own = summary(out / f'smoke/runs/dam_{kind}-1e-1-0')['mlm_loss']
+        own = read_summary(out / f'smoke/runs/dam_{kind}-1e-1-0')['mlm_loss']
         assert losses[f'DAM_{kind}, 1e-1'] == pytest.approx(own)
     assert stages_table.iloc[-1]['better here'].endswith(' of 2')
 

@@ -1,7 +1,6 @@
 """GLUE: how its rows are encoded, in which order they come, and what is refused."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from experiments.data.text.glue_files import TASKS
 from experiments.data.text.tokenizer import cut, train_tokenizer
 from experiments.tasks import Glue
 from tests.experiments.glue_files import HEADERS, WORDS, line_of, write_task
+from tests.experiments.tasks.trainers import trainer
 
 
 @pytest.fixture(scope='module')
@@ -20,7 +20,7 @@ def tokenizer(tmp_path_factory):
 
 
 def prepared(data, stage='fit', rank=0, world_size=1):
-    data.trainer = SimpleNamespace(world_size=world_size, global_rank=rank)
+    data.trainer = trainer(rank, world_size)
     data.setup(stage)
     return data
 

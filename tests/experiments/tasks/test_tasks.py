@@ -10,14 +10,11 @@ from experiments.data.batch import NO_LABEL
 from experiments.data.digits import read_digits
 from experiments.tasks import Digits, Duplicates, Planted
 from experiments.tasks.duplicates import occurs_twice
-
-
-class OneProcess:
-    world_size, global_rank = 1, 0
+from tests.experiments.tasks.trainers import trainer
 
 
 def prepared(task):
-    task.trainer = OneProcess()
+    task.trainer = trainer()
     task.setup('fit')
     return task
 

@@ -1,0 +1,56 @@
+"""What objectives leave is of the weights, and of the evaluations, that it is said to be of."""
+
+import math
+from types import SimpleNamespace
+
+import torch
+
+from experiments.objectives import Classification, DocumentClassification
+from experiments.objectives.means import Means
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.patterns import load_masks
+from graphattn.sources import LearnedMaskSource
+
+
+def classifier(source='Full'):
+    return SequenceClassifier(Encoder(source, num_tokens=10, max_length=8, channels=8, heads=2,
+                                      num_layers=1), 3)
+
+
+def test_means_weigh_and_hide_no_nan():
+    means = Means()
+    for value, weight in ((1., 1), (4., 2)):
+        means.add('loss', torch.tensor(value), weight)
+    assert means.compute() == {'loss': 3.}
+    for value in (math.nan, 1.):
+        means.add('loss', torch.tensor(value), 10)
+    assert math.isnan(means.compute()['loss'])
+
+
+def test_masks_are_those_of_the_weights_that_are_tested(tmp_path):
+    objective = Classification(classifier(
+        LearnedMaskSource(heads=2, size=8, mode='dam_structured')))
+    source, = objective.mask_sources
+    objective.trainer = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path))
+    source.logit.data.fill_(1)
+    objective.on_train_end()
+    last = load_masks(tmp_path / 'masks.npz')
+    source.logit.data.fill_(-1)  # as another checkpoint has them
+    objective.on_test_end()
+    tested = load_masks(tmp_path / 'masks.npz')
+    assert all(mask.build(8).num_edges == 64 for mask in last)
+    assert all(mask.build(8).num_edges < 64 for mask in tested)
+
+
+def test_the_evaluation_before_the_training_is_no_epoch():
+    objective = DocumentClassification(classifier())
+    objective.log_dict = dict
+    for sanity_checking in (True, False):
+        objective._trainer = SimpleNamespace(
+            state=SimpleNamespace(fn='fit'), sanity_checking=sanity_checking, current_epoch=0,
+            global_step=7, training=False)
+        objective.means.add('loss', torch.tensor(1.), 1)
+        objective.metrics['val'].update(torch.tensor([1]), torch.tensor([1]))
+        objective.on_validation_epoch_end()
+    row, = objective.dev
+    assert row['step'] == 7
