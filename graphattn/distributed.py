@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from graphattn import functional
 from graphattn._checks import check_generator, check_kind, check_ptr
+from graphattn._tensors import undisturbed
 from graphattn.functional.choose import accumulated, choose_weighing
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
@@ -370,7 +371,8 @@ class _Shard(Shard):
         known = self.halos.get(id(graph))
         if all(self._all_say(known is not None)):
             return known
-        halo = self._plan(graph)
+        with undisturbed():  # evaluation may come first, and training after it
+            halo = self._plan(graph)
         self.halos[id(graph)] = halo
         if known is None:
             weakref.finalize(graph, self.halos.pop, id(graph), None)

@@ -57,12 +57,14 @@ def of_whole(module, arguments: Callable[[slice], dict]) -> tuple:
 
 def compare(module, own: Callable[[SequenceParallel], slice] | None = None,
             arguments: Callable[[slice], dict] = lambda own: {}) -> dict:
-    """The largest differences between one process and this one, over two steps of training."""
+    """The largest differences between one process and this one, over two steps of training after
+    an evaluation."""
     returned = 'return_graphs' if isinstance(module, Encoder) else 'return_graph'
     one, parallel = copy.deepcopy(module), sequence_parallel(module, dist.group.WORLD)
     x, target = inputs(module)
     mine = parallel.share(PTR) if own is None else own(parallel)
     generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+    evaluate(parallel, x[mine], own=mine, **arguments(mine))
     for _ in range(2):
         one.zero_grad()
         module.zero_grad()
@@ -81,6 +83,14 @@ def compare(module, own: Callable[[SequenceParallel], slice] | None = None,
     if grad is not None:
         differences['input'] = [largest(grad[mine] - part.grad)]
     return {name: max(values) for name, values in differences.items()}
+
+
+def evaluate(parallel: SequenceParallel, x: Tensor, **arguments) -> None:
+    """In inference mode, as Lightning validates."""
+    is_training = parallel.module.training
+    with torch.inference_mode():
+        parallel.eval()(x, PTR, generator=torch.Generator().manual_seed(9), **arguments)
+    parallel.train(is_training)
 
 
 def as_list(graphs) -> list[BipartiteGraph]:
