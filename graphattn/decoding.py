@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ class KeyValueCache:
     encoders and models then give what they give for the whole sequences, in time that follows the
     edges of the new queries. The graph must be causal, and is that of sequences of ``length``
     tokens, however many there are so far. With several hops the values after each of them are kept
-    too, for along causal edges they do not change either.
+    too, for along causal edges they do not change either. A layer that a model runs twice in one
+    pass keeps what it has seen for each of the two.
 
     Args:
         length (int): Tokens that a sequence has when it is whole; there is room for as many.
@@ -53,10 +55,14 @@ class KeyValueCache:
         check_sides(length=length, num_sequences=num_sequences)
         self.length = length
         self.seen = [0] * num_sequences  # tokens of each sequence
-        self._kept = WeakIdKeyDictionary()  # by layer, of heads and sequences side by side
+        self._kept = WeakIdKeyDictionary()  # by layer, of each run in a pass
 
     def step(self, ptr: Tensor) -> Shard:
-        """What stands for ``ptr`` in the next call of a model, once.
+        """What stands for ``ptr`` in the next call of a model, and in no other.
+
+        The tokens count as seen once they have passed the first attention. A call that fails before
+        may be made again; after one that fails between two, layers have not all seen the same, and
+        refuse what comes next.
 
         Args:
             ptr (Tensor): Where the new tokens of each sequence begin, int64
@@ -76,27 +82,41 @@ class KeyValueCache:
         if max(end for _, end in spans) > self.length:
             raise ValueError(f"'ptr' must leave sequences within the {self.length} tokens of the "
                              f"cache (got {max(end for _, end in spans)})")
-        self.seen = [end for _, end in spans]
         return _Step(self, ptr, spans)
 
-    def put(self, layer: nn.Module, name: str, place: Tensor, new: Tensor, num_places: int,
-            has_begun: bool) -> Tensor:
-        """What a layer has kept under a name, ``[num_places, heads, channels]``, the new ones among
-        it. ``has_begun`` says that there are tokens already, which the layer then has seen."""
-        kept = self._kept.setdefault(layer, {})
-        if name not in kept:
-            if has_begun:
-                raise ValueError("'ptr' is of a cache that another model has filled; each model "
-                                 "begins with a KeyValueCache of its own")
-            kept[name] = new.new_zeros(num_places, *new.shape[1:])
-        if kept[name].shape != (num_places, *new.shape[1:]):
-            raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept[name].shape[1:])} "
-                             f"(got {tuple(new.shape[1:])})")
-        if kept[name].dtype != new.dtype:
-            raise TypeError(f"'ptr' is of a cache in {kept[name].dtype} (got {new.dtype}); begin "
-                            f"with a KeyValueCache of its own")
-        kept[name][place] = new
-        return kept[name]
+    def of(self, layer: nn.Module, run: int) -> _Kept:
+        """What a layer keeps that a pass has run so often before."""
+        runs = self._kept.setdefault(layer, [])
+        if run == len(runs):
+            runs.append(_Kept([0] * len(self.seen)))
+        return runs[run]
+
+
+class _Kept:
+    """What one layer keeps of the sequences.
+
+    Args:
+        seen (list of int): Tokens of each that it has seen.
+    """
+
+    def __init__(self, seen: list[int]):
+        self.seen = seen
+        self._tensors: dict[str, Tensor] = {}  # of heads and sequences side by side
+
+    def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
+        """What is kept under a name, ``[num_places, heads, channels]``, the new ones among it."""
+        if name not in self._tensors:
+            with torch.inference_mode(False):  # for others may write into it later
+                self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])
+        kept = self._tensors[name]
+        if kept.shape != (num_places, *new.shape[1:]):
+            raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept.shape[1:])} (got "
+                             f"{tuple(new.shape[1:])})")
+        if kept.dtype != new.dtype:
+            raise TypeError(f"'ptr' is of a cache in {kept.dtype} (got {new.dtype}); begin with a "
+                            f"KeyValueCache of its own")
+        kept[place] = new
+        return kept
 
 
 class _Step(Shard):
@@ -104,6 +124,7 @@ class _Step(Shard):
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
         self._cache, self._spans, self.own_ptr = cache, spans, ptr
+        self._runs: Counter[nn.Module] = Counter()  # of each layer, with these tokens
         self.ptr = cache.length * torch.arange(len(spans) + 1, device=ptr.device)
         self.lengths = [cache.length] * len(spans)
         self.num_tokens = cache.length * len(spans)
@@ -140,7 +161,10 @@ class _Step(Shard):
         if attention.hops == math.inf:
             raise ValueError("'hops' must be finitely many for tokens to be decoded one after the "
                              "other, for the values after each hop are kept")
-        times = graph.num_queries // max(self.num_own, 1)  # heads that are folded into nodes
+        if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
+            raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
+                             "eval() before decoding")
+        times = graph.num_keys // self.num_tokens  # heads that are folded into nodes
         place = self.positions() + self.ptr[block_of(self.own_ptr)]
         fold = torch.arange(times, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
@@ -148,24 +172,34 @@ class _Step(Shard):
         if bool((edge_key > place[graph.query]).any()):
             raise ValueError("'source' must be causal for tokens to be decoded one after the "
                              "other; '& Causal()' makes a pattern so")
-        has_begun = any(begin > 0 for begin, _ in self._spans)
+        memory = self._memory(attention)
 
         def kept(name: str, new: Tensor) -> Tensor:
-            return self._cache.put(attention, name, place, new, times * self.num_tokens,
-                                   has_begun)[used]
+            return memory.put(name, place, new, times * self.num_tokens)[used]
 
         used, edge_key = edge_key.unique(return_inverse=True)
         near = BipartiteGraph.from_csr(graph.csr[0], edge_key, used.numel(), validate=False)
         keys = kept('key', key)
         if is_one_hop(attention.hops, teleport):
-            return attention(query, keys, kept('value', value), near, **terms)
-        if attention.training and attention.dropout:
-            raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
-                             "eval() before decoding")
-        value = repeat_heads(value, query.size(1))
-        z = value
-        for hop, share in enumerate(reversed(spread_teleport(teleport, attention.hops, value))):
-            reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
-                                     scale=attention.scale, backend=attention.backend, **terms)
-            z = torch.lerp(reached, value, share.unsqueeze(-1).to(value.dtype))
+            z = attention(query, keys, kept('value', value), near, **terms)
+        else:
+            z = value = repeat_heads(value, query.size(1))
+            shares = spread_teleport(teleport, attention.hops, value)
+            for hop, share in enumerate(reversed(shares)):
+                reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
+                                         scale=attention.scale, backend=attention.backend, **terms)
+                z = torch.lerp(reached, value, share.unsqueeze(-1).to(value.dtype))
+        self._runs[attention] += 1
+        memory.seen = self._cache.seen = [end for _, end in self._spans]
         return z
+
+    def _memory(self, attention: nn.Module) -> _Kept:
+        """What the layer keeps, which must end where the new tokens begin."""
+        memory = self._cache.of(attention, self._runs[attention])
+        begin = [begin for begin, _ in self._spans]
+        if memory.seen != begin:
+            raise ValueError(f"'ptr' must go on behind the tokens of each sequence that the layer "
+                             f"has seen, {memory.seen} (got a step behind {begin}); each model "
+                             f"begins with a KeyValueCache of its own, and each step is for one "
+                             f"pass through all of its layers")
+        return memory

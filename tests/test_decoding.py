@@ -29,7 +29,8 @@ PATTERNS = [SlidingWindow(3), SlidingWindow(2) | GlobalTokens(1), RandomKeys(3),
             GlobalTokens(2, random=True), LogSparse(), Strided(4), OverlappingBlocks(8)]
 SOURCES = {repr(pattern): PatternSource(pattern & Causal()) for pattern in PATTERNS}
 SOURCES['one for each head'] = PatternSource([pattern & Causal() for pattern in PATTERNS[:2]])
-STEPS = {'one by one': [[1, 1]] * LENGTH, 'after a prompt': [[10, 3], [1, 1], [13, 0], [0, 20]]}
+STEPS = {'one by one': [[1, 1]] * LENGTH, 'after a prompt': [[10, 3], [1, 1], [13, 0], [0, 20]],
+         'some of no tokens': [[0, 0], [10, 3], [0, 0], [14, 21], [0, 0]]}
 
 
 def decode(module, x: Tensor, steps: list[list[int]]) -> Tensor:
@@ -97,6 +98,84 @@ def test_all_layers_of_an_encoder_decode():
 
 
 @torch.no_grad()
+def test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs():
+    encoder = Encoder(SlidingWindow(3) & Causal(), num_tokens=11, max_length=LENGTH,
+                      channels=CHANNELS, heads=HEADS, num_layers=2).eval()
+    encoder.layers[1] = encoder.layers[0]
+    tokens = torch.randint(11, (2, LENGTH))
+    expected = encoder(tokens.flatten(), torch.tensor([0, LENGTH, 2 * LENGTH]))
+    for steps in STEPS.values():
+        out = decode(encoder, tokens, steps)
+        torch.testing.assert_close(out.flatten(0, 1), expected)
+
+
+@pytest.mark.parametrize('modes', [(torch.inference_mode, torch.no_grad),
+                                   (torch.no_grad, torch.inference_mode)])
+def test_a_cache_goes_on_in_another_mode(modes):
+    attention, x = GraphAttention(CHANNELS, HEADS, SlidingWindow(3) & Causal()), torch.randn(6, 8)
+    cache, expected = KeyValueCache(6), attention(x, torch.tensor([0, 6]))
+    for mode, part in zip(modes, (slice(0, 3), slice(3, 6))):
+        with mode():
+            out = attention(x[part], cache.step(torch.tensor([0, 3])))
+            torch.testing.assert_close(out, expected[part])
+
+
+# What fails ##########################################################################
+
+
+def fail(*args):
+    raise RuntimeError('out of memory')
+
+
+@pytest.fixture
+def half_decoded():
+    """An encoder of two layers, six tokens, a cache that has seen three, and the whole output."""
+    encoder = Encoder(SlidingWindow(3) & Causal(), num_tokens=11, max_length=LENGTH,
+                      channels=CHANNELS, heads=HEADS, num_layers=2).eval()
+    tokens, cache = torch.randint(11, (6,)), KeyValueCache(LENGTH)
+    with torch.no_grad():
+        encoder(tokens[:3], cache.step(THREE))
+        return encoder, tokens, cache, encoder(tokens, torch.tensor([0, 6]))
+
+
+THREE = torch.tensor([0, 3])
+
+
+@torch.no_grad()
+def test_a_call_that_was_refused_may_be_made_again(half_decoded):
+    encoder, tokens, cache, expected = half_decoded
+    with pytest.raises(ValueError, match="'tokens' must be ids from 0 to 10"):
+        encoder(torch.tensor([3, 11, 3]), cache.step(THREE))
+    handle = encoder.layers[0].attention.attention.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match='out of memory'):
+        encoder(torch.tensor([3, 3, 3]), cache.step(THREE))
+    handle.remove()
+    assert cache.seen == [3]
+    torch.testing.assert_close(encoder(tokens[3:], cache.step(THREE)), expected[3:])
+
+
+@torch.no_grad()
+def test_a_call_that_failed_between_layers_is_not_gone_on_behind(half_decoded):
+    encoder, tokens, cache, _ = half_decoded
+    handle = encoder.layers[0].feed_forward.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match='out of memory'):
+        encoder(tokens[3:], cache.step(THREE))
+    handle.remove()
+    with pytest.raises(ValueError, match=r'has seen, \[3\] \(got a step behind \[6\]\)'):
+        encoder(tokens[3:], cache.step(THREE))
+
+
+@torch.no_grad()
+def test_a_step_is_for_one_pass(half_decoded):
+    encoder, tokens, cache, _ = half_decoded
+    step, another = cache.step(THREE), cache.step(THREE)
+    encoder(tokens[3:], step)
+    for used in (step, another):
+        with pytest.raises(ValueError, match='each step is for one pass'):
+            encoder(tokens[3:], used)
+
+
+@torch.no_grad()
 def test_a_settled_mask_that_is_not_causal_is_refused():
     source = LearnedMaskSource(HEADS, LENGTH).eval()
     attention, x = GraphAttention(CHANNELS, HEADS, source).eval(), torch.randn(1, CHANNELS)
@@ -135,7 +214,7 @@ def test_what_cannot_be_decoded_is_refused():
     with pytest.raises(ValueError, match='no gradient flows'):
         attention(SlidingWindow(1) & Causal())(x, cache.step(one))
     with pytest.raises(ValueError, match='within the 2 tokens of the cache .got 3'):
-        cache.step(one)
+        cache.step(torch.tensor([0, 3]))
     with pytest.raises(ValueError, match="'ptr' must mark the 1 sequences"):
         cache.step(torch.tensor([0, 1, 2]))
     with pytest.raises(TypeError, match="'ptr' must be an int64 Tensor .got list"):
@@ -154,7 +233,7 @@ def test_a_cache_of_another_model_is_refused():
     attention, other = (GraphAttention(CHANNELS, heads, pattern) for heads in (HEADS, 4))
     x, cache = torch.randn(1, CHANNELS), KeyValueCache(5)
     attention(x, cache.step(one))
-    with pytest.raises(ValueError, match="'ptr' is of a cache that another model has filled"):
+    with pytest.raises(ValueError, match='each model begins with a KeyValueCache of its own'):
         other(x, cache.step(one))
     own = KeyValueCache(5)
     attention(x, own.step(one))
