@@ -12,7 +12,7 @@ from torch_geometric.nn import MeanAggregation, SumAggregation
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler, check_not_empty
+from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 from graphattn.pair_mask import PairMask
 
 
@@ -71,9 +71,11 @@ class SequenceClassifier(nn.Module):
         """Logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
+            TypeError: ``ptr`` is a Shard, which has no whole sequences.
             ValueError: As :meth:`Encoder.forward`, a sequence is empty, or one has no partner.
         """
         check_bool(return_graphs=return_graphs)
+        check_whole(ptr)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         check_not_empty(ptr)

@@ -10,7 +10,7 @@ from graphattn._checks import check_bool, check_ids
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler
+from graphattn.models.pooler import Pooler, check_whole
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
@@ -92,10 +92,14 @@ class MaskedLanguageModel(nn.Module):
             of graphs.
 
         Raises:
+            TypeError: ``ptr`` is a Shard, which has no whole sequences, although there are sequence
+                logits.
             ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or a
                 sequence is empty although there are sequence logits.
         """
         check_bool(return_graphs=return_graphs)
+        if self.pooler is not None:
+            check_whole(ptr)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         if selected is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler, check_not_empty
+from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 from graphattn.pair_mask import PairMask
 
 
@@ -72,10 +72,13 @@ class MultipleChoiceModel(nn.Module):
                 first one of each sequence if omitted.
 
         Raises:
+            TypeError: ``ptr`` is a Shard, which has no whole sequences, without ``selected``.
             ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or, without
                 it, a sequence is empty.
         """
         check_bool(return_graphs=return_graphs)
+        if selected is None:
+            check_whole(ptr)
         x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
                                  return_graphs=True)
         if selected is None:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_dropout, check_features, check_ptr, check_sides
 from graphattn._tensors import is_traced
+from graphattn.shard import Shard
 
 
 class Pooler(nn.Module):
@@ -42,6 +43,14 @@ class Pooler(nn.Module):
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_not_empty(ptr)
         return self.linear(self.dropout(x[ptr[:-1]])).tanh()
+
+
+def check_whole(ptr: Tensor | Shard) -> None:
+    if isinstance(ptr, Shard):
+        raise TypeError("'ptr' must mark whole sequences where they are pooled (got a Shard, which "
+                        "has some of their tokens); give it to the encoder alone, and pool what "
+                        "SequenceParallel.gather makes of the processes' tokens, or all the tokens "
+                        "of a KeyValueCache")
 
 
 def check_not_empty(ptr: Tensor) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from graphattn import BipartiteGraph, patterns
 from graphattn.distributed import SequenceParallel, sequence_parallel
 from graphattn.layers import GraphAttention
-from graphattn.models import Encoder
+from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.samplers import thinning
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
@@ -266,6 +266,8 @@ REFUSED = {
     'a call that one process gets wrong': lambda: refused(
         generator=3 if dist.get_rank() == 1 else None),
     'a source without rows': lambda: refused(encoder(WithoutRows())),
+    'a head that pools': lambda: refused(SequenceClassifier(
+        encoder(PatternSource(SlidingWindow(1))), 3)),
 }
 
 

@@ -94,6 +94,7 @@ MESSAGES = {
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 was called with what it refuses",
     'a source without rows': r"NotImplementedError: WithoutRows has no 'rows'",
+    'a head that pools': r"TypeError: 'ptr' must mark whole sequences .* SequenceParallel.gather",
 }
 
 

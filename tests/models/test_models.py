@@ -8,9 +8,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
+from graphattn.decoding import KeyValueCache
 from graphattn.models import (
     CausalLanguageModel,
     Encoder,
+    MaskedLanguageModel,
+    MultipleChoiceModel,
     PairClassifier,
     Pooler,
     SequenceClassifier,
@@ -374,6 +377,16 @@ def test_an_empty_sequence_has_no_class(pooling):
     with pytest.raises(ValueError, match='empty sequence'):
         Pooler(4)(torch.randn(3, 4), torch.tensor([0, 3, 3]))
     assert encoder(PatternSource(Full()))(TOKENS, torch.tensor([0, 4, 4, 12])).shape == (12, 16)
+
+
+@pytest.mark.parametrize('model', [
+    lambda encoder: SequenceClassifier(encoder, 3), MultipleChoiceModel, MaskedLanguageModel])
+@torch.no_grad()
+def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
+    cache = KeyValueCache(8)
+    with pytest.raises(TypeError, match="'ptr' must mark whole sequences where they are pooled"):
+        model(encoder(causal=True).eval())(TOKENS[:3], cache.step(torch.tensor([0, 3])))
+    assert cache.seen == [0]
 
 
 def test_unknown_pooling():
