@@ -223,7 +223,7 @@ def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
         raise ValueError(f"'key_padding_mask' must be {list(sizes)}, or without the batch as "
                          f"'query' (got shape {tuple(mask.shape)})")
     is_token = ~mask if mask.dtype == torch.bool else is_above_lowest(mask)
-    adds = mask.dtype != torch.bool and bool(mask[is_token].any())
+    adds = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, mask if adds else None
 
 

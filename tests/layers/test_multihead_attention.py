@@ -138,6 +138,14 @@ def test_padding_of_keys_means_what_it_means_in_torch(kind):
     check(ours, theirs, call, torch.ones(BATCH, LENGTH, dtype=torch.bool))
 
 
+@pytest.mark.parametrize('std', [0, 1])
+def test_what_is_added_for_keys_is_learned(std):
+    theirs, ours = pair(Full(), batch_first=True)
+    x, _, _ = tokens(theirs)
+    bias = (std * torch.randn(BATCH, LENGTH)).requires_grad_()
+    check(ours, theirs, lambda module: (*module(x, x, x, key_padding_mask=bias), [x, bias]))
+
+
 def test_one_sequence_without_a_batch():
     theirs, ours = pair()
     x = torch.randn(LENGTH, CHANNELS)
