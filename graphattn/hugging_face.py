@@ -39,6 +39,8 @@ REFUSED = {
     'cache': 'paged cache',
     'cu_seq_lens_q': 'packed sequences',
 }
+# Of what is added to logits: BERT's first code barred padding by -10,000, and its kin still do.
+PADDING_BELOW = -9_000
 _IS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
@@ -74,7 +76,8 @@ def attach(
     ==========================  ====================================================================
     of the model                what is done
     ==========================  ====================================================================
-    padding                     left, right or in between, by a mask of two dimensions
+    padding                     left, right or in between, by a mask of two dimensions, or of four
+                                that is the same for all heads and queries, ``[batch, 1, 1, keys]``
     masks                       causal, windows and chunks on the edges alone; of four dimensions,
                                 boolean or added to logits, by looking them up
     packed sequences            by ``position_ids``: kept apart by the model's mask, while a pattern
@@ -396,7 +399,7 @@ def graph_attention(
         key (Tensor): ``[batch, key_heads, num_keys, channels]``.
         value (Tensor): ``[batch, key_heads, num_keys, value_channels]``.
         attention_mask (Tensor, optional): What :class:`LazyMask` has made, or a mask of the
-            user's, ``[batch, heads or 1, num_queries, num_keys]``.
+            user's, ``[batch, heads, num_queries, num_keys]``, each of the first three possibly 1.
         dropout (float): On the weights.
         scaling (float, optional): Of dot products.
         is_causal (bool, optional): Without a mask, whether to attend to no later key.
@@ -480,9 +483,14 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
         _check_mask(mask, query, key)
         num_queries, num_keys = query.size(2), key.size(2)
         first = 0 if attachment.is_cross else num_keys - num_queries
-        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, None, first,
-                              same_tokens=not (attachment.is_cross or has_indices))
-        return tokens, PairRules(tables=(mask,))
+        same_tokens, is_token = not (attachment.is_cross or has_indices), None
+        tables = mask.expand(-1, -1, num_queries, -1),
+        if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
+            is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
+            tables = tables if says_more else ()
+        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, is_token, first,
+                              same_tokens=same_tokens)
+        return tokens, PairRules(tables=tables)
     _check_padding(mask, key, not attachment.is_cross)
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
@@ -492,13 +500,20 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
     (batch, heads, num_queries, _), num_keys = query.shape, key.size(2)
     fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
-        (1, batch), (1, heads), (num_queries,), (num_keys,))))
+        (1, batch), (1, heads), (1, num_queries), (num_keys,))))
     if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise ValueError(f"'attention_mask' must be [batch, length], or "
-                         f"{[batch, heads, num_queries, num_keys]} of which the first two may be "
+                         f"{[batch, heads, num_queries, num_keys]} of which the first three may be "
                          f"1: boolean, True = attend, or floating and added to logits (got "
                          f"{mask.dtype} of shape {tuple(mask.shape)})")
     warn_of_zeros_and_ones('attention_mask', mask)
+
+
+def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
+    """Which keys are tokens, if not all, and whether a mask of keys says more of those."""
+    is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
+    says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
+    return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, key: Tensor, same_tokens: bool) -> None:

@@ -347,6 +347,41 @@ def test_masks_of_four_dimensions_are_looked_up():
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize('value', [None, -1e4, -torch.inf])
+@pytest.mark.parametrize('padding', PADDINGS)
+def test_masks_of_keys_are_padding(padding, value):
+    """Of four dimensions, as some models make of those of two, boolean or added to logits."""
+    model, is_token = attach(new_model('BERT'), PATTERN), PADDINGS[padding]
+    mask = is_token if value is None else torch.zeros(BATCH, LENGTH).masked_fill(~is_token, value)
+    expected = model(TOKENS, attention_mask=is_token).last_hidden_state
+    got = model(TOKENS, attention_mask=mask[:, None, None]).last_hidden_state
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize('family', ['BERT', 'GPT-2', 'T5'])
+@pytest.mark.parametrize('shape', [(BATCH, 1, 1, LENGTH), (1, 4, 1, LENGTH), (1, 1, 1, LENGTH)])
+def test_what_a_mask_adds_for_keys_is_looked_up(family, shape):
+    """Along all edges the model computes what it computed before."""
+    mask = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    mask[..., -3:] = torch.finfo().min
+    model, hidden = new_model(family), []
+    for _ in range(2):
+        given = mask.clone().requires_grad_()
+        out = model(TOKENS, attention_mask=given).last_hidden_state[:, :-3]
+        hidden.append((out, *torch.autograd.grad(out.square().sum(), given)))
+        model = model if len(hidden) > 1 else attach(model, Full())
+    torch.testing.assert_close(*hidden, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['LayoutLMModel', 'MarkupLMModel'])
+def test_models_that_make_masks_of_keys_themselves(name):
+    kind, is_token = getattr(transformers, name), PADDINGS['right']
+    model = kind(kind.config_class(**SIZES)).eval()
+    expected = model(TOKENS, attention_mask=is_token.long()).last_hidden_state
+    got = attach(model, Full())(TOKENS, attention_mask=is_token.long()).last_hidden_state
+    torch.testing.assert_close(got[is_token], expected[is_token])
+
+
 def test_keys_that_heads_share_are_not_repeated(monkeypatch):
     from graphattn import functional
     attend, seen = functional.edge_attention, []
