@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice
 from graphattn._files import write_whole
+from graphattn.functional.recursion import is_one_hop
 from graphattn.layers import GraphAttention
 from graphattn.models.classifiers import SequenceClassifier
 from graphattn.models.encoder import Encoder
@@ -272,8 +273,9 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
     it attend along a source again.
 
     Args:
-        model (MaskedLanguageModel or SequenceClassifier): Post-norm, with segments and learned
-            positions; a classifier with ``pooling='pooler'`` and no hidden layer.
+        model (MaskedLanguageModel or SequenceClassifier): Post-norm, of one hop, with a vocabulary,
+            segments and learned positions; a classifier with ``pooling='pooler'`` and no hidden
+            layer.
         folder (path): Where both files go; made if there is none.
         family (str): ``'bert'``, or ``'roberta'``, without sequence logits.
 
@@ -323,18 +325,24 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
 
 def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     encoder = model.encoder
-    layer = encoder.layers[0]
+    attention = encoder.layers[0].attention
+    if not isinstance(attention, GraphAttention):
+        raise ValueError(f"'model' must have graph attention to be written as a {family.name} (got "
+                         f"{type(attention).__name__})")
+    has_one_hop = attention.teleport_logit is None and is_one_hop(attention.attention.hops,
+                                                                  attention.attention.teleport)
     is_classifier = isinstance(model, SequenceClassifier)
     head_is_whole = not is_classifier or model.pooler is not None and len(model.head) == 2
     has_own_activation = (isinstance(model, MaskedLanguageModel) and model.activation
                           != ('gelu' if family is ROBERTA else encoder.activation))
     for fits, must in (
-            (isinstance(layer.attention, GraphAttention), 'have graph attention'),
+            (has_one_hop, 'have one hop in each layer and no teleport'),
+            (encoder.token_embedding is not None, 'have a vocabulary (num_tokens)'),
             (isinstance(encoder.position_embedding, nn.Embedding), 'have learned positions'),
             (encoder.segment_embedding is not None, 'have segments (num_segments)'),
-            (layer.attention.head_channels * encoder.heads == encoder.channels,
+            (attention.head_channels * encoder.heads == encoder.channels,
              'have channels / heads channels in each head'),
-            (layer.attention.key_heads == encoder.heads, 'have keys of its own in each head'),
+            (attention.key_heads == encoder.heads, 'have keys of its own in each head'),
             (head_is_whole, "have pooling='pooler' and no hidden layer"),
             (family is BERT or is_classifier or model.pooler is None,
              'have no sequence logits (next_sentence=False)'),

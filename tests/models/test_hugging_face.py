@@ -300,12 +300,24 @@ def test_a_folder_is_read_and_written_back(kind, tmp_path):
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+class OtherAttention(torch.nn.Linear):
+    channels, heads = 24, 3
+
+
 @pytest.mark.parametrize('model, family, match', [
     (lambda: MaskedLanguageModel(encoder(norm_first=True)), 'bert', 'must be post-norm'),
     (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
     (lambda: MaskedLanguageModel(encoder(positions='sinusoidal')), 'bert', 'learned positions'),
     (lambda: MaskedLanguageModel(encoder(head_channels=4)), 'bert', 'channels / heads'),
     (lambda: MaskedLanguageModel(encoder(key_heads=1)), 'bert', 'keys of its own in each head'),
+    *[(lambda options=options: MaskedLanguageModel(encoder(**options)), 'bert', 'must have one hop')
+      for options in (dict(hops=2), dict(hops=0), dict(teleport=.1),
+                      dict(teleport=.1, learn_teleport=True))],
+    (lambda: SequenceClassifier(encoder(num_tokens=0), 4, pooling='pooler'), 'bert',
+     'must have a vocabulary'),
+    (lambda: MaskedLanguageModel(Encoder(
+        num_tokens=50, max_length=12, channels=24, heads=3, num_layers=1, norm_first=False,
+        attention=OtherAttention(24, 24))), 'bert', 'must have graph attention .* .got OtherAtt'),
     (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
     (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
     (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
