@@ -81,7 +81,8 @@ class Spans(NamedTuple):
     Attributes:
         score (Tensor): Sum of two logits, ``[num_sequences, num_best]``; minus infinity where a
             sequence has no more spans.
-        first (Tensor): Number of the first token among those of all sequences, int64, as ``score``.
+        first (Tensor): Number of the first token among those of all sequences, int64, as ``score``;
+            of some token where that is minus infinity.
         last (Tensor): Of the last one.
     """
 
@@ -141,5 +142,6 @@ def _best_of_one(logits: Tensor, begin: int, num_best: int,
     missing = num_best - score.numel()
     score = torch.cat([score, score.new_full((missing,), -torch.inf)])
     place = torch.cat([place, place.new_zeros(missing)])
-    start = place.div(max_tokens, rounding_mode='floor')
-    return score, begin + start, begin + start + place % max_tokens
+    start = begin + place.div(max_tokens, rounding_mode='floor')
+    end = max(begin + len(first) - 1, 0)  # the last token: what is no span may lie behind it
+    return score, start.clamp(max=end), (start + place % max_tokens).clamp(max=end)

@@ -45,6 +45,15 @@ def test_a_pair_of_logits_that_are_low_alone_is_found():
     assert (spans.first.item(), spans.last.item()) == (2, 3)
 
 
+@pytest.mark.parametrize('ptr', [[0, 3, 5], [0, 0, 5], [0, 5, 5]])
+def test_spans_that_are_missing_are_of_tokens_too(ptr):
+    spans = best_spans(torch.randn(5, 2), torch.tensor(ptr), torch.ones(5).bool())
+    is_missing = spans.score == -math.inf
+    assert is_missing.any()
+    for token in (spans.first[is_missing], spans.last[is_missing]):
+        assert 0 <= token.min() and token.max() < 5
+
+
 def test_no_sequences_have_no_spans():
     spans = best_spans(torch.zeros(0, 2), torch.tensor([0]), torch.zeros(0).bool(), num_best=3)
     assert spans.score.shape == spans.first.shape == (0, 3)
