@@ -105,7 +105,9 @@ def mixing(
     Returns:
         Mixing. ``beta`` of a directed graph of more than 1,024 tokens is good to six digits, or
         ``None`` if it was not found. ``sigma`` is ``None`` where the walk leaves some tokens for
-        good, or mixes too slowly to find it.
+        good, mixes too slowly to find it, or has a stationary probability below 2.2e-308, which
+        has lost digits. Of more than 4,096 tokens of a directed graph, probabilities below 1e-12
+        are lost in rounding: they are given as 0, and there is no ``sigma`` either.
 
     Raises:
         TypeError, ValueError: An argument is wrong, or the graph is too large to find its
@@ -113,7 +115,9 @@ def mixing(
 
     Source: Diffuser, Theorem 3 and Eq. S.7; for reversible walks Diaconis and Stroock, Geometric
     bounds for eigenvalues of Markov chains (1991), Proposition 3; for others Fill, Eigenvalue
-    bounds on convergence to stationarity for nonreversible Markov chains (1991).
+    bounds on convergence to stationarity for nonreversible Markov chains (1991). The stationary
+    distribution of up to 4,096 tokens: Grassmann, Taksar and Heyman, Regenerative analysis and
+    steady state distributions for Markov chains (1985).
 
     Example:
         >>> import networkx as nx
@@ -145,7 +149,7 @@ def mixing(
         at_start = math.sqrt(1 / stationary.min() - 1) / 2 if len(stationary) > 1 else 0.
         bound = np.minimum(at_start * sigma ** np.arange(len(distance)), 1)
         mixing_time_bound = _time_of_bound(at_start, sigma, epsilon)
-    mixing_time = _first(distance <= epsilon)
+    mixing_time = _first(distance <= epsilon + ROUNDING)
 
     restart_limit = restart_limits(walk, sources, teleport)
     restart_distance = distances(walk, sources, restart_limit, steps, teleport)
@@ -155,7 +159,7 @@ def mixing(
         closed_classes=len(closed), period=period, beta=beta, sigma=sigma, epsilon=epsilon,
         mixing_time=mixing_time, mixing_time_bound=mixing_time_bound,
         reason=_reason(len(closed), period, steps) if mixing_time is None else None,
-        teleport=teleport, restart_mixing_time=_first(restart_distance <= epsilon),
+        teleport=teleport, restart_mixing_time=_first(restart_distance <= epsilon + ROUNDING),
         restart_seed_mass=float(restart_limit[sources, np.arange(len(sources))].min()),
         restart_from_stationary=float(total_variation(restart_limit, plain_limit).max()),
         stationary=stationary, distance=distance, bound=bound, restart_distance=restart_distance,
@@ -175,11 +179,12 @@ def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
 
 
 def _time_of_bound(at_start: float, sigma: float, epsilon: float) -> int | None:
-    if at_start <= epsilon:
+    if at_start <= epsilon + ROUNDING:
         return 0
     if sigma >= 1 - ROUNDING:
         return None
-    return max(1, math.ceil(math.log(epsilon / at_start) / math.log(max(sigma, 1e-300))))
+    steps = math.log(epsilon / at_start) / math.log(max(sigma, 1e-300))
+    return max(1, math.ceil(steps - ROUNDING))
 
 
 def _first(is_true: np.ndarray) -> int | None:

@@ -43,8 +43,9 @@ def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
 
 
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    r"""The second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`."""
-    if not stationary.min() > 0:
+    r"""The second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, where none of
+    :math:`\pi` is 0 or has lost digits to underflow."""
+    if stationary.min() < np.finfo(float).tiny:
         return None
     root = np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))

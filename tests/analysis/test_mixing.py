@@ -145,6 +145,60 @@ def test_disconnected_graph():
     assert (result.distance <= result.bound + ROUNDING).all()
 
 
+def few_lead_on(n):
+    """Every query attends to the first three tokens and to the next one, which few walks reach."""
+    mask = np.zeros((n, n), dtype=bool)
+    mask[:, :3] = mask[np.arange(n - 1), np.arange(1, n)] = True
+    return mask
+
+
+@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('mask', [few_lead_on(40), few_lead_on(200),
+                                  walk_of(DIRECTED['random keys']) > 0,
+                                  walk_of(DIRECTED['one edge more than a cycle']) > 0])
+def test_numbering_of_the_tokens_plays_no_part(mask, seed):
+    order = np.random.default_rng(seed).permutation(len(mask))
+    first, other = (mixing(torch.from_numpy(each)) for each in (mask, mask[np.ix_(order, order)]))
+    assert np.allclose(other.stationary, first.stationary[order], rtol=1e-10, atol=0)
+    assert other.sigma == pytest.approx(first.sigma, abs=1e-12)
+    assert other.closed_classes == first.closed_classes == 1
+    for name in ('mixing_time', 'mixing_time_bound', 'restart_mixing_time'):
+        assert getattr(other, name) == getattr(first, name)
+
+
+def test_rare_tokens_in_closed_form():
+    """Each token that is no hub has a quarter of the one before; the last has three keys."""
+    stationary = mixing(torch.from_numpy(few_lead_on(300))).stationary
+    assert np.allclose(stationary[3:] / stationary[2:-1], 0.25, rtol=1e-12, atol=0)
+    assert stationary.min() < 1e-170
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(2))
+def test_without_sigma_where_probabilities_underflow(seed):
+    order = np.random.default_rng(seed).permutation(540)
+    result = mixing(torch.from_numpy(few_lead_on(540)[np.ix_(order, order)]), starts=2)
+    assert 0 <= result.stationary.min() < 1e-300 and result.stationary.sum() == pytest.approx(1)
+    assert result.sigma is None and result.mixing_time_bound is None and result.mixing_time == 1
+
+
+def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
+    monkeypatch.setattr(limits, '_LARGEST_DENSE', 10)
+    result = mixing(torch.from_numpy(few_lead_on(40)))
+    assert result.sigma is None and result.closed_classes == 1
+    rare = result.stationary < 1e-12
+    assert 15 < rare.sum() < 25 and not result.stationary[rare].any()
+
+
+@pytest.mark.parametrize('n', [7, 9, 11, 12])
+def test_a_tie_with_epsilon_counts_as_mixed(n):
+    """On a complete graph with loops a lazy walk halves its distance in each step, but for
+    rounding."""
+    result = mixing(with_loops(nx.complete_graph(n)), lazy=True, epsilon=(n - 1) / n / 4)
+    assert result.distance[2] == pytest.approx(result.epsilon, abs=1e-15)
+    assert result.mixing_time == 2
+
+
 def test_causal_walk_ends_at_the_first_token():
     result = mixing(parse('SlidingWindow(1) & Causal()').build(8), steps=200)
     assert np.allclose(result.stationary, np.eye(8)[0])
