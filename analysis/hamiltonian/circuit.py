@@ -15,7 +15,9 @@ from tqdm import tqdm
 def solve(links: sp.csr_array, deadline: float, seed: int
           ) -> tuple[bool | None, str | None, list[int] | None]:
     """``(exists, reason, path)``: with one more token, joined to all both ways, a path is a
-    circuit."""
+    circuit. Where the deadline has passed, nothing is begun."""
+    if time.monotonic() >= deadline:
+        return None, None, None
     try:
         from ortools.sat.python import cp_model
     except ImportError:
@@ -25,7 +27,11 @@ def solve(links: sp.csr_array, deadline: float, seed: int
     model = cp_model.CpModel()
     steps = [*zip(edges.row.tolist(), edges.col.tolist()),
              *((n, token) for token in range(n)), *((token, n) for token in range(n))]
-    arcs = [(token, follower, model.new_bool_var('')) for token, follower in steps]
+    arcs = []
+    for token, follower in steps:
+        if time.monotonic() >= deadline:  # to write all down takes seconds for a million edges
+            return None, None, None
+        arcs.append((token, follower, model.new_bool_var('')))
     model.add_circuit(arcs)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1  # the same seed takes the same course

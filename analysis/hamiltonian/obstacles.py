@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import (
+    breadth_first_order,
     connected_components,
     maximum_bipartite_matching,
     minimum_spanning_tree,
@@ -77,18 +78,64 @@ def _strong_components(links: sp.csr_array) -> str | None:
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """The blocks of a graph that has a path hang together like a chain."""
-    blocks = list(nx.biconnected_components(nx.from_scipy_sparse_array(links.maximum(links.T))))
-    membership = np.bincount(np.concatenate([list(block) for block in blocks]))
+    """The blocks of a connected graph that has a path hang together like a chain."""
+    token, block = _blocks(links.maximum(links.T).tocsr())
+    membership = np.bincount(token)
     most = int(membership.argmax())
     if membership[most] > 2:
         return f'without token {most} {membership[most]} parts remain; a path would leave 2'
-    for block in blocks:
-        cuts = [token for token in block if membership[token] > 1]
-        if len(cuts) > 2:
-            return (f'at each of the tokens {_some(np.sort(cuts))} a part hangs; a path has two '
-                    f'ends')
-    return None
+    is_cut = membership[token] > 1
+    crowded = np.flatnonzero(np.bincount(block[is_cut]) > 2)
+    if crowded.size == 0:
+        return None
+    cuts = token[is_cut & (block == crowded[0])]
+    return f'at each of the tokens {_some(cuts)} a part hangs; a path has two ends'
+
+
+def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """The biconnected components of a connected graph: pairs of a token and a block that it is in.
+
+    Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a tree of
+    breadth-first search, where no other edge joins a token to one above it.
+    """
+    order, parent = breadth_first_order(either_way, 0)
+    n, rank = len(order), np.argsort(order)
+    parent = np.append(0, rank[parent[order[1:]]])  # tokens are numbered by that search from here
+    edges = either_way[order][:, order]
+    first, end, low, high = _subtrees(edges, parent)
+    leaves = (low < first[parent]) | (high >= end[parent])  # the subtree of the parent
+    edges = edges.tocoo()
+    is_other = (parent[edges.row] != edges.col) & (parent[edges.col] != edges.row)
+    one, other = (np.append(edges.row[is_other], np.flatnonzero(leaves)),
+                  np.append(edges.col[is_other], parent[leaves]))
+    # Each token but the root stands for the edge to its parent.
+    block = connected_components(sp.coo_array((np.ones(len(one)), (one, other)), shape=(n, n)),
+                                 directed=False)[1][1:]
+    token = np.append(order[1:], order[parent[1:]]).astype(np.int64)
+    pairs = np.unique(token * n + np.tile(block, 2))
+    return pairs // n, pairs % n
+
+
+def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of a tree whose parents come before their children, each token's number in preorder and the
+    one after its subtree's last; the least and the greatest number that an edge of it leads to."""
+    above = parent.tolist()
+    n = len(above)
+    size, first = [1] * n, [0] * n
+    for token in range(n - 1, 0, -1):
+        size[above[token]] += size[token]
+    end = [1] * n
+    for token in range(1, n):
+        first[token] = end[above[token]]
+        end[above[token]] += size[token]
+        end[token] = first[token] + 1
+    number = np.array(first)[edges.indices]
+    low = np.minimum.reduceat(number, edges.indptr[:-1]).tolist()
+    high = np.maximum.reduceat(number, edges.indptr[:-1]).tolist()
+    for token in range(n - 1, 0, -1):
+        low[above[token]] = min(low[above[token]], low[token])
+        high[above[token]] = max(high[above[token]], high[token])
+    return tuple(map(np.array, (first, end, low, high)))
 
 
 def _some(tokens: np.ndarray) -> str:
