@@ -58,7 +58,8 @@ def main(
     report(rows, 'crossover', out)
     training = [row for row in rows if row['pass'] == 'forward+backward']
     fused = SPARSE[torch.device(device).type][-1]
-    measured = {n: dense_from([row for row in training if row['n'] == n], fused) for n in nodes}
+    measured = {n: dense_from([row for row in training if row['n'] == n and row['density'] < 1],
+                              fused) for n in nodes}
     print(f"'auto' took at most {max(row['auto / best'] for row in rows):.2f} times the best")
     print(f'DENSE_ABOVE of CPUs is {DENSE_ABOVE} and would here be {measured}')
     chosen = [row for row in training if row['n'] == max(nodes)]
@@ -94,10 +95,11 @@ def _backends() -> tuple[str, ...]:
     return (*SPARSE[torch.get_default_device().type], 'sdpa', 'auto')
 
 
-def dense_from(rows: list[dict], fused: str) -> float:
-    """The density at which the times of dense and fused attention cross, between those measured;
-    complete graphs apart, which need no mask."""
-    rows = [row for row in rows if row['density'] < 1]
+def dense_from(rows: list[dict], fused: str) -> float | str:
+    """The density at which the times of dense and fused attention cross, between those measured.
+    Complete graphs, which need no mask, are not among them."""
+    if not rows:
+        return 'not measured'
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]
     density = [row['density'] for row in rows]
     for i in range(1, len(rows)):

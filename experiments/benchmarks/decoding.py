@@ -5,7 +5,8 @@
 
 Along a window the time follows the edges of the new query, and with all keys the tokens so far: a
 layer of ours with a :class:`graphattn.decoding.KeyValueCache`, and a Llama of transformers with its
-own static cache, attached to the window or as it is.
+own static cache, attached to the window or as it is. SDPA takes all the room of such a cache: each
+length has no more than it needs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from graphattn.patterns import Causal, Full, Pattern, SlidingWindow
 
 HEADS, KEY_HEADS, HEAD_CHANNELS = 12, 4, 64
 WINDOW = SlidingWindow(64) & Causal()
-Decoder = Callable[[int], Callable[[], object]]
+Decoder = Callable[[int, int], Callable[[], object]]
 
 
 @on_device
@@ -51,14 +52,13 @@ def main(
     """
     if quick:
         lengths, tokens, layers = (64, 256), 10, 1
-    room = max(lengths) + tokens + 1
     cases: dict[str, Decoder] = {
-        'our layer, window': partial(layer, WINDOW, room),
-        'our layer, all keys': partial(layer, Causal() & Full(), room),
-        'Llama along the window': partial(llama, WINDOW, layers, room),
-        'Llama, all keys by SDPA': partial(llama, None, layers, room)}
+        'our layer, window': partial(layer, WINDOW),
+        'our layer, all keys': partial(layer, Causal() & Full()),
+        'Llama along the window': partial(llama, WINDOW, layers),
+        'Llama, all keys by SDPA': partial(llama, None, layers)}
     rows = [{'tokens so far': length,
-             **{f'{name}, ms': 1e3 * seconds_of_token(begin(length), tokens)
+             **{f'{name}, ms': 1e3 * seconds_of_token(begin(length, length + tokens + 1), tokens)
                 for name, begin in cases.items()}} for length in progress(lengths, 'decoding')]
     report(rows, 'decoding', out)
     log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
@@ -74,8 +74,8 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
 
 
 @torch.no_grad()
-def layer(pattern: Pattern, room: int, length: int) -> Callable[[], object]:
-    """One more token of an attention layer that has seen ``length``."""
+def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
+    """One more token of an attention layer that has seen ``length``, with room for ``room``."""
     attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern, key_heads=KEY_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
@@ -85,8 +85,8 @@ def layer(pattern: Pattern, room: int, length: int) -> Callable[[], object]:
 
 
 @torch.no_grad()
-def llama(pattern: Pattern | None, layers: int, room: int, length: int) -> Callable[[], object]:
-    """One more token of a Llama that has seen ``length``."""
+def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
+    """One more token of a Llama that has seen ``length``, with room for ``room``."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

@@ -192,12 +192,16 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Time and memory against the density, at the length that was measured most."""
+    """Time and memory against the densities that were asked for, at the length that was measured
+    most."""
+    rows = [row for row in rows if row['density'] != 'initial']
+    if not rows:
+        print("not drawn: a figure needs a density that is not 'initial'")
+        return
     nodes = [row['n'] for row in rows]
     n = max(nodes, key=lambda n: (nodes.count(n), n))
     figure = Figure(figsize=(10, 4.5), layout='constrained')
-    chosen = sorted((row for row in rows if row['n'] == n and row['density'] != 'initial'),
-                    key=lambda row: row['density'])
+    chosen = sorted((row for row in rows if row['n'] == n), key=lambda row: row['density'])
     densities = sorted({row['density'] for row in chosen})
     panels = zip(figure.subplots(1, 2), ('train ms', 'peak MiB'),
                  ('ms per training step', 'peak memory, MiB'))

@@ -3,7 +3,8 @@
 A training step of attention along graphs whose tokens come in no order: as they come, by reverse
 Cuthill-McKee (``BipartiteGraph.nearby_order``), and, where the graph was drawn from clusters, by
 cluster. Beside it stands what the order costs: to find it, to reorder the graph, and, if not the
-whole model runs in this order, to move tokens there and outputs back, in both directions.
+whole model runs in this order, to move tokens there and outputs back, in both directions. All are
+medians, after a call that is not measured.
 
     python -m experiments.benchmarks.ordering
     python -m experiments.benchmarks.ordering --quick
@@ -11,8 +12,8 @@ whole model runs in this order, to move tokens there and outputs back, in both d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -67,32 +68,22 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
     ways: dict[str, Callable[[], Tensor]] = {'reverse Cuthill-McKee': graph.nearby_order}
     if cluster is not None:
         ways['by cluster'] = lambda: cluster().argsort(stable=True)
-    orders = {way: timed(find) for way, find in ways.items()}
-    graphs = {way: timed(lambda order=order: graph.reorder(order))
-              for way, (order, _) in orders.items()}
+    orders = {way: find() for way, find in ways.items()}
+    reorders = {way: partial(graph.reorder, order) for way, order in orders.items()}
+    found, reordered = interleave(ways, rounds), interleave(reorders, rounds)
+    graphs = {'as it comes': graph, **{way: make() for way, make in reorders.items()}}
 
     def train_step(graph: BipartiteGraph) -> None:
         torch.autograd.grad(edge_attention(*x, graph, backend='numba').sum(), x)
 
-    times = interleave({'as it comes': lambda: train_step(graph),
-                        **{way: lambda own=own: train_step(own)
-                           for way, (own, _) in graphs.items()}}, rounds)
-    moved = {way: interleave({way: lambda order=order: move(tokens, order)}, rounds)[way]
-             for way, (order, _) in orders.items()}
+    times = interleave({way: partial(train_step, own) for way, own in graphs.items()}, rounds)
+    moved = interleave({way: partial(move, tokens, order) for way, order in orders.items()}, rounds)
     return [{'graph': name, 'order': way, 'edges': graph.num_edges, 'step ms': 1e3 * seconds,
              'ns per edge and head': 1e9 * seconds / (graph.num_edges * heads),
              'times faster': times['as it comes'] / seconds,
-             'find ms': 1e3 * orders[way][1] if way in orders else 0.,
-             'reorder ms': 1e3 * graphs[way][1] if way in orders else 0.,
-             'move ms': 1e3 * moved[way] if way in orders else 0.}
+             'find ms': 1e3 * found.get(way, 0.), 'reorder ms': 1e3 * reordered.get(way, 0.),
+             'move ms': 1e3 * moved.get(way, 0.)}
             for way, seconds in times.items()]
-
-
-def timed(make: Callable[[], object]) -> tuple[object, float]:
-    """What it makes, and the seconds that it takes."""
-    start = time.perf_counter()
-    made = make()
-    return made, time.perf_counter() - start
 
 
 def move(tokens: Tensor, order: Tensor) -> None:

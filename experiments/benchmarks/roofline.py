@@ -41,6 +41,9 @@ VECTORS = {'attend_rows': 2, 'grads_of_queries': 2, 'grads_of_keys': 2, 'dot_of_
            'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
 BESIDE = {'attend_rows': 4, 'grads_of_queries': 4, 'grads_of_keys': 8 + 32, 'dot_of_rows': 8,
           'sum_of_rows': 8, 'weigh_rows': 8, 'softmax_backward': 20}
+# What it forms of them for one edge of one head: dot products of vectors, and sums by weights.
+PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of_rows': 1,
+            'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
 WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
@@ -76,11 +79,11 @@ def main(
             of_node = launch.arguments.get('x', launch.arguments.get('key'))
             itemsize = 0 if of_node is None else of_node.element_size()
             # A softmax alone has no values.
-            vectors = VECTORS[kernel] - (launch.arguments.get('VALUE_CHANNELS') == 0)
-            size = vectors * channels * itemsize + BESIDE[kernel]
+            of_values = int(launch.arguments.get('VALUE_CHANNELS') == 0)
+            size = (VECTORS[kernel] - of_values) * channels * itemsize + BESIDE[kernel]
             rows.append({
                 'terms': terms, 'operator': operator, 'kernel': kernel, 'bytes/edge': size,
-                'flops/edge': 2 * vectors * channels * (2 if 'grads' in kernel else 1),
+                'flops/edge': 2 * (PRODUCTS[kernel] - of_values) * channels,
                 'instructions/edge': code.instructions_per_edge,
                 'memory ps': 1e12 * size / BYTES_PER_SECOND,
                 'instructions ps': 1e12 * code.instructions_per_edge / INSTRUCTIONS_PER_SECOND,

@@ -103,7 +103,8 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
     """For each edge: to read a row of key, value and their gradients, and write the latter two."""
     parts = np.array_split(key, torch.get_num_threads())
-    calls = [(_walk, part, *np.zeros((4, n, channels), np.float32)) for part in parts]
+    # Not zeros: until they are written to, all their pages are one that stays in the cache.
+    calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]
     run_calls([(_walk, part[:1], *tables) for _, part, *tables in calls])  # compiles
     times = []
     for _ in range(3):

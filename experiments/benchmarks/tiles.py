@@ -70,7 +70,7 @@ def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
         pairs = live * tile**2
         rows.append({'n': n, 'model': name, 'density': graph.density(), 'tile': tile,
                      'order': order, 'live tiles': live / (-(-n // tile))**2,
-                     'edges per pair of live tiles': graph.num_edges / pairs,
+                     'edges per pair of live tiles': graph.num_edges / max(pairs, 1),
                      'tiles ms': 1e-9 * PS_OF_A_PAIR * pairs,
                      'rows ms': 1e-9 * PS_OF_AN_EDGE * graph.num_edges})
     return rows
@@ -79,12 +79,14 @@ def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
 def draw_graph(n: int, clusters: int, share: float,
                density: float) -> tuple[BipartiteGraph, Tensor]:
     """A graph of so many edges on average, and the strongest cluster of each token. Two clusters
-    are joined, with probability 1/2 for each pair, or are not."""
+    are joined, with probability 1/2 for each pair, or are not; some two always are."""
     torch.manual_seed(0)
     cluster = torch.randint(clusters, (n,))
     rest = (1 - share) / max(clusters - 1, 1)
     member = torch.full((n, clusters), rest).scatter_(1, cluster[:, None], share)
     joined = (torch.rand(clusters, clusters) < 2 * density).float() / 2
+    if not member.sum(0) @ joined @ member.sum(0):
+        joined[cluster[0], cluster[-1]] = 0.5  # else there is no edge to draw
     model = FactorModel(member, joined, member)
     scale = density * n**2 / float(model.expected_edges().sum())
     return sample_bernoulli(FactorModel(member, (joined * scale).clamp(max=1.), member)), cluster
