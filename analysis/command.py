@@ -159,7 +159,7 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
-    for path in paths:
+    for path in sorted(paths, key=lambda path: path.suffix in texts):  # the picture may yet fail
         text = texts.get(path.suffix)
         write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
                     else file.write_text(text))

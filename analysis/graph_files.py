@@ -104,7 +104,7 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
                              f'is added to logits is 0 where there is an edge')
         _check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
-        for block in values.reshape(-1, *values.shape[-2:]):
+        for block in values if values.ndim == 3 else values[None]:
             blocks.append(BipartiteGraph.from_mask(torch.from_numpy(block != 0)))
     if not blocks:
         raise ValueError('it holds no arrays')

@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 
 from analysis.diffusion.question import Diffusion
 from analysis.diffusion.responses import heat_response, ppr_response
+from analysis.labels import labels_as_text
 from graphattn.style import SHADES
 
 
+@labels_as_text
 def draw(results: dict[str, list[Diffusion]]) -> Figure:
     """Responses, receptive fields, distances to the resolvent, and eigenvalues after the hops."""
     samples = [sample for samples in results.values() for sample in samples]

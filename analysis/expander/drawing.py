@@ -7,8 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.expander.question import Expansion
+from analysis.labels import labels_as_text
 
 
+@labels_as_text
 def draw(results: dict[str, list[Expansion]]) -> Figure:
     """Every prefix of the sweep against Cheeger's two sides, and the eigenvalues against theirs."""
     figure = Figure(figsize=(9, 4.4), layout='constrained')

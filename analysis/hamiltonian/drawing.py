@@ -10,11 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.hamiltonian.question import HamiltonianPath
+from analysis.labels import labels_as_text
 from graphattn import BipartiteGraph
 
 _EDGE, _STEP = 'C5', 'C1'
 
 
+@labels_as_text
 def draw(graphs: dict[str, list[BipartiteGraph]],
          results: dict[str, list[HamiltonianPath]]) -> Figure:
     """The edges in the order of the tokens and in that of the path, one row for each graph."""

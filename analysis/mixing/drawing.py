@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from analysis.labels import labels_as_text
 from analysis.mixing.question import Mixing
 
 _LOWEST_DRAWN = 1e-6
 
 
+@labels_as_text
 def draw(results: dict[str, list[Mixing]]) -> Figure:
     """Total variation by step, plain and with restarts; bounds are dashed."""
     figure = Figure(figsize=(10, 4.6), layout='constrained')

@@ -18,6 +18,7 @@ from analysis.diffusion.operators import LARGEST_DENSE
 from analysis.expander import drawing as expander_drawing
 from analysis.graphs import GraphLike, as_graph
 from analysis.hamiltonian import drawing as hamiltonian_drawing
+from analysis.labels import as_text
 from analysis.mixing import drawing as mixing_drawing
 from analysis.result import Result, Results
 from analysis.spectrum import drawing as spectrum_drawing
@@ -146,7 +147,7 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     for number, (axes, (label, graph)) in enumerate(zip(panels, shown)):
         draw.mask(graph, axes)
         if len(pairs) > 1:
-            axes.set_title(f'{number}: {label}', fontsize='small')
+            axes.set_title(f'{number}: {as_text(label)}', fontsize='small')
     *_, of_queries, of_keys = panels[:len(shown) + 2]
     for axes, degree, title in ((of_queries, BipartiteGraph.in_degree, 'keys of a query'),
                                 (of_keys, BipartiteGraph.out_degree, 'queries of a key')):

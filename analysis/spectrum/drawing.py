@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from analysis.labels import labels_as_text
 from analysis.spectrum.question import Spectrum
 
 
+@labels_as_text
 def draw(results: dict[str, list[Spectrum]]) -> Figure:
     """Sorted values on the left, as in Diffuser's Fig. S.8, and how they are spread."""
     figure = Figure(figsize=(9, 4), layout='constrained')

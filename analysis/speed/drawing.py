@@ -6,9 +6,11 @@ import statistics
 
 from matplotlib.figure import Figure
 
+from analysis.labels import labels_as_text
 from analysis.speed.question import Speed
 
 
+@labels_as_text
 def draw(results: dict[str, list[Speed]]) -> Figure:
     """The time along each graph beside that of full attention."""
     figure = Figure(figsize=(8, 1.4 + 0.7 * len(results)), layout='constrained')

@@ -9,12 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.labels import labels_as_text
 from analysis.universality.question import Universality
 from graphattn import BipartiteGraph
 
 _CELLS = 512  # of a picture, at most: an edge darkens its cell
 
 
+@labels_as_text
 def draw(graphs: dict[str, BipartiteGraph], result: Universality) -> Figure:
     """The patterns in turn, and the share of pairs that are reached after each layer."""
     columns = min(len(graphs) + 1, 4)

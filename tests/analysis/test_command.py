@@ -98,6 +98,17 @@ def test_one_file_by_its_ending(tmp_path, ending):
         b'{\n "', b'grap', b'\x89PNG', b'<?xm', b'%PDF')
 
 
+def test_a_picture_that_fails_leaves_no_texts(tmp_path, monkeypatch, error_line):
+    def draw(results):
+        figure = Figure()
+        figure.suptitle('$_{$')
+        return figure
+
+    monkeypatch.setitem(globals(), 'draw', draw)
+    assert 'Expected' in error_line(main, ['--out', tmp_path])
+    assert not list(tmp_path.iterdir())
+
+
 def test_rows_of_csv_are_graphs(tmp_path):
     ask('--pattern', 'star', 'SlidingWindow(2) & Causal()', '--n', 50, '--large', 140,
         '--out', tmp_path)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from importlib import import_module
 
 import networkx as nx
 import numpy as np
@@ -117,6 +118,26 @@ def test_blocks_of_a_file_are_rows(tmp_path, name, write, capsys):
     assert [line.split()[0] for line in printed[:5]] == [name, '0', '1', '2', 'all']
     assert len(json.loads((tmp_path / 'spectrum.json').read_text())[name]) == 3
     assert len((tmp_path / 'spectrum.csv').read_text().splitlines()) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('question', ['diffusion', 'expander', 'hamiltonian', 'mixing', 'spectrum',
+                                      'speed', 'universality', 'report'])
+def test_dollars_in_a_name_are_no_mathematics(tmp_path, question):
+    np.save(tmp_path / 'a$b_{$.npy', np.stack([MASK, MASK.T]))
+    import_module(f'analysis.{question}.__main__').main(
+        ['--graph', str(tmp_path / 'a$b_{$.npy'), '--out', str(tmp_path)])
+    ending = 'html' if question == 'report' else 'png'
+    assert (tmp_path / f'{question}.{ending}').stat().st_size > 1000
+
+
+@pytest.mark.parametrize('shape, blocks', [((0, 0), 1), ((2, 0, 0), 2)])
+def test_arrays_without_tokens_are_graphs(tmp_path, error_line, shape, blocks):
+    np.save(tmp_path / 'a.npy', np.zeros(shape, dtype=bool))
+    assert [block.num_queries for block in read_graph(tmp_path / 'a.npy').unbatch()] == [0] * blocks
+    np.save(tmp_path / 'a.npy', np.zeros((0, 0)))
+    assert "'graph' must have at least one token" in error_line(
+        spectrum, ['--graph', str(tmp_path / 'a.npy')])
 
 
 @pytest.mark.parametrize('name, content, message', [

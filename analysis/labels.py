@@ -1,0 +1,23 @@
+"""Labels of graphs in figures, where matplotlib takes what stands between two ``$`` for
+mathematics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+
+def as_text(label: str) -> str:
+    """The label, every ``$`` of which is drawn as it is."""
+    return label.replace('$', r'\$')
+
+
+def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """A ``draw`` whose arguments are dicts by label, or anything else."""
+    @functools.wraps(draw)
+    def drawn(*arguments: object) -> Figure:
+        return draw(*({as_text(label): value for label, value in given.items()}
+                      if isinstance(given, dict) else given for given in arguments))
+    return drawn
