@@ -19,7 +19,13 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn.graph import BipartiteGraph, RepeatedEdges
-from graphattn.sources.sorted_edges import Edges, SortedEdges, sort_edges, unpack_edges
+from graphattn.sources.sorted_edges import (
+    Edges,
+    SortedEdges,
+    edge_index_of,
+    edge_values_of,
+    sort_edges,
+)
 
 
 class GraphTransformerConv(TransformerConv):
@@ -151,7 +157,12 @@ class GraphTransformerConv(TransformerConv):
                 raise ValueError("'edge_index' is a graph with its edges in another order than "
                                  "they were given in, by which an explainer or a hook would take "
                                  "them; pass the edges themselves")
-            edge_index, _ = unpack_edges(edge_index)
+            edge_index = edge_index_of(edge_index)
+        elif _is_uncoalesced(edge_index):
+            # A view of it, for PyG reads those alone that are marked as coalesced.
+            marked = edge_index.detach()._coalesced_(True)
+            out = super().forward(x, marked, edge_attr, return_attention_weights)
+            return out if return_attention_weights is None else (out[0], (edge_index, out[1][1]))
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _attend(self, x: tuple[Tensor, Tensor], edges: SortedEdges,
@@ -185,7 +196,7 @@ class GraphTransformerConv(TransformerConv):
 
     def _edge_attr(self, edge_index: Edges, edge_attr: Tensor | None) -> Tensor | None:
         if edge_attr is None and self.edge_dim is not None:
-            _, values = unpack_edges(edge_index)
+            values = edge_values_of(edge_index)
             edge_attr = values if values is not None and values.dim() == 2 else None
             if edge_attr is None:
                 raise ValueError(f"'edge_attr' must be given to a layer with edge_dim="
@@ -197,6 +208,10 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must be [num_edges, edge_dim] with the layer's edge_dim="
                              f"{self.edge_dim} (got shape {tuple(edge_attr.shape)})")
         return edge_attr
+
+
+def _is_uncoalesced(edges: Edges) -> bool:
+    return isinstance(edges, Tensor) and edges.is_sparse and not edges.is_coalesced()
 
 
 def _check_nodes(x: Tensor, linear: Linear) -> None:

@@ -63,19 +63,33 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
 
 
-def unpack_edges(edges: Edges) -> tuple[Tensor, Tensor | None]:
-    """``edge_index`` ``[2, num_edges]``, key over query, and the values of a sparse adjacency that
-    has some, in one order, which is PyG's."""
+def edge_index_of(edges: Edges) -> Tensor:
+    """``edge_index`` ``[2, num_edges]``, key over query, in the order that the edges have."""
     if isinstance(edges, BipartiteGraph):
-        return torch.stack([edges.key, edges.query]), None
+        return torch.stack([edges.key, edges.query])
     if isinstance(edges, SparseTensor):
-        query, key, values = edges.coo()
-        return torch.stack([key, query]), values
+        query, key, _ = edges.coo()
+        return torch.stack([key, query])
     _check_kind(edges)
+    if edges.layout == torch.sparse_coo:  # which PyG would mark as coalesced, whether it is or not
+        return edges._indices().flip(0)
     if is_torch_sparse_tensor(edges):
-        edge_index, values = to_edge_index(edges)
-        return edge_index.flip(0), values
-    return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges, None
+        return to_edge_index(edges)[0].flip(0)
+    return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+
+
+def edge_values_of(edges: Edges) -> Tensor | None:
+    """The values of a sparse adjacency that has some, in the order of :func:`edge_index_of`."""
+    if isinstance(edges, SparseTensor):
+        return edges.coo()[2]
+    if not is_torch_sparse_tensor(edges):
+        return None
+    if edges.layout != torch.sparse_coo or edges.is_coalesced():
+        return edges.values()
+    if edges.requires_grad and torch.is_grad_enabled():
+        raise ValueError("'edge_index' must be coalesced for its values to have a gradient (got "
+                         "an uncoalesced Tensor); pass its coalesce()")
+    return edges._values()
 
 
 def _check_kind(edges: Edges) -> None:
@@ -99,8 +113,7 @@ def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
 
 
 def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:
-    edge_index, _ = unpack_edges(edges)
-    graph, perm = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys,
+    graph, perm = BipartiteGraph.from_edge_index(edge_index_of(edges), num_queries, num_keys,
                                                  return_perm=True)
     return SortedEdges(graph, perm if graph.is_reordered else None)
 

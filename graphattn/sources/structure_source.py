@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_generator, check_kind
-from graphattn.graph import BipartiteGraph
+from graphattn.graph import BipartiteGraph, RepeatedEdges
 from graphattn.sources.base import GraphSource
 from graphattn.sources.graph_cache import GRAPHS
-from graphattn.sources.sorted_edges import Edges, identity_of, sort_edges
+from graphattn.sources.sorted_edges import Edges, edge_index_of, identity_of, sort_edges
 
 
 class StructureSource(GraphSource):
@@ -23,7 +23,7 @@ class StructureSource(GraphSource):
         pattern (GraphSource): Edges that do not depend on the data.
         edges (Tensor, SparseTensor or BipartiteGraph): Those of the batch that the next call is
             for: int64 ``edge_index`` ``[2, num_edges]``, key over query, in any order, an
-            ``EdgeIndex``, a transposed adjacency ``adj_t``, or a graph.
+            ``EdgeIndex``, a transposed adjacency ``adj_t``, or a graph. Repeated edges are merged.
 
     Raises:
         TypeError: An argument is of another kind.
@@ -84,7 +84,10 @@ class StructureSource(GraphSource):
         return GRAPHS.get(cache_key, lambda: drawn | self._structure(ptr, num_tokens))
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        graph = sort_edges(self.edges, num_tokens, num_tokens).graph
+        try:
+            graph = sort_edges(self.edges, num_tokens, num_tokens).graph
+        except RepeatedEdges:  # which are merged, for there are no values on them
+            graph = BipartiteGraph.from_edge_index(edge_index_of(self.edges), num_tokens)
         graph = BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)
         return BipartiteGraph.batch([graph] * (self.heads if self.per_head else 1))
 

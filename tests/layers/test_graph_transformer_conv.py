@@ -86,9 +86,15 @@ def sparse_tensor(edge_index: Tensor, edge_attr: Tensor | None):
                                      sparse_sizes=(NUM_QUERIES, NUM_KEYS))
 
 
+def coo_tensor(edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    """Not coalesced, and in no order."""
+    values = torch.ones(NUM_EDGES) if edge_attr is None else edge_attr
+    return torch.sparse_coo_tensor(edge_index.flip(0), values,
+                                   (NUM_QUERIES, NUM_KEYS, *values.shape[1:]))
+
+
 def csr_tensor(edge_index: Tensor, _) -> Tensor:
-    return torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(NUM_EDGES),
-                                   (NUM_QUERIES, NUM_KEYS)).to_sparse_csr()
+    return coo_tensor(edge_index, None).to_sparse_csr()
 
 
 FORMATS = {
@@ -97,6 +103,7 @@ FORMATS = {
     'sorted EdgeIndex': lambda edge_index, _: EdgeIndex(
         edge_index, sparse_size=(NUM_KEYS, NUM_QUERIES)).sort_by('col').values,
     'SparseTensor': sparse_tensor,
+    'coo': coo_tensor,
     'csr': csr_tensor,
     'graph': lambda edge_index, _: BipartiteGraph.from_edge_index(edge_index, NUM_QUERIES,
                                                                   NUM_KEYS),
@@ -111,6 +118,7 @@ def test_equals_pyg_for_every_format(name, wanted):
     theirs, ours = twins((5, 7), 4, 2)
     edges = FORMATS[name](edge_index, None)
     plain = edges.edge_index.as_tensor() if name == 'graph' else edges
+    plain = edge_index if name == 'coo' else plain  # which PyG wants coalesced
     expected, actual = theirs(tuple(x), plain, None, wanted), ours(tuple(x), edges, None, wanted)
     if wanted:
         (expected, expected_alpha), (actual, alpha) = expected, actual
@@ -127,6 +135,32 @@ def test_features_of_a_sparse_tensor_are_those_of_its_edges():
     theirs, ours = twins((5, 7), 4, 2, edge_dim=EDGE_DIM)
     adj_t = sparse_tensor(edge_index, edge_attr)
     torch.testing.assert_close(ours(tuple(x), adj_t), theirs(tuple(x), adj_t))
+
+
+@pytest.mark.parametrize('wanted', [None, True])
+@pytest.mark.parametrize('repeated', [False, True])
+def test_an_uncoalesced_adjacency_stays_what_it_is(repeated, wanted):
+    *x, edge_index, _ = drawn()
+    if repeated:
+        edge_index[:, 1] = edge_index[:, 0]
+    adj_t, conv = coo_tensor(edge_index, None), GraphTransformerConv((5, 7), 4, 2)
+    with warnings.catch_warnings(action='ignore'):
+        out = conv(tuple(x), adj_t, None, wanted)
+    assert not adj_t.is_coalesced() and (wanted is None or out[1][0] is adj_t)
+
+
+def test_features_of_a_coalesced_adjacency_have_their_gradient():
+    *x, edge_index, edge_attr = drawn()
+    conv = GraphTransformerConv((5, 7), 4, 2, edge_dim=EDGE_DIM)
+    attr = edge_attr.requires_grad_()
+    expected, = torch.autograd.grad(conv(tuple(x), edge_index, attr).sin().sum(), attr)
+    adj_t = coo_tensor(edge_index, attr)
+    grad, = torch.autograd.grad(conv(tuple(x), adj_t.coalesce()).sin().sum(), attr)
+    torch.testing.assert_close(grad, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(conv(tuple(x), adj_t), conv(tuple(x), edge_index, attr))
+    with pytest.raises(ValueError, match="'edge_index' must be coalesced for its values"):
+        conv(tuple(x), adj_t)
 
 
 def test_sizes_are_taken_from_the_first_input():

@@ -18,16 +18,32 @@ EDGES = torch.tensor([[8, 2, 1, 5, 3], [5, 1, 2, 8, 3]])
 TOKENS = torch.randn(9, 2, 4)
 
 
+def adjacency(edge_index: Tensor = EDGES) -> Tensor:
+    """``adj_t``, not coalesced."""
+    return torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.size(1)), (9, 9))
+
+
 def structure() -> BipartiteGraph:
     return BipartiteGraph.from_edge_index(EDGES, 9, query_ptr=PTR)
 
 
-@pytest.mark.parametrize('edges', [EDGES, structure(), structure().edge_index], ids=type)
+@pytest.mark.parametrize('edges', [EDGES, structure(), structure().edge_index, adjacency()],
+                         ids=type)
 @pytest.mark.parametrize('pattern', ['SlidingWindow(0)', get('exphormer', degree=1)], ids=str)
 def test_has_the_edges_of_both(edges, pattern):
     source = PatternSource(pattern)
     graph = (source | edges)(TOKENS, TOKENS, PTR)
     assert graph == source(TOKENS, TOKENS, PTR) | structure()
+
+
+@pytest.mark.parametrize('form', [torch.clone, adjacency,
+                                  lambda edges: adjacency(edges).coalesce()])
+def test_repeated_edges_are_merged_and_left_as_they_are(form):
+    edges = form(torch.cat([EDGES, EDGES[:, :2]], dim=1))
+    is_coalesced = edges.is_sparse and edges.is_coalesced()
+    source = PatternSource('SlidingWindow(0)')
+    assert (source | edges)(TOKENS, TOKENS, PTR) == source(TOKENS, TOKENS, PTR) | structure()
+    assert not edges.is_sparse or edges.is_coalesced() == is_coalesced
 
 
 def test_heads_with_patterns_of_their_own_share_the_structure():
