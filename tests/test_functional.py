@@ -380,6 +380,18 @@ def test_pair_attention_keeps_the_dtype_of_query(dtype):
                               ).dtype == torch.float32
 
 
+@pytest.mark.parametrize('hops', [1, 2])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('logit_drop', [1e4, 1e5])
+def test_small_differences_of_a_large_bias_count_in_half_precision(logit_drop, dtype, hops):
+    values = 0.3 + torch.rand(2, 25, generator=torch.Generator().manual_seed(0)) * 2 / logit_drop
+    mask = PairMask(values, FreeLayout(5), logit_drop=logit_drop)
+    exact_mask = PairMask(values.double(), FreeLayout(5), logit_drop=logit_drop)
+    exact = pair_attention(*tokens(), PTR, exact_mask, hops=hops)
+    out = pair_attention(*tokens(dtype=dtype), PTR, mask, hops=hops)
+    torch.testing.assert_close(out.double(), exact, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize('change, error, match', [
     (dict(mask=random_graph(4, 4)), TypeError, "'mask' must be a PairMask .got BipartiteGraph"),
     (dict(query=torch.zeros(16, 2, 3).long()), TypeError, "'query' must be a floating point"),

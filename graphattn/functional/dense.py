@@ -79,15 +79,17 @@ def pair_attention(
             members = [b for b, other in enumerate(lengths) if other == length]
             *blocks, block_spread = [torch.stack([part[b] for b in members]).transpose(1, 2)
                                      for part in parts]
-            bias = mask.bias(length).to(query.dtype)
-            # This changes no weight and spares gradients the rounding of large numbers.
+            bias = mask.bias(length)
+            bias = bias.to(torch.promote_types(bias.dtype, query.dtype))
+            # This changes no weight and spares all that follows the rounding of large numbers.
             bias = bias - bias.detach().amax(dim=-1, keepdim=True)
             if is_one_hop(hops, teleport):
-                attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias,
+                attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias.to(query.dtype),
                                                           dropout_p=dropout_p, scale=scale)
             else:
                 query_b, key_b, value_b = (accumulated(x) for x in blocks)
-                weight = (query_b @ key_b.mT * scale + bias).softmax(dim=-1)
+                logit = query_b @ key_b.mT * scale + bias.to(query_b.dtype)
+                weight = logit.softmax(dim=-1)
                 weight = F.dropout(weight, dropout_p)
                 attended = diffuse(torch.matmul, weight, value_b,
                                    block_spread.movedim(-1, 0).unsqueeze(-1),

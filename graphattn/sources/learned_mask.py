@@ -258,13 +258,15 @@ class LearnedMaskSource(GraphSource):
         return _masks(self.layout, is_on)
 
     def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
-        uniform = torch.rand(self.logit.shape, generator=generator, dtype=self.logit.dtype,
+        # In half precision the few numbers there are would have another law.
+        dtype = torch.promote_types(self.logit.dtype, torch.float)
+        uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
                              device=self.logit.device)
         return self.logit + uniform.logit()
 
     def _draw(self, generator: torch.Generator | None) -> Tensor:
         noisy_logit = self._noisy_logit(generator)
-        soft = (noisy_logit / self.temperature).sigmoid()
+        soft = (noisy_logit / self.temperature).sigmoid().to(self.logit.dtype)
         if not self.hard:
             return soft
         return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach())  # exactly 0 or 1

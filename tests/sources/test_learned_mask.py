@@ -64,6 +64,17 @@ def test_a_value_is_on_with_its_probability_at_every_temperature(temperature):
         assert stats.binomtest(int(num_on), 20_000, special.expit(alpha)).pvalue > 1e-4
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_draws_what_single_precision_does(dtype):
+    source = LearnedMaskSource(2, 64, mode='dam_unstructured')
+    with torch.no_grad():
+        source.logit.fill_(-7.)
+    exact, values = [draw(source.to(kind), torch.Generator().manual_seed(0)).values
+                     for kind in (torch.float, dtype)]
+    assert values.dtype == dtype and torch.equal(values.float(), exact)
+    assert stats.binomtest(int(values.sum()), values.numel(), special.expit(-7.)).pvalue > 1e-4
+
+
 def test_values_of_a_draw_are_independent():
     values = draw(replicas(20_000), torch.Generator().manual_seed(0)).values.detach()
     correlation = torch.corrcoef(values.t())
