@@ -112,8 +112,8 @@ class _Comparison:
         num_edges = _compare_rows(
             self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), chunk.offset,
             _as_array(prob), real(1 - self.margin), real(1 + self.margin),
-            real(self.model.exploration), real(self.model.highest_probability), query, key_factor,
-            workspace.keys_for(chunk.num_pairs), self.size[chunk.piece])
+            real(min(self.model.exploration, 1.)), real(self.model.highest_probability), query,
+            key_factor, workspace.keys_for(chunk.num_pairs), self.size[chunk.piece])
         if num_edges < 0:
             self.model.check_probability(prob.amax().item())
         self.keys[number] = workspace.take_keys(num_edges)

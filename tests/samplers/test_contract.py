@@ -785,6 +785,15 @@ def test_a_product_that_overflows_to_nan_is_refused(method, num_keys):
             sample_bernoulli(model, method=method)
 
 
+@pytest.mark.parametrize('dtype', [torch.float, torch.double])
+@pytest.mark.parametrize('exploration', [1., 2.**15, 1e30])
+@pytest.mark.parametrize('method', ['auto', 'compare', 'torch'])
+def test_bernoulli_draws_all_pairs_for_any_exploration_from_one_on(method, exploration, dtype):
+    factor = torch.full((50, 1), 0.1, dtype=dtype)
+    model = FactorModel(factor, factor[:1], factor, exploration=exploration)
+    assert sample_bernoulli(model, method=method).density() == 1
+
+
 def test_bernoulli_forgives_rounding_above_one():
     model = FactorModel(torch.full((3, 1), 1 + 5e-5), torch.eye(1), torch.ones(3, 1))
     assert sample_bernoulli(model).density() == 1
