@@ -48,7 +48,8 @@ class PatternSource(GraphSource):
             :func:`graphattn.patterns.parse`; a sequence of them, one for each head; or a file
             ``.npz`` of the masks of the heads (:func:`graphattn.patterns.save_masks`).
         seed (int, optional): Seed of a random pattern, which then is one graph for each length,
-            as in Diffuser; head h has the seed ``seed + h`` if heads have patterns of their own.
+            as in Diffuser; head h has the seed ``seed + h`` modulo 2^64 if heads have patterns of
+            their own.
             With ``None`` every sequence of every call gets a graph of its own.
 
     Raises:
@@ -80,7 +81,7 @@ class PatternSource(GraphSource):
             self.per_head, self.heads = True, len(self.patterns)
         known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
         self.max_length = min((length for length in known if length is not None), default=None)
-        self.seed = seed
+        self.seed = None if seed is None else int(seed)
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
 
@@ -151,7 +152,8 @@ class PatternSource(GraphSource):
         return self.span_graph(key_ptr.diff().tolist(), spans, ptr.device, generator=generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
-        indptr, key = pattern_rows(ptr, num_tokens, self._expressions, self.seed)
+        seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63  # for a schema
+        indptr, key = pattern_rows(ptr, num_tokens, self._expressions, seed)
         heads = len(self.patterns)
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))
@@ -200,7 +202,8 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
 
     Args:
         patterns (sequence of Pattern): One for each head that owns a graph, or one for all heads.
-        seed (int, optional): Head h of a random pattern has ``seed + h``; needed for such only.
+        seed (int, optional): Head h of a random pattern has ``seed + h`` modulo 2^64; needed for
+            such only.
         lengths (sequence of int): Of the sequences.
         device (torch.device): Of the graph.
         spans (sequence of tuple, optional): From where to where the queries of each sequence are
@@ -209,7 +212,7 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
     Returns:
         BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
     """
-    parts = tuple((pattern, seed + head if pattern.is_random else None)
+    parts = tuple((pattern, (seed + head) % 2**64 if pattern.is_random else None)
                   for head, pattern in enumerate(patterns))
     return _kept(parts, _pieces(lengths, spans), device)
 

@@ -1,5 +1,6 @@
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,6 +77,14 @@ def test_heads_draw_apart(seed):
     tokens = torch.randn(6, 2, 2)
     graph = PatternSource([RandomKeys(2)] * 2, seed)(tokens, tokens, torch.tensor([0, 6]))
     assert not torch.equal(graph.to_mask()[:6, :6], graph.to_mask()[6:, 6:])
+
+
+@pytest.mark.parametrize('seed', [0, 2**63 - 1, 2**64 - 1, -1, np.int64(3)])
+def test_seeds_of_heads_count_modulo_two_to_the_64(seed):
+    tokens = torch.randn(9, 2, 2)
+    graph = PatternSource([RandomKeys(2)] * 2, seed)(tokens, tokens, torch.tensor([0, 9]))
+    assert graph == BipartiteGraph.batch([
+        RandomKeys(2).build(9, seed=seed), RandomKeys(2).build(9, seed=(int(seed) + 1) % 2**64)])
 
 
 def test_masks_may_come_from_a_file(tmp_path):
@@ -182,6 +191,16 @@ def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):
         assert all(map(torch.equal, compiled_graph, graph))
         gradients = [torch.autograd.grad(y.sin().sum(), x)[0] for y in (out, expected)]
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', [-5, 2**63, 2**64 - 1])
+def test_compiles_whole_with_any_seed(seed):
+    torch.compiler.reset()
+    attend, x = as_attention(PatternSource(['RandomKeys(2)'] * 2, seed)), torch.randn(15, 2, 4)
+    compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
+    for actual, expected in zip(compiled(x, PTR), attend(x, PTR)):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.slow
