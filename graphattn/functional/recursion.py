@@ -52,11 +52,6 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
         to_the_limit (bool): Repeat the one hop until nothing changes.
     """
     if to_the_limit and len(spread):
-        if not bool((spread > 0).all()):
-            raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
-        if in_transform():
-            raise NotImplementedError("'hops' without end have the gradient of a backward pass "
-                                      "alone; take a number of hops")
         return _limit(one_hop, weight, value, spread[0])
     z = value
     for teleport_of_hop in reversed(spread.unbind()):
@@ -64,10 +59,17 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
     return z
 
 
+@torch.compiler.disable(reason='how many hops it takes is asked of numbers')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
     """What the recursion tends to. By the implicit function theorem its gradient is a limit too, so
     that no hop is kept."""
+    if not bool((teleport > 0).all()):
+        raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
+    if in_transform():
+        raise NotImplementedError("'hops' without end have the gradient of a backward pass "
+                                  "alone; take a number of hops")
+
     def step(z: Tensor) -> Tensor:
         return restart(one_hop(weight, z), value, teleport)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 
 import pytest
@@ -129,6 +130,21 @@ def test_compiled_hops_and_weights(hops, learns, clean_dynamo):
 
     assert_same(with_grads(torch.compile(attend, fullgraph=True, backend='aot_eager')(inputs),
                            inputs), with_grads(attend(inputs), inputs))
+
+
+@pytest.mark.slow
+def test_compiled_code_goes_to_the_limit_without_compiling_its_steps(clean_dynamo):
+    graph = random_graph(9, 9, 0.4)
+    inputs = leaves(graph)
+
+    def attend(inputs):
+        return edge_attention(graph=graph, **inputs, hops=math.inf, teleport=0.3).sin()
+
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        actual = with_grads(torch.compile(attend, backend='aot_eager')(inputs), inputs)
+    assert_same(actual, with_grads(attend(inputs), inputs), 0.)
+    reason, = torch._dynamo.utils.counters['graph_break']
+    assert 'how many hops it takes is asked of numbers' in reason
 
 
 @pytest.mark.slow
