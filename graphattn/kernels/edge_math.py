@@ -44,12 +44,17 @@ def with_first_derivative(out: Tensor, backend: str) -> Tensor:
     """``out``, whose second derivative is refused: what it is made of would give 0."""
     def refuse(grad: Tensor) -> None:
         if torch.is_grad_enabled():
-            raise NotImplementedError(f"backend {backend!r} has no second derivative; pass "
-                                      f"backend='gather', which has all")
+            raise no_second_derivative(backend)
 
     if out.requires_grad:
         out.register_hook(refuse)
     return out
+
+
+def no_second_derivative(backend: str) -> NotImplementedError:
+    """The error of a backend that lacks it."""
+    return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
+                               f"backend='gather', which has all")
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:

@@ -18,11 +18,13 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms, everywhere
+from graphattn.kernels.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
 LARGEST_LOGIT = 2**12  # whose rounding may pass into gradients
@@ -61,7 +63,33 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, t
         attended = F.scaled_dot_product_attention(
             *blocks, attn_mask=mask, dropout_p=terms.dropout_p, scale=terms.scale,
             enable_gqa=key.size(1) < query.size(1))
+    if not is_traced(attended) and attended.requires_grad:
+        _refuse_second_derivative(attended.grad_fn)
     return attended.transpose(1, 2).flatten(0, 1)
+
+
+def _refuse_second_derivative(attention: Node) -> None:
+    """In words of our own, where torch has none: of its fused kernels."""
+    if attention.name().startswith('ScaledDotProduct'):
+        attention.register_hook(_without_derivative)
+
+
+def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if grad is None else _Last.apply(grad) for grad in grads)
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(ctx, grad: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        raise no_second_derivative('sdpa')
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:

@@ -140,6 +140,7 @@ def test_compiled_code_goes_to_the_limit_without_compiling_its_steps(clean_dynam
     def attend(inputs):
         return edge_attention(graph=graph, **inputs, hops=math.inf, teleport=0.3).sin()
 
+    torch._dynamo.utils.counters.clear()
     with torch._dynamo.config.patch(error_on_recompile=True):
         actual = with_grads(torch.compile(attend, backend='aot_eager')(inputs), inputs)
     assert_same(actual, with_grads(attend(inputs), inputs), 0.)
@@ -255,6 +256,20 @@ def test_second_derivatives_are_right_or_refused(backend, hops):
 
     with right_or_refused(backend, right=('gather', 'reference')):
         assert torch.autograd.gradgradcheck(attend, list(inputs.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize('name', ['square', 'full'])
+def test_a_second_derivative_that_is_refused_names_who_has_it(backend, name):
+    graph = GRAPHS[name]()
+    query, key, value = torch.randn(3, graph.num_queries, 2, 4, requires_grad=True)
+    out = edge_attention(query, key, value, graph, backend=backend)
+    try:
+        grad, = torch.autograd.grad(out.sin().sum(), query, create_graph=True)
+        torch.autograd.grad(grad.sum(), query)
+    except NotImplementedError as error:
+        assert "pass backend='gather', which has all" in str(error)
+    else:
+        assert backend in ('gather', 'reference')
 
 
 def test_the_limit_of_all_hops_has_one_derivative():

@@ -29,6 +29,15 @@ def test_equals_reference(name, edge_values, chunks):
     assert_same(*results)
 
 
+@pytest.mark.parametrize('name', ['square', 'full'])
+def test_gradients_that_keep_their_graph_are_those_that_do_not(name):
+    inputs = list(torch.randn(3, GRAPHS[name]().num_queries, 2, 4, requires_grad=True))
+    out = edge_attention(*inputs, GRAPHS[name](), backend='sdpa').sin().sum()
+    for grads in zip(torch.autograd.grad(out, inputs, create_graph=True),
+                     torch.autograd.grad(out, inputs)):
+        assert torch.equal(*grads)
+
+
 def test_refuses_what_it_cannot_do():
     graph = GRAPHS['square']()
     with pytest.raises(ValueError, match="'sdpa' has no gates"):
