@@ -86,7 +86,7 @@ def pairs_of_topk(indices: Tensor, num_keys: int | None) -> tuple[Tensor, tuple[
                          f"none (got {int(blocks.max())}); give 'num_keys'")
     check_num_pairs(batch * num_queries, batch * num_keys)
     block = torch.arange(batch, device=blocks.device).view(-1, 1, 1)
-    query = torch.arange(batch * num_queries, device=blocks.device).view(batch, -1, 1)
+    query = torch.arange(batch * num_queries, device=blocks.device).view(batch, num_queries, 1)
     pair = query * (batch * num_keys) + block * num_keys + blocks
     return pair[blocks >= 0], (batch, num_queries, num_keys)
 
@@ -129,6 +129,8 @@ def scipy_of_rows(indptr: Tensor, key: Tensor, num_keys: int,
 
 def cuthill_mckee_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> Tensor:
     """An order of the tokens, int64, in which edges in either direction join near ones."""
+    if num_keys == 0:  # of which scipy knows no order
+        return key.new_empty(0, dtype=torch.long)
     matrix = scipy_of_rows(indptr, key, num_keys, None)
     order = reverse_cuthill_mckee(matrix, symmetric_mode=False)
     return torch.from_numpy(order.astype(np.int64)).to(indptr.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import operator
 import pickle
 
@@ -903,6 +904,14 @@ def test_nearby_order_finds_a_shuffled_band_in_each_block():
     assert (nearby.query - nearby.key).abs().max() <= 4
 
 
+@pytest.mark.parametrize('name', [name for name in GRAPHS if GRAPHS[name]().is_square])
+def test_nearby_order_holds_each_token_once_in_its_block(name):
+    graph = GRAPHS[name]()
+    order = graph.nearby_order()
+    assert torch.equal(order.sort().values, torch.arange(graph.num_queries))
+    assert graph.reorder(order).num_edges == graph.num_edges  # which refuses others
+
+
 def test_order_must_hold_each_node_once_in_its_block(blocks):
     query_order, key_order = torch.tensor([1, 0, 2, 4, 3]), torch.arange(5)
     with pytest.raises(ValueError, match="'query_order' must hold each of the 5 nodes once"):
@@ -926,6 +935,14 @@ def test_masks_of_a_batch_are_blocks_and_added_masks_mean_the_same():
         assert BipartiteGraph.from_mask(added) == expected
     assert BipartiteGraph.from_mask(mask[:, :1]).num_blocks == 2
     assert BipartiteGraph.from_mask(mask[0, 0]).num_blocks == 1
+
+
+@pytest.mark.parametrize('shape', [(2, 3, 2), (0, 3, 2), (2, 0, 2), (2, 3, 0), (0, 2), (3, 0)])
+def test_chosen_keys_are_blocks_even_of_nothing(shape):
+    graph = BipartiteGraph.from_topk(torch.arange(shape[-1]).expand(shape), 4).validate()
+    batch, num_queries, _ = shape if len(shape) == 3 else (1, *shape)
+    assert (graph.num_blocks, graph.num_queries, graph.num_keys, graph.num_edges) == (
+        batch, batch * num_queries, batch * 4, math.prod(shape))
 
 
 def test_edges_are_selected_with_their_probabilities_and_gradients():
