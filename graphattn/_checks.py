@@ -158,7 +158,9 @@ def check_features(x: Tensor, channels: int, weight: Tensor, name: str = 'x') ->
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
     """That ``x`` can be multiplied by ``weight``; autocast casts both, but no float64."""
-    is_cast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+    kind = x.device.type
+    is_cast = (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+               and x.dtype != torch.float64)
     if x.dtype != weight.dtype and not is_cast:
         raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -26,6 +26,14 @@ def undisturbed() -> Iterator[None]:
     serves those who come later."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """In it torch computes in the dtypes that it is given, as it always does where it has no
+    autocast: on meta."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def numbers_of(tensor: Tensor) -> Tensor:

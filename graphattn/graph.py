@@ -715,6 +715,8 @@ class BipartiteGraph:
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
+        if self._key.is_meta:
+            raise ValueError("'==' needs graphs whose numbers can be compared (got two on meta)")
         return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
                 and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))

@@ -128,6 +128,9 @@ def test_edge_probability_refuses_what_is_no_model():
 def test_edge_probability_refuses_another_device():
     with pytest.raises(ValueError, match="'model' must be on meta, where the graph is .*got cpu"):
         edge_probability(factor_model(5, 6), random_graph(5, 6).to('meta'))
+    factors = [torch.empty(size, 2, device='meta') for size in (5, 2, 6)]
+    with pytest.raises(ValueError, match="'query_ptr' must hold numbers, .*got a Tensor on meta"):
+        edge_probability(FactorModel(*factors), random_graph(5, 6).to('meta'))
 
 
 # edge_attention ######################################################################
@@ -392,6 +395,12 @@ def test_small_differences_of_a_large_bias_count_in_half_precision(logit_drop, d
     torch.testing.assert_close(out.double(), exact, atol=0.05, rtol=0)
 
 
+def on_meta() -> dict:
+    names = ('query', 'key', 'value', 'ptr')
+    mask = PairMask(torch.empty(2, 25, device='meta'), FreeLayout(5))
+    return {'mask': mask, **{name: x.to('meta') for name, x in zip(names, (*tokens(), PTR))}}
+
+
 @pytest.mark.parametrize('change, error, match', [
     (dict(mask=random_graph(4, 4)), TypeError, "'mask' must be a PairMask .got BipartiteGraph"),
     (dict(query=torch.zeros(16, 2, 3).long()), TypeError, "'query' must be a floating point"),
@@ -402,6 +411,7 @@ def test_small_differences_of_a_large_bias_count_in_half_precision(logit_drop, d
     (dict(key=torch.zeros(16, 2, 4).double()), ValueError, "'key' must have query's 3 channels"),
     (dict(ptr=torch.tensor([0, 4])), ValueError, "'ptr' must rise from 0 to 16"),
     (dict(ptr=torch.tensor([0, 6, 16])), ValueError, "'length' must not exceed the 5 tokens"),
+    (on_meta(), ValueError, "'ptr' must hold numbers, .* .got a Tensor on meta"),
     (dict(dropout_p=1.), ValueError, r"'dropout_p' must be in \[0, 1\)"),
     (dict(scale=math.inf), ValueError, "'scale' must be finite"),
     (dict(scale='1'), TypeError, "'scale' must be a number"),

@@ -813,6 +813,8 @@ REFUSED = {
                     r"'\|' needs graphs of equal sizes and blocks .*num_keys=4.*num_keys=5"),
     'other_blocks': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])), ValueError,
                      "'&' needs graphs of equal sizes and blocks .*num_blocks=2"),
+    'no_numbers': (lambda: build().to('meta') == build().to('meta'), ValueError,
+                   "'==' needs graphs whose numbers can be compared .*meta"),
     'other_device': (lambda: build() - build().to('meta'), ValueError,
                      "'-' needs graphs on one device .*got cpu and meta"),
     'isin': (lambda: build().isin(build(num_queries=2)), ValueError, "'isin' needs"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_bool
+from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_numbers, check_square
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import attention_diffusion
@@ -120,7 +120,7 @@ def edge_attention(
 def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
              backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
     kernel = choose(backend, query, key, value, graph, terms, needs_weights=needs_weights)
-    with torch.autocast(graph.device.type, enabled=False):
+    with without_autocast(graph.device):
         if not (kernel.shares_keys and not needs_weights):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if kernel.attention is not None and not needs_weights:
@@ -137,7 +137,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
     spread, channels = spread_teleport(teleport, hops, value), max(query.size(-1), value.size(-1))
     kernel = choose_weighing(backend, graph.device, channels)
     is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
-    with torch.autocast(graph.device.type, enabled=False):
+    with without_autocast(graph.device):
         if is_plain and kernel.diffused_attention is not None:
             return kernel.diffused_attention(query, key, value, graph, spread, terms), None
         weight = _weigh(kernel, query, key, graph, terms)
@@ -194,5 +194,5 @@ def attention_weights(
     terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
     key = repeat_heads(key, query.size(1))
-    with torch.autocast(graph.device.type, enabled=False):
+    with without_autocast(graph.device):
         return _weigh(kernel, query, key, graph, terms)

@@ -7,7 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_dropout, check_floating, check_number, check_ptr
+from graphattn._checks import (
+    check_dropout,
+    check_floating,
+    check_has_numbers,
+    check_number,
+    check_ptr,
+)
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 
@@ -114,6 +120,7 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
     if key.size(2) != query.size(2):
         raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
     check_ptr('ptr', ptr, query.size(0), mask.device)
+    check_has_numbers('ptr', ptr)
 
 
 def check_edge_values(

@@ -69,7 +69,8 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         _check_terms(terms, backend)
         return backend
     dense = kernels.load('sdpa')
-    lacks = (needs_weights and not dense.forms_weights
+    lacks = (not dense.is_available(graph.device)
+             or needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms.bias)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from graphattn._checks import MOST_HOPS, check_number, check_size
+from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
 from graphattn.functional.recursion import diffuse, spread_teleport
@@ -87,7 +87,7 @@ def attention_diffusion(
         return value
     kernel = choose_weighing(backend, graph.device, value.size(-1))
     alpha = alpha.to(accumulated(value).dtype)
-    with torch.autocast(graph.device.type, enabled=False):
+    with without_autocast(graph.device):
         if kernel.attention_diffusion is not None and hops != math.inf:
             return kernel.attention_diffusion(alpha, value, graph, spread)
         return diffuse(lambda weight, z: kernel.weighted_sum(weight, z, graph), alpha,

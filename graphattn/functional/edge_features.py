@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_floating
+from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_numbers
 from graphattn.functional.choose import accumulated, choose_for_features
 from graphattn.graph import BipartiteGraph
@@ -78,7 +79,7 @@ def edge_feature_attention(
     if not kernel.shares_keys:
         key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
     attend = kernel.attention_with_features or partial(_by_weights, kernel)
-    with torch.autocast(graph.device.type, enabled=False):
+    with without_autocast(graph.device):
         features = EdgeFeatures(torch.einsum('qhc,hcs->qhs', query, projection), edge_attr)
         out, sums = attend(query, key, value, graph, features, terms)
         return out + torch.einsum('qhs,hcs->qhc', sums, projection)

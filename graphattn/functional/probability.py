@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating
+from graphattn._checks import check_floating, check_has_numbers
 from graphattn.functional.choose import choose_sparse
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import Backend
@@ -45,6 +45,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
                          f"{model.device})")
     for name, ours, theirs in zip(('query_ptr', 'key_ptr'), model.blocks.ptrs, graph.blocks.ptrs):
+        check_has_numbers(name, ours)
         if ours is not theirs and not torch.equal(ours, theirs):
             raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
                              f"{ours.tolist()} and {theirs.tolist()})")

@@ -64,11 +64,14 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
            teleport: Tensor) -> Tensor:
     """What the recursion tends to. By the implicit function theorem its gradient is a limit too, so
     that no hop is kept."""
-    if not bool((teleport > 0).all()):
-        raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
     if in_transform():
         raise NotImplementedError("'hops' without end have the gradient of a backward pass "
                                   "alone; take a number of hops")
+    if is_traced(weight, value, teleport):
+        raise ValueError("'hops' must be finite for tensors without numbers, of which it is asked "
+                         "how many it takes to the limit (got inf)")
+    if not bool((teleport > 0).all()):
+        raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
 
     def step(z: Tensor) -> Tensor:
         return restart(one_hop(weight, z), value, teleport)

@@ -91,3 +91,8 @@ class Backend:
 def everywhere(device: torch.device) -> bool:
     """For backends that are plain torch."""
     return True
+
+
+def where_numbers_are(device: torch.device) -> bool:
+    """For backends that are plain torch and look at numbers."""
+    return device.type != 'meta'

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import gather
-from graphattn.kernels.backend import Backend, LogitTerms, everywhere
+from graphattn.kernels.backend import Backend, LogitTerms, where_numbers_are
 from graphattn.kernels.edge_math import edge_logit, highest_logit, with_first_derivative
 
 try:
@@ -40,5 +40,5 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
     return with_first_derivative(torch.stack(out, dim=1), 'gather_ext')
 
 
-BACKEND = Backend('gather_ext', everywhere, attention_weights=attention_weights,
+BACKEND = Backend('gather_ext', where_numbers_are, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, edge_dot=gather.edge_dot)

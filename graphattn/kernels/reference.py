@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.backend import Backend, LogitTerms, everywhere
+from graphattn.kernels.backend import Backend, LogitTerms, where_numbers_are
 
 
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
@@ -61,5 +61,5 @@ def _dense(edge_values: Tensor, mask: Tensor, at: tuple[Tensor, Tensor], fill: f
     return pairs.index_put(at, edge_values)
 
 
-BACKEND = Backend('reference', everywhere, attention_weights=attention_weights,
+BACKEND = Backend('reference', where_numbers_are, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, has_all_derivatives=True)

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphattn._tensors import is_traced
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.backend import Backend, LogitTerms, everywhere
+from graphattn.kernels.backend import Backend, LogitTerms, where_numbers_are
 from graphattn.kernels.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
@@ -148,5 +148,5 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
     return bias - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', everywhere, attention=attend, shares_keys=True, takes_gate=False,
+BACKEND = Backend('sdpa', where_numbers_are, attention=attend, shares_keys=True, takes_gate=False,
                   spreads_nan=True)

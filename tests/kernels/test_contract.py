@@ -321,7 +321,22 @@ def on_a_gpu(graph: BipartiteGraph) -> BipartiteGraph:
                                    validate=False)
 
 
-@pytest.mark.parametrize('backend', ['numba', 'csr'])
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'full'])
+@pytest.mark.parametrize('options', [{}, dict(hops=2, teleport=0.1), dict(dropout_p=0.5)], ids=str)
+def test_on_meta_attention_has_a_shape(name, options):
+    graph = GRAPHS[name]().to('meta')
+    inputs = {key: x.detach().to('meta').requires_grad_()
+              for key, x in draw(GRAPHS[name](), 'per_edge').items()}
+    for terms in (inputs, {key: inputs[key] for key in ('query', 'key', 'value')}):
+        out = edge_attention(graph=graph, **terms, **options)
+        assert out.shape == inputs['value'].shape and out.is_meta
+        for grad, x in zip(with_grads(out, terms)[1:], terms.values()):
+            assert grad.shape == x.shape and grad.is_meta
+    with pytest.raises(ValueError, match="'hops' must be finite for tensors without numbers"):
+        edge_attention(graph=graph, **inputs, hops=math.inf, teleport=0.1)
+
+
+@pytest.mark.parametrize('backend', ['numba', 'csr', 'sdpa', 'reference'])
 def test_a_backend_of_another_device_is_refused(backend):
     graph = GRAPHS['square']().to('meta')
     x = torch.empty(12, 2, 4, device='meta')
