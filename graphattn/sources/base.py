@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_floating, check_ptr
+from graphattn._checks import check_floating, check_has_numbers, check_ptr
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
@@ -121,6 +121,7 @@ class GraphSource(nn.Module, ABC):
             raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
                              f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
         check_ptr('ptr', ptr, query.size(0), query.device)
+        check_has_numbers('ptr', ptr)
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, key.size(0), key.device)
             check_same_sequences(ptr, key_ptr)

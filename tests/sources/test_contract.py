@@ -143,6 +143,13 @@ def test_longest_sequence_is_known_and_checked(name):
 
 
 @every_source
+def test_tokens_without_numbers_are_refused(name):
+    source = SOURCES[name]().to('meta')
+    with pytest.raises(ValueError, match="'ptr' must hold numbers, .*got a Tensor on meta"):
+        source(*tokens().to('meta'), PTR.to('meta'))
+
+
+@every_source
 def test_what_is_asked_is_checked(name):
     source, (query, key) = SOURCES[name](), tokens()
     with pytest.raises(ValueError, match="^'key' must hold the tokens of 'query'"):
