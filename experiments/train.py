@@ -47,6 +47,7 @@ from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
 from experiments.runs.seeds import train_seeds
+from experiments.tasks.batch_stream import batches_of_run
 from graphattn._files import check_folder
 from graphattn.freed_memory import keeping_freed_memory
 
@@ -71,8 +72,7 @@ class StepSeeds(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, *_) -> None:
         # The step would stand still while gradients accumulate.
-        number = trainer.fit_loop.epoch_loop.batch_progress.total.processed
-        self._seed('train', trainer.global_rank, number)
+        self._seed('train', trainer.global_rank, batches_of_run(trainer))
 
     def on_validation_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
         self._seed('val', trainer.global_rank, batch_idx)
