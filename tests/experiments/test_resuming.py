@@ -25,7 +25,7 @@ CONFIGS = Path(__file__).parents[2] / 'experiments/configs'
 CALLBACK = '--trainer.callbacks+=tests.experiments.callbacks.'
 STEPWISE = '--trainer.check_val_every_n_epoch=null', '--trainer.val_check_interval=2'
 SYNTHETIC = (f'--config={CONFIGS}/duplicates/full.yaml', '--data.length=16', '--data.batch_size=2',
-             '--data.steps_per_epoch=3', '--data.eval_batches=1', '--trainer.max_epochs=4',
+             '--data.steps_per_epoch=3', '--data.eval_batches=1',
              '--model.density_weight=0')
 # Learns nothing, so that the first epoch stays the best.
 NO_BETTER = '--select_on=val/loss', '--model.lr=1e-30', '--trainer.max_epochs=2'
@@ -66,7 +66,7 @@ def history(folder):
     ('Kill', 5, ['--checkpoint_every=4', *STEPWISE]),
 ], ids=['digits', 'drawn', 'accumulated', 'evaluating', 'at the end of an epoch', 'evaluated'])
 def test_a_run_that_dies_anywhere_ends_as_the_whole_one(callback, steps, options, tmp_path):
-    options = [*options, '--select_on=val/loss']
+    options = [*options, '--select_on=val/loss', '--trainer.max_epochs=2']
     whole, cut = tmp_path / 'whole', tmp_path / 'cut'
     fit(whole, *options)
     fit_and_die(cut, callback, steps, *options)
@@ -197,7 +197,7 @@ def test_a_loss_that_is_no_number_is_told_as_such(tmp_path):
 
 
 def test_seeds_go_on_where_only_a_best_checkpoint_was_written(tmp_path):
-    options = '--seeds=1', '--select_on=val/loss', '--trainer.val_check_interval=1'
+    options = '--seeds=1', '--select_on=val/loss', '--trainer.max_epochs=1'
     fit(tmp_path, *options)
     before = read_summary(tmp_path / 'seed3')
     (tmp_path / 'seed3/summary.json').unlink()
