@@ -58,7 +58,7 @@ class RunFolder(Callback):
         self.history: list[dict[str, float]] = []
         self.evaluated: dict[str, float] = {}  # since the last row of the history
         self.seconds = 0.
-        self.has_trained = False
+        self.is_training = False  # and does not only evaluate what another process has trained
         self.weights = {'epoch': 0, 'step': 0}  # after which they are tested
 
     def state_dict(self) -> dict:
@@ -74,11 +74,11 @@ class RunFolder(Callback):
         self.weights = {'epoch': checkpoint['epoch'] + 1, 'step': checkpoint['global_step']}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.is_training = True
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / SUMMARY).unlink(missing_ok=True)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.has_trained = True
         self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -116,7 +116,7 @@ class RunFolder(Callback):
         metrics = {name.removeprefix('test/'): value for name, value in test.items()
                    if not name.startswith('test/density/')}
         trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1)}
-        if not self.has_trained and (folder / SUMMARY).exists():
+        if not self.is_training and (folder / SUMMARY).exists():
             # A checkpoint knows of the training before it, and not of all.
             trained = {name: read_summary(folder)[name] for name in trained}
         summary = {
@@ -143,7 +143,7 @@ class RunFolder(Callback):
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}
-        if self.history and self.has_trained:
+        if self.history and self.is_training:
             figures['curves'] = training_curves(self.history)
         if hasattr(trainer.datamodule, 'figures'):
             figures.update(trainer.datamodule.figures(pl_module.model))

@@ -23,22 +23,23 @@ class SaveParameters(Callback):
                    Path(trainer.default_root_dir) / f'rank{trainer.global_rank}.pt')
 
 
-class Fail(Callback):
-    """Ends a training with an error, after so many steps."""
+class AfterSteps(Callback):
+    """Does something after so many steps."""
 
     def __init__(self, steps: int):
         self.steps = steps
+
+
+class Fail(AfterSteps):
+    """Ends a training with an error, after so many steps."""
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             raise RuntimeError('as told')
 
 
-class FullDisk(Callback):
+class FullDisk(AfterSteps):
     """Lets the first process write no long file any more, after so many steps."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps and trainer.is_global_zero:
@@ -54,22 +55,16 @@ class LoseEdges(Callback):
         source.centroid[0], source.weight2[0], source.bias2[0] = 1., 0., -100.
 
 
-class Kill(Callback):
+class Kill(AfterSteps):
     """Kills each process after so many steps."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == self.steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class KillInValidation(Callback):
+class KillInValidation(AfterSteps):
     """Kills the process in the evaluation after so many steps."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
 
     def on_validation_batch_start(self, trainer, *_):
         if trainer.global_step == self.steps:

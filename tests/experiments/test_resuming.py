@@ -113,8 +113,9 @@ def test_a_finished_run_that_is_resumed_tests_its_best_again(tmp_path):
     options = '--select_on=val/loss', '--trainer.max_epochs=1'
     fit(tmp_path, *options)
     before = read_summary(tmp_path)
+    (tmp_path / 'curves.png').unlink()  # as if it had been killed before it was drawn
     resume(tmp_path, *options)
-    assert read_summary(tmp_path) == before
+    assert read_summary(tmp_path) == before and (tmp_path / 'curves.png').exists()
 
 
 @pytest.mark.parametrize('metric, mode', [
