@@ -50,8 +50,8 @@ class SaveConfig(SaveConfigCallback):
 class RunFolder(Callback):
     """Writes metrics.csv after each epoch, and summary.json and pictures at the end.
 
-    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete, but
-    for what was measured in training before the middle of an epoch where it was taken up.
+    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete; but
+    an epoch that is resumed in its middle has the training metrics of its remaining batches.
     """
 
     def __init__(self):
