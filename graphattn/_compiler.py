@@ -1,8 +1,8 @@
-"""Whether loops can be compiled here: to be asked where numba may be missing."""
+"""Whether loops can be compiled here: to be asked where numba or Triton may be missing."""
 
 
 class CompilerMissing(ImportError):
-    """numba cannot be imported, or the system lacks what compiled loops call.
+    """numba or Triton cannot be imported, or the system lacks what compiled loops call.
 
     Only this is a reason to go on without them: whatever else goes wrong is a fault, which slower
     ways would hide.

@@ -11,6 +11,7 @@ from torch import Tensor
 from graphattn._checks import check_pointer, check_ptr
 from graphattn._tensors import is_traced, lasting
 
+_NODES_AT_ONCE = 64
 
 class Blocks:
     """Ranges of queries beside ranges of keys; nothing attends across them.
@@ -182,7 +183,20 @@ def block_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
 
 def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
     """The sum of ``value`` over the nodes of each block, float64 ``[num_blocks, ...]``."""
-    return torch.segment_reduce(value.double(), 'sum', offsets=ptr, axis=0, initial=0)
+    return reduce_blocks(value, ptr, 'sum')
+
+
+def reduce_blocks(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
+    """The sum, or the largest and at least 0 (``'max'``), of ``value`` over the nodes of each
+    block, float64 ``[num_blocks, ...]``."""
+    value = value.double()
+    if value.device.type != 'cpu':
+        # There one thread goes through all nodes of a block, so that pieces of blocks come first.
+        cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
+        piece_ptr = torch.cat([ptr, cuts]).sort().values
+        value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
+        ptr = torch.searchsorted(piece_ptr, ptr)
+    return torch.segment_reduce(value, reduce, offsets=ptr, axis=0, initial=0)
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:

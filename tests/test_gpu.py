@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, _triton, kernels
+from graphattn.blocks import reduce_blocks
 from graphattn.conversions import tensors_of_block_mask
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
@@ -121,21 +122,38 @@ def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkey
     torch.testing.assert_close(tuple(x.on_cpu for x in out), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_fastrg_waits_for_two_numbers_of_edges(gpu):
-    drawn_from = model()
-    gpu.clear()
-    graph = sample_fastrg(drawn_from)
-    assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('method, most', [('auto', 1), ('triton', 1), ('torch', 6)])
+@pytest.mark.parametrize('method, most', [('auto', 2), ('compare', 1), ('torch', 6)])
 def test_trials_wait_for_the_number_of_edges(gpu, method, most):
-    """In torch's operations a few times for each shape of blocks."""
+    """In torch's operations a few times for each shape of blocks; and to choose."""
     drawn_from = model()
     gpu.clear()
     graph = sample_bernoulli(drawn_from, method=method)
     assert graph.device.type == 'cuda' and gpu.total() <= most, gpu
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sample, method', [(sample_fastrg, 'compiled'), (sample_fastrg, 'torch'),
+                                            (sample_bernoulli, 'thin')])
+def test_draws_wait_for_two_numbers_of_edges(gpu, sample, method):
+    drawn_from = model()
+    gpu.clear()
+    graph = sample(drawn_from, method=method)
+    assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
+
+
+def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
+    rates = FactorModel(to_gpu(torch.full((3, 1), 1e6)), to_gpu(torch.eye(1)),
+                        to_gpu(torch.ones(1, 1)))
+    assert sample_fastrg(rates).density() == 1
+
+
+def test_sums_and_peaks_of_long_blocks(gpu):
+    """Which are reduced piece by piece there."""
+    value, ptr = torch.rand(300, 2), torch.tensor([0, 0, 3, 130, 192, 192, 300])
+    for reduce in ('sum', 'max'):
+        there = reduce_blocks(to_gpu(value), to_gpu(ptr), reduce)
+        torch.testing.assert_close(there.on_cpu, reduce_blocks(value, ptr, reduce))
 
 
 def window() -> PatternSource:

@@ -83,7 +83,7 @@ MAY_IMPORT = {
 # Too heavy for `import graphattn`; inside a function they are welcome.
 HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
          'sklearn', 'triton'}
-ON_GPUS = 'graphattn.kernels.triton', 'graphattn.samplers.triton_trials'
+ON_GPUS = 'graphattn.kernels.triton', 'graphattn.samplers.triton'
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix('').parts

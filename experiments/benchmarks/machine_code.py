@@ -26,7 +26,7 @@ from graphattn import BipartiteGraph, kernels
 from graphattn.kernels.operators import attention, diffusion
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
-from graphattn.samplers.triton_trials import sample_with_triton
+from graphattn.samplers.triton import compare
 
 TERMS = ('plain', 'bias and gate', 'dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
@@ -181,7 +181,7 @@ def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
     """What draws a graph of so many clusters: the kernel that counts, and the one that writes."""
     factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
     model = FactorModel(factor, mixing.to(dtype), factor)
-    return launches_of(lambda: sample_with_triton(model, None))
+    return launches_of(lambda: compare(model, None))
 
 
 def name_of(operator: OpOverload) -> str:

@@ -9,10 +9,10 @@ import torch
 from graphattn._tensors import undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.methods import check_sampling, takes_compiled, takes_triton
+from graphattn.samplers.methods import check_sampling, takes_compiled
 from graphattn.samplers.trials import sample_with_torch
 
-_METHODS = ('auto', 'compare', 'thin', 'triton', 'torch')
+_METHODS = ('auto', 'compare', 'thin', 'torch')
 
 
 @torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
@@ -21,7 +21,7 @@ def sample_bernoulli(
     model: FactorModel,
     *,
     generator: torch.Generator | None = None,
-    method: Literal['auto', 'compare', 'thin', 'triton', 'torch'] = 'auto',
+    method: Literal['auto', 'compare', 'thin', 'torch'] = 'auto',
 ) -> BipartiteGraph:
     r"""Draws a graph whose edges are independent with exactly the model's probabilities,
 
@@ -69,16 +69,15 @@ def sample_bernoulli(
         with undisturbed():
             return sample_bernoulli(model.numbers(), generator=generator, method=method)
     with torch.autocast(model.device.type, enabled=False):
-        if takes_triton(model, method):
-            from graphattn.samplers.triton_trials import sample_with_triton
-            return sample_with_triton(model, generator)
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)
-        return _sample_compiled(model, generator, method)
+        if model.device.type == 'cpu':
+            return _sample_on_cpu(model, generator, method)
+        return _sample_on_gpu(model, generator, method)
 
 
-def _sample_compiled(model: FactorModel, generator: torch.Generator | None,
-                     method: str) -> BipartiteGraph:
+def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None,
+                   method: str) -> BipartiteGraph:
     from graphattn.samplers.comparing import compare
     from graphattn.samplers.random_bits import draw_seed
     from graphattn.samplers.thinning import Thinning
@@ -87,3 +86,10 @@ def _sample_compiled(model: FactorModel, generator: torch.Generator | None,
         if method == 'thin' or thinning.is_faster():
             return thinning.sample(generator)
     return compare(model, draw_seed(generator))
+
+
+def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,
+                   method: str) -> BipartiteGraph:
+    from graphattn.samplers.triton import compare, thin
+    graph = None if method == 'compare' else thin(model, generator, by_name=method == 'thin')
+    return compare(model, generator) if graph is None else graph

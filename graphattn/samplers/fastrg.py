@@ -13,10 +13,9 @@ from graphattn.graph import BipartiteGraph
 from graphattn.pairs import number_pairs, sort_pairs
 from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.inverse_cdf import draw_cells, integer_cdf
-from graphattn.samplers.methods import check_sampling, takes_compiled
+from graphattn.samplers.methods import MOST_DRAWS, check_rate, check_sampling, takes_compiled
 
 _METHODS = ('auto', 'compiled', 'torch')
-_MOST_DRAWS = 2**36
 
 
 @torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
@@ -83,10 +82,12 @@ def sample_fastrg(
     with torch.autocast(model.device.type, enabled=False):
         if not takes_compiled(model, method):
             return _sample_with_torch(model, generator)
-        return _sample_compiled(model, generator)
+        if model.device.type == 'cpu':
+            return _sample_on_cpu(model, generator)
+        return _sample_on_gpu(model, generator, method)
 
 
-def _sample_compiled(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
+def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
     from graphattn.samplers.random_bits import draw_seed
     from graphattn.samplers.rates import Rates
     rates = Rates(model)
@@ -96,13 +97,20 @@ def _sample_compiled(model: FactorModel, generator: torch.Generator | None) -> B
     return rates.draw(num_draws.numpy(), draw_seed(generator)).to_graph(model)
 
 
+def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,
+                   method: str) -> BipartiteGraph:
+    from graphattn.samplers.triton import draw
+    graph = draw(model, generator, by_name=method == 'compiled')
+    return _sample_with_torch(model, generator) if graph is None else graph
+
+
 def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
     query_block = model.blocks.of_queries(model.num_queries)
     mixed_query, key_factor = (factor.double() for factor in model.rate_factors())
     key_mass = sum_blocks(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_block]
     query_rate = cluster_rate.sum(1)
-    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=_MOST_DRAWS)  # all, or an error follows
+    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MOST_DRAWS)  # all, or an error follows
     num_draws = torch.poisson(drawable, generator).long()
     # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
     expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()
@@ -127,10 +135,3 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
 
 def _nonzero(mass: Tensor) -> Tensor:
     return mass.where(mass > 0, 1.)
-
-
-def check_rate(expected_draws: float) -> None:
-    """That so many draws can be held."""
-    if not expected_draws < _MOST_DRAWS:
-        raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
-                         f"scale 'mixing' down")

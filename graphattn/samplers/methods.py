@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 
 import torch
 
@@ -12,6 +13,8 @@ from graphattn._checks import check_generator, check_kind
 from graphattn._compiler import CompilerMissing
 from graphattn._triton import OLDEST, runs_on
 from graphattn.samplers.factor_model import FactorModel
+
+MOST_DRAWS = 2**36
 
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
@@ -29,21 +32,23 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
 
 
 def takes_compiled(model: FactorModel, method: str) -> bool:
-    """Whether ``method`` is one of compiled loops; for ``'auto'``, whether there are any here.
+    """Whether ``method`` is one of compiled loops, of numba on CPUs and of Triton on NVIDIA's GPUs;
+    for ``'auto'``, whether there are any here.
 
     Raises:
-        ValueError: The method is compiled and the model is not on a CPU.
-        CompilerMissing: The method is compiled and numba cannot be imported.
+        ValueError: The method is compiled and no loops serve the device of the model.
+        CompilerMissing: The method is compiled and what compiles it cannot be imported.
     """
     if method == 'torch':
         return False
-    is_auto, is_on_cpu = method == 'auto', model.device.type == 'cpu'
-    if is_auto and not is_on_cpu:
-        return False
-    if not is_on_cpu:
-        raise ValueError(f"'method' {method!r} needs a model on the CPU (got one on "
-                         f"{model.device}); 'torch' serves every device")
-    error = _why_nothing_compiles()
+    is_auto, device = method == 'auto', model.device
+    if device.type != 'cpu' and not runs_on(device):
+        if is_auto:
+            return False
+        raise ValueError(f"'method' {method!r} needs a model on a CPU or on an NVIDIA GPU of "
+                         f"compute capability {'.'.join(map(str, OLDEST))} or more (got one on "
+                         f"{device}); 'torch' serves every device")
+    error = _why_nothing_compiles(device.type)
     if error is None:
         return True
     if is_auto:
@@ -52,34 +57,21 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
     raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
 
 
-def takes_triton(model: FactorModel, method: str) -> bool:
-    """Whether ``method`` is that of Triton; for ``'auto'``, whether it serves the model.
+def check_rate(expected_draws: float) -> None:
+    """That so many draws can be held.
 
     Raises:
-        ValueError: It is asked for and the model is not on a GPU that it serves.
-        ImportError: It is asked for and Triton cannot be imported.
+        ValueError: They cannot.
     """
-    is_auto, is_served = method == 'auto', runs_on(model.device)
-    if method != 'triton' and not (is_auto and is_served):
-        return False
-    if not is_served:
-        raise ValueError(f"'method' 'triton' needs a model on an NVIDIA GPU of compute capability "
-                         f"{'.'.join(map(str, OLDEST))} or more (got one on {model.device}); "
-                         f"'torch' serves every device")
-    try:
-        import graphattn.samplers.triton_trials  # noqa: F401
-    except ImportError as error:
-        if not is_auto:
-            raise
-        _warn(f'samplers take slower ways: {error}')
-        return False
-    return True
+    if not expected_draws < MOST_DRAWS:
+        raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
+                         f"scale 'mixing' down")
 
 
 @cache
-def _why_nothing_compiles() -> CompilerMissing | None:
+def _why_nothing_compiles(device_type: str) -> CompilerMissing | None:
     try:
-        import graphattn._jit  # noqa: F401
+        import_module('graphattn._jit' if device_type == 'cpu' else 'graphattn.samplers.triton')
     except CompilerMissing as error:
         return error
     return None

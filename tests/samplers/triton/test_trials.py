@@ -4,13 +4,13 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from graphattn.samplers import FactorModel, sample_bernoulli
+from graphattn.samplers import FactorModel
 from tests.forked import run_anew
 from tests.samplers import test_contract as contract
 
 triton = pytest.importorskip('triton', reason="method 'triton' needs triton")
 
-from graphattn.samplers import triton_trials  # noqa: E402
+from graphattn.samplers.triton import trials  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy, for what is masked
               pytest.mark.skipif(not triton.knobs.runtime.interpret,
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy,
 
 def draw(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return triton_trials.sample_with_triton(model, generator).validate()
+    return trials.compare(model, generator).validate()
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def tiles(monkeypatch):
     whatever it holds."""
     def of(rows, keys, programs=1):
         for name, value in (('_ROWS', rows), ('_KEYS', keys), ('_PROGRAMS', programs)):
-            monkeypatch.setattr(triton_trials, name, value)
+            monkeypatch.setattr(trials, name, value)
     return of
 
 
@@ -70,13 +70,13 @@ def test_trials_are_independent(tiles):
 def test_bits_beyond_the_first_32_settle_what_these_leave_open(tiles, monkeypatch):
     """If the first were all 0, a pair of probability 2**-34 would have 1 chance in 4."""
     tiles(128, 256)
-    random_bits = triton_trials._random_bits
+    random_bits = trials._random_bits
 
     def only_more(seed, quad, stream, rows, keys):
         bits = random_bits(seed, quad, stream, rows, keys)
         return bits * 0 if stream == 0 else bits
 
-    monkeypatch.setattr(triton_trials, '_random_bits', only_more)
+    monkeypatch.setattr(trials, '_random_bits', only_more)
     columns = torch.tensor([[0.], [2.**-34], [2.**-32], [1.]]).repeat(64, 1)
     drawn = draw(FactorModel(torch.ones(128, 1), torch.eye(1), columns)).to_mask()
     never, seldom, *always = drawn.view(128, 64, 4).unbind(2)
@@ -161,22 +161,17 @@ def test_rounding_above_one_is_forgiven():
     assert draw(model).density() == 1
 
 
-def test_a_model_on_a_cpu_is_refused():
-    with pytest.raises(ValueError, match=r"'method' 'triton' needs a model on an NVIDIA GPU of "
-                                         r"compute capability 8.0 or more \(got one on cpu\)"):
-        sample_bernoulli(contract.MODEL, method='triton')
-
-
 WITHOUT_TRITON = """
 import torch, warnings
 from graphattn.samplers import FactorModel, methods
-model = FactorModel(torch.eye(3), torch.eye(3), torch.eye(3))
 methods.runs_on = lambda device: True
+FactorModel.device = torch.device('cuda')
+model = object.__new__(FactorModel)
 with warnings.catch_warnings(record=True) as caught:
-    assert not methods.takes_triton(model, 'auto')
+    assert not methods.takes_compiled(model, 'auto')
 print(caught[0].message)
 try:
-    methods.takes_triton(model, 'triton')
+    methods.takes_compiled(model, 'thin')
 except ImportError as error:
     print(error)
 """
@@ -186,6 +181,6 @@ except ImportError as error:
 def test_without_triton_torch_samples_after_a_warning():
     run = run_anew(WITHOUT_TRITON, missing=['triton'])
     assert run.returncode == 0, run.stderr
-    warning, error = run.stdout.splitlines()
-    assert warning == f'samplers take slower ways: {error}'
-    assert error == "'method' 'triton' needs triton: pip install 'graphattn[gpu]'"
+    assert run.stdout.splitlines() == [
+        "samplers take slower ways: Triton is missing: pip install 'graphattn[gpu]'",
+        "'method' 'thin' cannot run: Triton is missing: pip install 'graphattn[gpu]'"]

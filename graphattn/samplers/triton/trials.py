@@ -8,17 +8,13 @@ one order and random numbers depend on the seed and the pair alone, so that the 
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from graphattn._tensors import index_dtype
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError as error:
-    raise ImportError("'method' 'triton' needs triton: pip install 'graphattn[gpu]'") from error
 
 _ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and how many are multiplied at once
 _WARPS = 4
@@ -27,7 +23,7 @@ _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
 
 
-def sample_with_triton(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
+def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
     """Draws each pair with its probability.
 
     Raises:
