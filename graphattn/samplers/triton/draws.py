@@ -25,7 +25,7 @@ from graphattn.samplers.methods import MOST_DRAWS, check_rate
 _MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS = 128, 4, 8
-# Draws per pair above which trials for all pairs take less time, and what an entry of the cumulative
+# Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
 # shares takes in draws. Computed, not measured, for 128 clusters: python -m
 # experiments.benchmarks.roofline.
 _FASTER_BELOW, _TABLE_ENTRY = 0.1, 1 / 8
