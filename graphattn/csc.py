@@ -35,9 +35,14 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
                            shape=(num_queries, num_keys)).tocsc()
         key_indptr, query, position = map(torch.from_numpy, (csc.indptr, csc.indices, csc.data))
         return key_indptr.long(), narrow(query, num_queries), position
-    key, position = torch.sort(key.long(), stable=True)
+    key, position = torch.sort(key.to(_sortable_dtype(num_keys)), stable=True)
     query = torch.repeat_interleave(indptr.diff(), output_size=num_edges).index_select(0, position)
     return row_pointer(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
+
+
+def _sortable_dtype(bound: int) -> torch.dtype:
+    """The narrowest that torch sorts: a GPU goes over the numbers once for each of their bytes."""
+    return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 
 @csc_of_rows.register_fake
