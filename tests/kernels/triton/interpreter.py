@@ -19,11 +19,11 @@ triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 
 class _AsOnCuda(TorchDispatchMode):
-    """Operators of this library run as they are registered for CUDA."""
+    """Operators of this library, and of a peer, run as they are registered for CUDA."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        if (operator.namespace == 'graphattn' and torch._C._dispatch_has_kernel_for_dispatch_key(
-                operator.name(), 'CUDA')):
+        is_known = operator.namespace in ('graphattn', 'anemoi')
+        if is_known and torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), 'CUDA'):
             return operator._op_dk(DispatchKey.CUDA, *args, **(kwargs or {}))
         return operator(*args, **(kwargs or {}))
 
