@@ -12,7 +12,7 @@ from torch import Tensor
 MOST_CHANNELS = 256
 _FEWEST_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
-_MOST_ROWS, _MOST_EDGES = 16, 64  # more take more registers than there are
+_MOST_EDGES = 32  # more of narrow rows take more registers than there are
 
 # Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
 fp64, u64 = tl.float64, tl.uint64
@@ -46,7 +46,7 @@ class Tile(NamedTuple):
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
-        return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
+        return cls(pairs // edges, edges, width, value_width)
 
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,

@@ -91,10 +91,11 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
-    launch(softmax_backward, (triton.cdiv(rows.num_rows, tile.ROWS), heads), rows.indptr,
+    num_rows = 2 * tile.ROWS  # of numbers, not vectors, a program holds more at once
+    launch(softmax_backward, (triton.cdiv(rows.num_rows, num_rows), heads), rows.indptr,
            rows.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
            terms.threshold, terms.keep_scale, grad_logit, num_edges, HEADS=heads,
-           DTYPE=TYPES[weight.dtype], ROWS=tile.ROWS, EDGES=tile.EDGES)
+           DTYPE=TYPES[weight.dtype], ROWS=num_rows, EDGES=tile.EDGES)
     return grad_logit
 
 
