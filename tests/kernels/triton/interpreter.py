@@ -36,6 +36,6 @@ def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
     backend = replace(kernels.load('triton'), is_available=everywhere)
     # A program takes as long whatever it holds, and so fewer of them hold more.
     larger = patch.multiple('graphattn.kernels.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
-                            _MOST_EDGES=64)
+                            _MOST_ROWS=16, _MOST_EDGES=64)
     with patch.dict(kernels._LOADED, triton=backend), larger, _AsOnCuda():
         yield

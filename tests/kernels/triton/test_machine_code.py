@@ -41,8 +41,8 @@ def test_every_kernel_takes_no_more_than_it_may(capability, tmp_path):
 
 ATTENTION = ANEW + """
 from experiments.benchmarks.machine_code import compiled, distinct, name_of, operators
-for dtype, channels, terms, capability in {cases}:
-    work = operators(getattr(torch, dtype), channels, terms)
+for dtype, channels, terms, degree, capability in {cases}:
+    work = operators(getattr(torch, dtype), channels, terms, degree=degree)
     work = {{operator: arguments for operator, arguments in work.items()
              if name_of(operator).startswith('edge_attention')}}
     codes = []
@@ -61,12 +61,13 @@ ATTENDING = 'attend_rows', 'grads_of_queries', 'grads_of_keys'
 
 
 @pytest.mark.parametrize('cases', [
-    [('bfloat16', 64, 'plain', 90)],
-    [('bfloat16', 64, 'bias and gate', 90),
-     ('float16', 80, 'plain', 80),  # padded to 128
-     ('bfloat16', 256, 'dropout', 90),
-     ('float32', 256, 'bias and gate', 80),
-     ('float32', 16, 'dropout', 80)]],
+    [('bfloat16', 64, 'plain', 64, 90)],
+    [('bfloat16', 64, 'bias and gate', 64, 90),
+     ('bfloat16', 64, 'plain', 4, 90),
+     ('float16', 80, 'plain', 64, 80),  # padded to 128
+     ('bfloat16', 256, 'dropout', 64, 90),
+     ('float32', 256, 'bias and gate', 64, 80),
+     ('float32', 16, 'dropout', 64, 80)]],
     ids=['plain', 'others'])
 def test_attention_reads_many_bytes_at_a_time_in_few_instructions(cases):
     result = run_anew(ATTENTION.format(cases=cases, attending=ATTENDING), TRITON_INTERPRET='0')
