@@ -30,9 +30,12 @@ from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
-# Registers of a thread, bytes of a thread that are spilled before and after its loop, instructions
-# in the loop for what is spilled, bytes that a program shares.
-MOST = {'registers': 255, 'spilled': 32, 'in loop': 0, 'shared': 2**15}
+# Registers of a thread, with which 16 warps fit a processor; bytes of a thread that are spilled
+# before and after its loop; instructions in the loop for what is spilled; bytes that a program
+# shares, of which it has 48 KiB unasked.
+MOST = {'registers': 128, 'spilled': 32, 'in loop': 0, 'shared': 48 * 2**10}
+# Gradients of attention, and tiles, may take all registers that a thread can have.
+TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles'}
 
 
 def main(
@@ -106,7 +109,8 @@ def largest(rows: list[dict]) -> list[dict]:
 
 def is_beyond(row: dict) -> bool:
     """Whether it takes more than it may of anything."""
-    return any(row[name] > most for name, most in MOST.items())
+    return any(row[name] > most for name, most in MOST.items()
+               if name != 'registers' or row['kernel'] not in TAKE_ALL)
 
 
 if __name__ == '__main__':
