@@ -1,6 +1,6 @@
 """What every kernel for GPUs takes of a processor in every configuration, and whether it may.
 
-Takes half an hour of one processor and no GPU. What has been compiled once is kept on disk.
+Takes half an hour on one core, and no GPU. What has been compiled once is kept on disk.
 
     python -m experiments.benchmarks.bounds
     python -m experiments.benchmarks.bounds --quick
@@ -30,10 +30,10 @@ from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
-# Registers of a thread, with which 16 warps fit a processor; bytes of a thread that are spilled
+# Registers of a thread, with which twelve warps fit a processor; bytes of a thread that are spilled
 # before and after its loop; instructions in the loop for what is spilled; bytes that a program
-# shares, of which it has 48 KiB unasked.
-MOST = {'registers': 128, 'spilled': 32, 'in loop': 0, 'shared': 48 * 2**10}
+# shares, with which two fit.
+MOST = {'registers': 160, 'spilled': 32, 'in loop': 0, 'shared': 2**16}
 # Gradients of attention, and tiles, may take all registers that a thread can have.
 TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles'}
 
