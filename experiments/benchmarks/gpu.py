@@ -1,5 +1,5 @@
-"""What is to be measured on a GPU: attention at set sizes, layers whose heads sample graphs, and
-the parts of sampling that have several ways.
+"""What is to be measured on a GPU: attention at set sizes and along a peer's meshes, layers whose
+heads sample graphs, and the parts of sampling that have several ways.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --quick --device cpu
@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks import attention
+from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
 from experiments.benchmarks.measure import interleave, on_device, progress, run_benchmark
 from experiments.benchmarks.roofline import BYTES_PER_SECOND, SHAPES
@@ -58,14 +58,19 @@ def main(
         quick: Small sizes that end within a minute.
         out: Where the tables go.
     """
-    shapes, lengths, densities = [*SHAPES], LENGTHS, DENSITIES
+    shapes, grids, lengths, densities = [*SHAPES], meshes.MESHES, LENGTHS, DENSITIES
     if quick:
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
+        grids = {'small': (64, 128, 8)}
     number_type = getattr(torch, dtype)
     rows = []
     for n, degree in progress(shapes, 'attention'):
         rows += of_attention(n, degree, heads, channels, number_type, rounds)
     report(rows, 'gpu_attention', out)
+    rows = []
+    for name, shape in progress(grids.items(), 'meshes'):
+        rows += meshes.measure(name, shape, heads, channels, number_type, rounds)
+    report(rows, 'gpu_meshes', out)
     rows = []
     for n, density in progress(product(lengths, densities), 'layers'):
         rows.append(of_layers(n, density, heads, channels, number_type, rounds))

@@ -28,7 +28,7 @@ from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
 from graphattn.samplers.triton import compare
 
-TERMS = ('plain', 'bias and gate', 'dropout')
+TERMS = ('plain', 'bias and gate', 'dropout', 'bias, gate and dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
           torch.bfloat16: 'bf16', torch.int64: 'i64', torch.int32: 'i32', torch.uint16: 'u16'}
 
@@ -86,6 +86,13 @@ class MachineCode:
     def instructions_per_edge(self) -> float:
         """Of a warp, which has one head."""
         return sum(self.loop.values()) / self.edges
+
+    @property
+    def spills_in_loop(self) -> int:
+        """The instructions of its loop that move what did not fit the registers."""
+        if not self.spilled:
+            return 0
+        return sum(count for name, count in self.loop.items() if name.startswith(('LDL', 'STL')))
 
     @cached_property
     def _lines(self) -> list[tuple[str, str, str, str]]:
@@ -193,8 +200,8 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
                terms: str) -> tuple[Tensor | None, ...]:
     query = torch.zeros(graph.num_queries, heads, channels, dtype=dtype)
     weight = torch.zeros(heads, graph.num_edges)
-    bias = gate = weight.t() if terms == 'bias and gate' else None
-    seed = torch.zeros(1, dtype=torch.long) if terms == 'dropout' else None
+    bias = gate = weight.t() if 'bias' in terms else None
+    seed = torch.zeros(1, dtype=torch.long) if 'dropout' in terms else None
     return query, bias, gate, seed, weight, torch.zeros(2, graph.num_queries, heads)
 
 

@@ -118,12 +118,17 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
 
 def rows_against_tiles(channels: int, capability: int) -> dict:
     """What an edge takes by rows and a pair by tiles, and the density at which they are level."""
-    edge, pair = ([picoseconds(launch, capability) for launch in dots(channels, faster_above)]
-                  for faster_above in (1., 0.))
+    by_rows = dots(channels, 1.)
+    edge, pair = ([picoseconds(launch, capability) for launch in launched]
+                  for launched in (by_rows, dots(channels, 0.)))
+    idle = sum(picoseconds(launch, capability, gathers=False) for launch in by_rows[1:])
+    half_idle = edge[0] + (sum(edge[1:]) + idle) / 2
     return {'channels': channels, 'forward ps per edge': edge[0], 'ps per pair': pair[0],
-            'backward ps per edge': sum(edge[1:]), 'backward ps per pair': sum(pair[1:]),
+            'backward ps per edge': sum(edge[1:]), 'without gradient': idle,
+            'backward ps per pair': sum(pair[1:]),
             'break-even density %, forward': 100 * pair[0] / edge[0],
-            'backward': 100 * sum(pair[1:]) / sum(edge[1:]), 'both': 100 * sum(pair) / sum(edge)}
+            'backward': 100 * sum(pair[1:]) / sum(edge[1:]), 'both': 100 * sum(pair) / sum(edge),
+            'both, half without gradient': 100 * sum(pair) / half_idle}
 
 
 def against_full(rows: list[dict], clusters: int, channels: int, capability: int) -> dict:
@@ -150,13 +155,14 @@ def dots(channels: int, faster_above: float) -> list[Launch]:
     return [launch for launch in started if launch.kernel.__name__ != 'add_parts']
 
 
-def picoseconds(launch: Launch, capability: int) -> float:
-    """The least time of an edge or, of tiles, of a pair: all that the program does once for each
-    tile, and its longest loop, which takes some channels at a time or is for numbers that are not
-    finite."""
+def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> float:
+    """The least time of an edge, or of one that gathers no vectors; of tiles that of a pair: all
+    that the program does once for each tile, and its longest loop, which takes some channels at a
+    time or is for numbers that are not finite."""
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
-        size = 4 * VECTORS[kernel] * launch.arguments['CHANNELS'] + BESIDE[kernel]
+        vectors = VECTORS[kernel] if gathers else 0
+        size = 4 * vectors * launch.arguments['CHANNELS'] + BESIDE[kernel]
         return 1e12 * max(size / BYTES_PER_SECOND,
                           code.instructions_per_edge / INSTRUCTIONS_PER_SECOND)
     depth, in_loop = launch.arguments.get('DEPTH'), sum(code.loop.values())

@@ -36,7 +36,8 @@ def _(
             (grad_dot[:, position], query, key_indptr, edge_query))
     if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
         return tuple(sum_tiles(*arguments) for arguments in sums)
-    return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype) for weight, x, *rows in sums)
+    return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype, skip_zeros=True)
+                 for weight, x, *rows in sums)
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:

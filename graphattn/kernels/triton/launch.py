@@ -12,7 +12,9 @@ from torch import Tensor
 MOST_CHANNELS = 256
 _FEWEST_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
-_MOST_ROWS, _MOST_EDGES = 16, 64  # more take more registers than there are
+# More edges of narrow heads, or several rows of wide ones, take more registers than there are.
+# Several rows are for Triton's interpreter, which they make faster.
+_MOST_ROWS, _MOST_EDGES = 1, 32
 
 # Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
 fp64, u64 = tl.float64, tl.uint64
@@ -32,7 +34,7 @@ def width_of(channels: int) -> int:
 
 
 class Tile(NamedTuple):
-    """What a program holds at once: edges of some rows, and the channels of what it gathers."""
+    """What a program holds at once: edges of its rows, and the channels of what it gathers."""
 
     ROWS: int
     EDGES: int
@@ -42,7 +44,7 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Edges for as many as a row has on average, and rows for what is left of the tile."""
+        """Edges for as many as a row has on average, and as many rows as may be of what is left."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))

@@ -16,9 +16,10 @@ from graphattn.kernels.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.kernels.triton.rows import gather, put
 
 # By the number of channels, the share of the pairs inside the blocks above which tiles take less
-# time, forward with backward. Computed, not measured, for an H200: what an edge gathers from its
-# memory, against the instructions of a pair. To compute it anew: python -m
-# experiments.benchmarks.roofline. To measure it takes a GPU: python -m experiments.benchmarks.gpu.
+# time, forward with backward, if all edges have a gradient. Computed, not measured, for an H200:
+# what an edge gathers from its memory, against the instructions of a pair. To compute it anew:
+# python -m experiments.benchmarks.roofline. To measure it takes a GPU: python -m
+# experiments.benchmarks.gpu.
 FASTER_ABOVE = {32: 0.21, 64: 0.13, 128: 0.09, 256: 0.08}
 _MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
 
@@ -40,7 +41,8 @@ def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot:
 
 
 def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
-    """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows."""
+    """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows.
+    Weights of 0 add nothing, even of what is infinite."""
     _, heads, channels = x.shape
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
     rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
@@ -103,23 +105,20 @@ def sum_of_tiles(
         if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
             sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
         else:
-            sums = _add_edge_by_edge(sums, is_edge, weight_j, x, j, head, HEADS, CHANNELS, DTYPE,
-                                     WIDTH)
+            sums = _add_edge_by_edge(sums, weight_j, x, j, head, HEADS, CHANNELS, DTYPE, WIDTH)
         edge += tl.sum(is_edge.to(tl.int32), axis=1)
     put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
 
 
 @triton.jit
-def _add_edge_by_edge(sums, is_edge, weight_j, x, j, head, HEADS: tl.constexpr,
-                      CHANNELS: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.constexpr):
-    """As the product of matrices, where 0 times inf or NaN must not reach rows without an edge."""
+def _add_edge_by_edge(sums, weight_j, x, j, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+                      DTYPE: tl.constexpr, WIDTH: tl.constexpr):
+    """As the product of matrices, but that 0 times inf or NaN adds nothing."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
-        is_first = (j == first)[None, :]
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node >= 0, DTYPE)
-        weight = tl.sum(tl.where(is_first, weight_j, 0), axis=1)
-        has_edge = tl.max((is_first & is_edge).to(tl.int32), axis=1) == 1
-        sums += tl.where(has_edge[:, None], weight[:, None] * x_j, 0)
+        weight = tl.sum(tl.where((j == first)[None, :], weight_j, 0), axis=1)[:, None]
+        sums += tl.where(weight != 0, weight * x_j, 0)
     return sums
 
 

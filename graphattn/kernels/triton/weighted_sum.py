@@ -32,17 +32,18 @@ def _(
     return sum_rows(weight[:, position], at_query, Rows.of(key_indptr, edge_query), at_query.dtype)
 
 
-def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype) -> Tensor:
+def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
+             skip_zeros: bool = False) -> Tensor:
     """``[rows, heads, channels]`` of ``dtype``, by weights ``[heads, num_edges]`` in the order of
-    the rows."""
+    the rows. With ``skip_zeros`` weights of 0 add nothing, even of what is infinite."""
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
     parts = rows.parts(heads, channels, summed)
     tile = Tile.of(x.dtype, rows.num_rows, rows.num_edges, channels)
     launch(sum_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), weight.contiguous(),
            x.contiguous(), out, parts, parts.size(1), rows.num_edges, HEADS=heads,
-           CHANNELS=channels, DTYPE=TYPES[summed], ROWS=tile.ROWS, EDGES=tile.EDGES,
-           WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
+           CHANNELS=channels, SKIP_ZEROS=skip_zeros, DTYPE=TYPES[summed], ROWS=tile.ROWS,
+           EDGES=tile.EDGES, WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
     launch(add_parts, (rows.most_long, heads), parts, out, rows.order, rows.last_task,
            parts.size(1), HEADS=heads, CHANNELS=channels, WIDTH=tile.WIDTH, DTYPE=TYPES[summed])
     return out
@@ -52,8 +53,8 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype) -> Tenso
 def sum_of_rows(
         indptr, column, order, last_task, place_of_task, num_rows, num_tasks, weight, x, out,
         parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-        DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr,
-        PART: tl.constexpr):
+        SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
+        WIDTH: tl.constexpr, PART: tl.constexpr):
     """The sums of some rows, or of parts of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
@@ -65,6 +66,8 @@ def sum_of_rows(
         inside = edge < end[:, None]
         j = tl.load(column + edge, mask=inside, other=0)
         weight_j = tl.load(of_head + edge, mask=inside, other=0).to(DTYPE)
+        if SKIP_ZEROS:
+            inside &= weight_j != 0
         x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
         sums += tl.sum(weight_j[:, :, None] * x_j, axis=1)
     put(out, row, head, HEADS, CHANNELS, WIDTH, is_task & (is_part == 0), sums)

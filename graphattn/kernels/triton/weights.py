@@ -17,6 +17,8 @@ from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.kernels.triton.softmax import Terms, kept, logits
 from graphattn.kernels.triton.weighted_sum import sum_rows
 
+_EDGES_AT_ONCE = 64  # where a program holds numbers alone, no vectors
+
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
 def _(
@@ -91,10 +93,11 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
-    launch(softmax_backward, (triton.cdiv(rows.num_rows, tile.ROWS), heads), rows.indptr,
+    at_once = _EDGES_AT_ONCE // tile.EDGES
+    launch(softmax_backward, (triton.cdiv(rows.num_rows, at_once), heads), rows.indptr,
            rows.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
            terms.threshold, terms.keep_scale, grad_logit, num_edges, HEADS=heads,
-           DTYPE=TYPES[weight.dtype], ROWS=tile.ROWS, EDGES=tile.EDGES)
+           DTYPE=TYPES[weight.dtype], ROWS=at_once, EDGES=tile.EDGES)
     return grad_logit
 
 

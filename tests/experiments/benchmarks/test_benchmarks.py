@@ -129,7 +129,8 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
     gpu = pytest.importorskip('experiments.benchmarks.gpu', exc_type=ImportError)
     run_benchmark(gpu.main, ['--quick', '--device', 'cpu', '--dtype', 'float32', '--out',
                              str(tmp_path)])
-    assert (pd.read_csv(tmp_path / 'gpu_attention.csv')['ps per edge'] > 0).all()
+    for name in ('attention', 'meshes'):
+        assert (pd.read_csv(tmp_path / f'gpu_{name}.csv')['ps per edge'] > 0).all()
     assert all(len(pd.read_csv(tmp_path / f'gpu_{name}.csv')) == 1 for name in
                ('layers', 'sampling'))
 

@@ -19,11 +19,11 @@ triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 
 class _AsOnCuda(TorchDispatchMode):
-    """Operators of this library run as they are registered for CUDA."""
+    """Operators of this library, and of a peer, run as they are registered for CUDA."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        if (operator.namespace == 'graphattn' and torch._C._dispatch_has_kernel_for_dispatch_key(
-                operator.name(), 'CUDA')):
+        is_known = operator.namespace in ('graphattn', 'anemoi')
+        if is_known and torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), 'CUDA'):
             return operator._op_dk(DispatchKey.CUDA, *args, **(kwargs or {}))
         return operator(*args, **(kwargs or {}))
 
@@ -35,6 +35,7 @@ def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
         pytest.skip('TRITON_INTERPRET=1 is not set')
     backend = replace(kernels.load('triton'), is_available=everywhere)
     # A program takes as long whatever it holds, and so fewer of them hold more.
-    larger = patch('graphattn.kernels.triton.launch._BYTES_OF_A_TILE', bytes_of_a_tile)
+    larger = patch.multiple('graphattn.kernels.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
+                            _MOST_ROWS=16, _MOST_EDGES=64)
     with patch.dict(kernels._LOADED, triton=backend), larger, _AsOnCuda():
         yield

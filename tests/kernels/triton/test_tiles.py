@@ -71,6 +71,28 @@ def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+@pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
+def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypatch):
+    """As on CPUs, whatever it leads to."""
+    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {1: faster_above})
+    graph = random_graph(12, 14)
+    query, key = factors(graph, 4)
+    query.data[5, 0, 1] = key.data[7, 0, 2] = poison
+    grad_dot = torch.randn(graph.num_edges, 1)
+    grad_dot[(graph.query == 5) | (graph.key == 7)] = 0.
+
+    def grads(backend):
+        return torch.autograd.grad(kernels.load(backend).edge_dot(query, key, graph), (query, key),
+                                   grad_dot)
+
+    with interpreted():
+        actual = grads('triton')
+    assert all(grad.isfinite().all() and grad.any() for grad in actual)
+    torch.testing.assert_close(actual, grads('numba'), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('density, expected', [(0.3, ['dot_tiles', 'sum_tiles', 'sum_tiles']),
                                                (0.05, [])])
 def test_the_density_of_blocks_decides(density, expected, monkeypatch):

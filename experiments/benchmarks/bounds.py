@@ -1,0 +1,117 @@
+"""What every kernel for GPUs takes of a processor in every configuration, and whether it may.
+
+Takes half an hour on one core, and no GPU. What has been compiled once is kept on disk.
+
+    python -m experiments.benchmarks.bounds
+    python -m experiments.benchmarks.bounds --quick
+    python -m experiments.benchmarks.bounds --dtypes '[float32]' --channels '[16]'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jsonargparse.typing import PositiveInt
+
+from experiments.benchmarks.machine_code import (
+    TERMS,
+    Launch,
+    compiled,
+    environment_compiles,
+    launches,
+    operators,
+    sampling,
+)
+from experiments.benchmarks.measure import progress, run_benchmark
+from experiments.benchmarks.roofline import dots
+from experiments.runs.tables import report
+
+# Registers of a thread, with which twelve warps fit a processor; bytes of a thread that are spilled
+# before and after its loop; instructions in the loop for what is spilled; bytes that a program
+# shares, with which two fit.
+MOST = {'registers': 160, 'spilled': 32, 'in loop': 0, 'shared': 2**16}
+# Gradients of attention, and tiles, may take all registers that a thread can have.
+TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles'}
+
+
+def main(
+    dtypes: list[Literal['bfloat16', 'float16', 'float32', 'float64']] = (
+        'bfloat16', 'float16', 'float32', 'float64'),
+    channels: list[PositiveInt] = (1, 16, 32, 64, 80, 128, 256),
+    terms: list[Literal[TERMS]] = TERMS,
+    degrees: list[PositiveInt] = (4, 64),
+    capabilities: list[PositiveInt] = (80, 90),
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Compiles all kernels, and fails where one takes more than it may.
+
+    Args:
+        dtypes: Of queries, keys and values.
+        channels: Widths of a head; clusters, where graphs are drawn.
+        terms: What stands between dot products and weights.
+        degrees: Keys of each query, by which a program takes several rows at once.
+        capabilities: Compute capabilities of the GPUs, 90 for 9.0.
+        quick: The main configurations alone.
+        out: Where the tables go.
+    """
+    if not environment_compiles():
+        raise ValueError("TRITON_INTERPRET must not be set, for kernels are compiled (got 1)")
+    if quick:
+        dtypes, channels, terms, degrees = ('bfloat16', 'float32'), (64,), TERMS[::3], (64,)
+    rows, seen = [], set()
+    for dtype, *setting in progress(product(dtypes, channels, terms, degrees), 'kernels'):
+        for launch, capability in product(started(getattr(torch, dtype), *setting), capabilities):
+            source = launch.source().hash(), launch.num_warps, capability
+            if source not in seen:
+                seen.add(source)
+                rows.append({'dtype': dtype, **dict(zip(('channels', 'terms', 'degree'), setting)),
+                             'capability': capability, **taken(launch, capability)})
+    report(rows, 'bounds', out)
+    report(largest(rows), 'bounds_largest', out)
+    beyond = sum(is_beyond(row) for row in rows)
+    if beyond:
+        raise SystemExit(f'{beyond} of {len(rows)} kernels take more than {MOST}: see '
+                         f'{out / "bounds.csv"}')
+
+
+def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
+    """The kernels of all operators and of what draws graphs; what multiplies on edges by rows and
+    by tiles."""
+    for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
+        yield from launches(operator, arguments)
+    if dtype == torch.float32:
+        yield from (*dots(channels, faster_above=0.), *dots(channels, faster_above=1.))
+    if dtype in (torch.float32, torch.float64):
+        yield from sampling(dtype, channels)
+
+
+def taken(launch: Launch, capability: int) -> dict:
+    """By the names of the bounds."""
+    code = compiled(launch, capability)
+    return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
+            'in loop': code.spills_in_loop, 'shared': code.shared}
+
+
+def largest(rows: list[dict]) -> list[dict]:
+    """Of each kernel on each kind of GPU."""
+    found = {}
+    for row in rows:
+        found.setdefault((row['kernel'], row['capability']), []).append(row)
+    return [{'kernel': kernel, 'capability': capability, 'configurations': len(own),
+             **{name: max(row[name] for row in own) for name in MOST}}
+            for (kernel, capability), own in sorted(found.items())]
+
+
+def is_beyond(row: dict) -> bool:
+    """Whether it takes more than it may of anything."""
+    return any(row[name] > most for name, most in MOST.items()
+               if name != 'registers' or row['kernel'] not in TAKE_ALL)
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

@@ -1,0 +1,109 @@
+"""Attention along meshes of the sphere, beside the Triton kernel that ECMWF's anemoi has for them.
+
+Its kernel adds features of full width to the key and the value of every edge, and cannot do
+without. So ours runs twice: without features, and with features of which the same ones are
+projected. To project them is counted with ours; anemoi's are given.
+
+Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
+H200 in float16. Edges lead to the nearest of the points of another grid; both grids are spirals,
+which have as many points as those of the table.
+
+    python -m experiments.benchmarks.gpu --dtype float16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from experiments.benchmarks.measure import SPARSE, interleave
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention, edge_feature_attention
+
+# Points of the grid n320 of the reanalysis ERA5, and of an icosahedron refined six times.
+ERA, HIDDEN = 542_080, 40_962
+# Queries, keys, and keys of each query. In the published graphs these are 20.8 on average, computed
+# from their rule, and 8 and 3.
+MESHES = {'era_to_h': (HIDDEN, ERA, 21), 'h_to_h': (HIDDEN, HIDDEN, 8),
+          'h_to_era': (ERA, HIDDEN, 3)}
+PUBLISHED_MS = {'era_to_h': 2.77, 'h_to_h': 0.83, 'h_to_era': 4.87}
+FEATURES = 11  # of an edge, before they are projected: length, direction and eight that are learned
+
+
+def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
+            rounds: int) -> list[dict]:
+    """A row for each case, forward with backward; the published time is of 16 x 64 channels."""
+    graph = mesh(*shape)
+    times = interleave(cases(graph, heads, channels, dtype), rounds)
+    return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
+             'edges': graph.num_edges, 'case': case, 'forward+backward ms': 1e3 * seconds,
+             'ps per edge': 1e12 * seconds / (graph.num_edges * heads),
+             'published ms': PUBLISHED_MS.get(name) if case == 'anemoi, features' else None}
+            for case, seconds in times.items()]
+
+
+def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
+    """Each point of one grid attends to the nearest of another."""
+    _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
+    return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
+
+
+def spiral(num_points: int) -> np.ndarray:
+    """``[num_points, 3]``, evenly spread on the sphere from pole to pole."""
+    z = 1 - (2 * np.arange(num_points) + 1) / num_points
+    longitude = np.arange(num_points) * np.pi * (3 - 5**0.5)
+    around = np.sqrt(1 - z**2)
+    return np.stack([around * np.cos(longitude), around * np.sin(longitude), z], axis=1)
+
+
+def cases(graph: BipartiteGraph, heads: int, channels: int,
+          dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+    """What is compared: forward and backward, by name."""
+    nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
+             for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
+    features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
+                ((graph.num_edges, FEATURES), (heads, channels, FEATURES))]
+    grad_out, backend = torch.randn_like(nodes[0]), SPARSE[graph.device.type][-1]
+
+    def step(attend: Callable[..., Tensor], *inputs: Tensor) -> None:
+        torch.autograd.grad(attend(*inputs), inputs, grad_out)
+
+    found = {
+        backend: partial(step, partial(edge_attention, graph=graph, backend=backend), *nodes),
+        f'{backend}, features': partial(
+            step, lambda query, key, value, *features: edge_feature_attention(
+                query, key, value, graph, *features, backend=backend), *nodes, *features)}
+    if graph.device.type == 'cuda' and is_installed():
+        projected = project(*features).detach().requires_grad_()
+        found['anemoi, features'] = partial(step, anemoi_attention(graph), *nodes, projected)
+    return found
+
+
+@cache
+def is_installed() -> bool:
+    """Whether anemoi's kernel is there; where it is not, says so once."""
+    if find_spec('anemoi') and find_spec('anemoi.models'):
+        return True
+    print('anemoi is left out, for it is not installed: pip install --no-deps anemoi-models')
+    return False
+
+
+def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
+    """Features of full width ``[num_edges, heads, channels]``."""
+    return torch.einsum('es,hcs->ehc', edge_attr, projection)
+
+
+def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """Anemoi's attention along this graph, of query, key, value and features of full width."""
+    from anemoi.models.triton.gt import graph_transformer_attention_conv
+
+    key_indptr, _, position = graph.csc
+    by_query = graph.key, graph.csr[0]
+    by_key = key_indptr, position.long(), graph.query
+    return partial(graph_transformer_attention_conv, csc=by_query, reverse=by_key)
