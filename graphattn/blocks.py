@@ -189,14 +189,14 @@ def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
 def reduce_blocks(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
     """The sum, or the largest and at least 0 (``'max'``), of ``value`` over the nodes of each
     block, float64 ``[num_blocks, ...]``."""
-    value = value.double()
+    value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
         # There one thread goes through all nodes of a block, so that pieces of blocks come first.
         cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
         piece_ptr = torch.cat([ptr, cuts]).sort().values
         value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
         ptr = torch.searchsorted(piece_ptr, ptr)
-    return torch.segment_reduce(value, reduce, offsets=ptr, axis=0, initial=0)
+    return torch.segment_reduce(value, reduce, offsets=ptr, axis=0, initial=0).double()
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:

@@ -21,6 +21,7 @@ from experiments.benchmarks.machine_code import (
     TERMS,
     Launch,
     compiled,
+    drawing,
     environment_compiles,
     launches,
     operators,
@@ -87,7 +88,7 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
     if dtype == torch.float32:
         yield from (*dots(channels, faster_above=0.), *dots(channels, faster_above=1.))
     if dtype in (torch.float32, torch.float64):
-        yield from sampling(dtype, channels)
+        yield from (*sampling(dtype, channels), *drawing(dtype, channels))
 
 
 def taken(launch: Launch, capability: int) -> dict:

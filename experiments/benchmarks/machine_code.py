@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,6 +28,7 @@ from graphattn.kernels.operators import attention, diffusion
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
 from graphattn.samplers.triton import compare
+from graphattn.samplers.triton.draws import Draws
 
 TERMS = ('plain', 'bias and gate', 'dropout', 'bias, gate and dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
@@ -42,10 +44,10 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """Edges, or pairs, that it holds at once; 1 where it takes none."""
-        columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS')
+        """Edges, pairs or draws that it holds at once; 1 where it takes none."""
+        columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
                         if name in self.arguments), 1)
-        return self.arguments.get('ROWS', 1) * columns
+        return self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
 
     def source(self) -> ASTSource:
         """As the kernel is compiled for such arguments, whose pointers are aligned."""
@@ -69,7 +71,7 @@ class MachineCode:
     registers: int  # of a thread
     spilled: int  # bytes of a thread that did not fit them
     shared: int  # bytes of a program
-    edges: int  # or pairs, for which a warp goes once through the loop
+    edges: int  # or pairs, or draws, for which a warp goes once through the loop
     binary: bytes
 
     @property
@@ -77,10 +79,15 @@ class MachineCode:
         """In all."""
         return len(self._lines)
 
-    @cached_property
+    @property
     def loop(self) -> dict[str, int]:
         """The instructions of its longest loop, by name."""
-        return _longest_loop(self._lines)
+        return max(self.loops, key=lambda loop: sum(loop.values()), default={})
+
+    @cached_property
+    def loops(self) -> list[dict[str, int]]:
+        """The instructions of each loop that holds no other, by name, in the order of addresses."""
+        return _inner_loops(self._lines)
 
     @property
     def instructions_per_edge(self) -> float:
@@ -141,17 +148,16 @@ def _dumped(binary: bytes, option: str) -> str:
                               check=True).stdout
 
 
-def _longest_loop(lines: list[tuple[str, str, str, str]]) -> dict[str, int]:
-    """The instructions between a jump back and where it jumps to, of the longest such stretch that
-    holds no other."""
+def _inner_loops(lines: list[tuple[str, str, str, str]]) -> list[dict[str, int]]:
+    """The instructions between a jump back and where it jumps to, of each such stretch that holds
+    no other."""
     jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
              if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
-    loops = [(target, at) for at, target in jumps if target < at]
+    loops = sorted((target, at) for at, target in jumps if target < at)
     inner = [loop for loop in loops if not any(
         loop != other and loop[0] <= other[0] and other[1] <= loop[1] for other in loops)]
-    first, last = max(inner, key=lambda loop: loop[1] - loop[0], default=(0, -1))
-    names = [name for at, _, name, _ in lines if first <= int(at, 16) <= last]
-    return {name: names.count(name) for name in dict.fromkeys(names)}
+    return [Counter(name for at, _, name, _ in lines if first <= int(at, 16) <= last)
+            for first, last in inner]
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
@@ -189,6 +195,20 @@ def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
     factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
     model = FactorModel(factor, mixing.to(dtype), factor)
     return launches_of(lambda: compare(model, None))
+
+
+def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
+    """What draws the few edges of a graph of so many clusters, by Algorithm 1 and thinned."""
+    factor = torch.ones(256, clusters, dtype=dtype)
+    model = FactorModel(factor, torch.zeros(clusters, clusters, dtype=dtype), factor)
+
+    def draw() -> None:
+        for thins in (False, True):
+            draws = Draws(model, None, thins=thins)
+            draws.most, draws.most_expected, draws.total = 128, 0., 0  # which nobody has counted
+            draws.to_graph(by_name=True)
+
+    return launches_of(draw)
 
 
 def name_of(operator: OpOverload) -> str:

@@ -12,9 +12,13 @@ def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
     Integers add without rounding, so on every device a cell of share 0 has no width and no
     distribution, however far along the row, is blurred by those before it.
     """
-    bits = min(62 - num_distributions.bit_length(), 50)
-    width = (share * 2**bits).round().long().flatten()
+    width = (share * 2**share_bits(num_distributions)).round().long().flatten()
     return torch.cat([width.new_zeros(1), width.cumsum(0)])
+
+
+def share_bits(num_distributions: int) -> int:
+    """How many each distribution of a row has, so that int64 holds the sum of all."""
+    return min(62 - num_distributions.bit_length(), 50)
 
 
 def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None

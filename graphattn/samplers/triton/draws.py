@@ -19,12 +19,12 @@ from graphattn._tensors import index_dtype
 from graphattn.blocks import block_of, reduce_blocks
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.inverse_cdf import integer_cdf
+from graphattn.samplers.inverse_cdf import share_bits
 from graphattn.samplers.methods import MOST_DRAWS, check_rate
 
 _MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
-_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS = 128, 4, 8
+_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 32
 # Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
 # shares takes in draws. Computed, not measured, for 128 clusters: python -m
 # experiments.benchmarks.roofline.
@@ -103,7 +103,7 @@ class Draws:
         if self.boost is not None:
             rate *= self.boost[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(max=MOST_DRAWS)  # all, or an error follows
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MOST_DRAWS)  # all, or an error follows
         num_draws = torch.poisson(drawable, self._generator).long()
         self.begin = num_draws.cumsum(0) - num_draws
         bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
@@ -180,10 +180,17 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Where each key begins in each cluster, keys of one piece side by side."""
-        mass = self.mass.where(self.mass > 0, 1.)
-        share = self.key_factor / mass[block_of(self.piece_ptr, self.model.num_keys)]
-        return integer_cdf(share.t(), self.mass.numel())
+        """Where each key begins in each cluster, keys of one piece side by side, as
+        :func:`~graphattn.samplers.inverse_cdf.integer_cdf` has it."""
+        num_keys, clusters = self.key_factor.shape
+        cdf = self.begin.new_zeros(clusters * num_keys + 1)
+        width = torch.empty_like(cdf[1:])
+        grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
+        _launch(measure_keys, grid, self.key_factor, self.mass,
+                block_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
+                num_keys, CLUSTERS=clusters, KEYS=_KEYS)
+        torch.cumsum(width, 0, out=cdf[1:])
+        return cdf
 
 
 def _boost(bound: Tensor) -> Tensor:
@@ -210,10 +217,10 @@ def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *ar
 
 # Kernels #############################################################################
 
-_kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'num_keys'])
+kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'num_keys'])
 
 
-@_kernel
+@kernel
 def multiply_rows(query, table, query_block, out, num_rows, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """The products of some rows with one piece of their blocks."""
@@ -235,7 +242,22 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
     return offered.to(tl.float64) * mass
 
 
-@_kernel
+@kernel
+def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
+                 CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
+    """The shares that some keys have of their pieces, in as many clusters, as integers."""
+    key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
+    cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
+    piece = tl.load(piece_of_key + key, mask=key < num_keys, other=0)
+    factor = tl.load(key_factor + key[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=0)
+    total = tl.load(mass + piece[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=1)
+    share = factor.to(tl.float64) / tl.where(total > 0, total, 1) * scale
+    at = cluster.to(tl.int64)[:, None] * num_keys + key[None, :]
+    tl.store(width + at, tl.trans((share + 0.5).to(tl.int64)), mask=tl.trans(inside))
+
+
+@kernel
 def draw_keys(
         query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, boost, exploration: fp64,
         drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr,
@@ -346,7 +368,7 @@ def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl
     return kept
 
 
-@_kernel
+@kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
     """The keys of some tasks go to their places in the graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)

