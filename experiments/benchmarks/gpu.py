@@ -28,7 +28,7 @@ from graphattn.functional import edge_probability
 from graphattn.kernels.triton import tiles
 from graphattn.layers import GraphAttention
 from graphattn.patterns import RandomKeys
-from graphattn.samplers import FactorModel, sample_bernoulli
+from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource
 
 LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
@@ -122,8 +122,8 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 def of_sampling(n: int, density: float, rounds: int) -> dict:
     """One head's graph drawn in all ways, and its probabilities forward and backward, by rows of
-    edges and by tiles of pairs: the density at which these are level is computed elsewhere. On
-    other devices the ways are one."""
+    edges and by tiles of pairs: the densities at which these are level are computed elsewhere. On
+    other devices rows and tiles are one."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]
@@ -134,9 +134,12 @@ def of_sampling(n: int, density: float, rounds: int) -> dict:
             edge_prob = edge_probability(FactorModel(*factors), graph)
             torch.autograd.grad(edge_prob.sum(), factors)
 
-    cases = {f'draw, {method}': lambda method=method: sample_bernoulli(FactorModel(*factors),
-                                                                       method=method)
-             for method in ('auto', 'torch')}
+    ways = [(sample, method) for sample, methods in (
+        (sample_bernoulli, ('compare', 'thin', 'torch')), (sample_fastrg, ('compiled', 'torch')))
+        for method in methods]
+    cases = {f'{sample.__name__}, {method}':
+             lambda sample=sample, method=method: sample(FactorModel(*factors), method=method)
+             for sample, method in ways}
     cases |= {'p_ij, rows': lambda: gates(1.), 'p_ij, tiles': lambda: gates(0.)}
     times = interleave(cases, rounds)
     return {'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in

@@ -20,6 +20,7 @@ from experiments.benchmarks.machine_code import (
     Launch,
     compiled,
     distinct,
+    drawing,
     environment_compiles,
     launches,
     name_of,
@@ -29,6 +30,7 @@ from experiments.benchmarks.machine_code import (
 from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.kernels.triton import tiles
+from graphattn.samplers.triton.draws import MOST_EXPECTED
 
 # An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
 # four warps, a second at 1.75 GHz; operations of dense attention on its tensor cores as flash
@@ -44,6 +46,11 @@ BESIDE = {'attend_rows': 4, 'grads_of_queries': 4, 'grads_of_keys': 8 + 32, 'dot
 # What it forms of them for one edge of one head: dot products of vectors, and sums by weights.
 PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of_rows': 1,
             'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
+# Of drawing few edges: bytes that are read at once, those of a key's share in a cluster (factors
+# three times and their sum in float64, integers, their sums), and those of an edge that is put in
+# the order by key (four passes of torch's sort over 12 bytes, and what is gathered).
+BYTES_OF_A_SECTOR, BYTES_OF_A_SHARE, BYTES_OF_AN_ORDER = 32, 52, 168
+TOKENS = 16384
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
 WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
@@ -132,18 +139,28 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
 
 
 def against_full(rows: list[dict], clusters: int, channels: int, capability: int) -> dict:
-    """What a pair and an edge take in a step of a layer whose graphs are drawn exactly, without its
-    projections, and the density at which it is level with full attention; below 0 where the draw
-    alone takes longer."""
-    draw = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
+    """What a step of a layer takes whose graphs are drawn exactly, without its projections, for a
+    pair and for an edge; and the density at which it is level with full attention, where all pairs
+    are tried (below 0, as trials alone take longer) and where few edges are drawn. By the default
+    estimator half of the edges have no gradient."""
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
+    tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
+    listed = 1e12 * BYTES_OF_A_SHARE * clusters / TOKENS / BYTES_PER_SECOND
+    *_, thinned = (launch for launch in drawing(torch.float32, clusters)
+                   if launch.kernel.__name__ == 'draw_keys')
+    draw, order = picoseconds_of_a_draw(thinned, capability), 1e12 * BYTES_OF_AN_ORDER
     attention = sum(max(row['memory ps'], row['instructions ps']) for row in rows
                     if row['terms'] == TERMS[0] and row['operator'].startswith('edge_attention'))
-    prob = rows_against_tiles(clusters, capability)['backward ps per edge']
-    return {'clusters': clusters, 'draw, ps per pair': draw,
-            'full attention, ps per pair': full, 'attention, ps per edge': attention,
-            'gradient of p_ij, ps per edge': prob,
-            'break-even density %': 100 * (full - draw) / (attention + prob)}
+    dot = rows_against_tiles(clusters, capability)
+    prob = (dot['backward ps per edge'] + dot['without gradient']) / 2
+    edge = order / BYTES_PER_SECOND + attention + prob
+    return {'clusters': clusters, 'full attention, ps per pair': full,
+            'trials, ps per pair': tried, 'shares, ps per pair': listed,
+            'draw, ps per edge': draw, 'order by key, ps per edge': order / BYTES_PER_SECOND,
+            'attention, ps per edge': attention, 'gradient of p_ij, ps per edge': prob,
+            'break-even density %, trials': 100 * (full - tried) / edge,
+            'draws': 100 * (full - listed) / (edge + draw),
+            'draws and trials level at %': 100 * (tried - listed) / draw}
 
 
 def dots(channels: int, faster_above: float) -> list[Launch]:
@@ -170,6 +187,21 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
     turns = 0 if depth is None else -(-width // depth)
     instructions = code.instructions + (turns - 1) * in_loop
     return 1e12 * instructions / code.edges / INSTRUCTIONS_PER_SECOND
+
+
+def picoseconds_of_a_draw(launch: Launch, capability: int) -> float:
+    """The least time of a draw that is thinned, of the many of a row: what a program does once, and
+    its loops, which bisect clusters (unrolled where these are few), double a step, bisect keys and
+    multiply some clusters at a time; or of the sectors that are read to bisect."""
+    code, arguments = compiled(launch, capability), launch.arguments
+    steps = TOKENS.bit_length()
+    turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,
+             -(-arguments['CLUSTERS'] // arguments['DEPTH']))[-len(code.loops):]
+    instructions = code.instructions + sum(
+        (turn - 1) * sum(loop.values()) for turn, loop in zip(turns, code.loops))
+    size = BYTES_OF_A_SECTOR * (steps + 2)
+    return 1e12 * max(size / BYTES_PER_SECOND,
+                      instructions / MOST_EXPECTED / INSTRUCTIONS_PER_SECOND)
 
 
 if __name__ == '__main__':

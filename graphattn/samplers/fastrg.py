@@ -35,8 +35,8 @@ def sample_fastrg(
 
     This is below :math:`p_{ij}` and, for probabilities, at most 63.2 %: only
     :func:`sample_bernoulli` reaches full attention. In return the cost follows the edges, not the
-    pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. Where numba is missing and on
-    other devices, it is O(E log(nk) + nk^2), over all blocks at once.
+    pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and where numba is
+    missing, it is O(E log(nk) + nk^2).
 
     The total is drawn row by row, which is the same law (Poisson splitting): query i draws
     :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with
@@ -50,8 +50,9 @@ def sample_fastrg(
         generator (torch.Generator, optional): On the device of the model. The same state gives
             the same graph, on a device of the same kind; on others the law is the same. torch's
             default generator if omitted.
-        method (str): ``'compiled'``: row by row from alias tables, on a CPU, by numba.
-            ``'torch'``: by inverse CDF, on any device. ``'auto'``: compiled wherever it can be.
+        method (str): ``'compiled'``: row by row, on a CPU from alias tables by numba, on NVIDIA's
+            GPUs by inverse CDF and Triton. ``'torch'``: by inverse CDF, on any device, over all
+            blocks at once. ``'auto'``: compiled wherever it can be.
 
     Returns:
         BipartiteGraph with the blocks of ``model`` and without ``edge_prob``.
@@ -59,8 +60,8 @@ def sample_fastrg(
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: The generator is on another device, more draws are expected than any memory
-            holds, or ``'compiled'`` is asked for beside a model that is not on a CPU.
-        ImportError: ``'compiled'`` is asked for and numba cannot be imported.
+            holds, or ``'compiled'`` is asked for and cannot serve this model.
+        ImportError: ``'compiled'`` is asked for and numba, or Triton, cannot be imported.
 
     Source: SBM-Transformer, Algorithm 1; Rohe et al., "A note on quickly sampling a sparse matrix
     with low rank expectation" (2018).

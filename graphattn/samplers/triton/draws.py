@@ -22,7 +22,7 @@ from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.inverse_cdf import share_bits
 from graphattn.samplers.methods import MOST_DRAWS, check_rate
 
-_MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
+MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 32
 # Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
@@ -150,8 +150,8 @@ class Draws:
 
     def _fit(self) -> bool:
         """Cuts rows until registers hold the draws of each piece; whether they do."""
-        while self.most_expected > _MOST_EXPECTED:
-            pieces = self.pieces * math.ceil(self.most_expected / _MOST_EXPECTED)
+        while self.most_expected > MOST_EXPECTED:
+            pieces = self.pieces * math.ceil(self.most_expected / MOST_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
             num_tasks = pieces * self.model.num_queries
             if pieces == self.pieces or num_tasks > max(_MOST_TASKS, self.expected):

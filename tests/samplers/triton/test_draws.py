@@ -51,7 +51,7 @@ def programs(monkeypatch):
 
     def of(num_draws, rows=2**10, most_expected=64):
         for name, value in (('_DRAWS_OF_A_PROGRAM', num_draws), ('_ROWS', rows),
-                            ('_MOST_EXPECTED', most_expected), ('_KEYS', 256)):
+                            ('MOST_EXPECTED', most_expected), ('_KEYS', 256)):
             monkeypatch.setattr(draws, name, value)
 
     monkeypatch.setattr(tl, 'sort', sort)
