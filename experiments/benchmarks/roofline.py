@@ -50,10 +50,10 @@ PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of
 # three times and their sum in float64, integers, their sums), and those of an edge that is put in
 # the order by key (four passes of torch's sort over 12 bytes, and what is gathered).
 BYTES_OF_A_SECTOR, BYTES_OF_A_SHARE, BYTES_OF_AN_ORDER = 32, 52, 168
-TOKENS = 16384
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
 WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
+LAYERS = [(4096, 128), (8192, 128), *((16384, width) for width in WIDTHS), (32768, 128)]
 
 
 def main(
@@ -104,7 +104,7 @@ def main(
     print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
     report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
     print('computed, not measured; a training step of a layer that draws its graphs:')
-    report([against_full(rows, width, channels, capability) for width in WIDTHS],
+    report([against_full(rows, n, width, channels, capability) for n, width in LAYERS],
            'roofline_layers', out)
 
 
@@ -138,23 +138,24 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
             'both, half without gradient': 100 * sum(pair) / half_idle}
 
 
-def against_full(rows: list[dict], clusters: int, channels: int, capability: int) -> dict:
+def against_full(rows: list[dict], n: int, clusters: int, channels: int,
+                 capability: int) -> dict:
     """What a step of a layer takes whose graphs are drawn exactly, without its projections, for a
     pair and for an edge; and the density at which it is level with full attention, where all pairs
     are tried (below 0, as trials alone take longer) and where few edges are drawn. By the default
     estimator half of the edges have no gradient."""
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
     tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
-    listed = 1e12 * BYTES_OF_A_SHARE * clusters / TOKENS / BYTES_PER_SECOND
+    listed = 1e12 * BYTES_OF_A_SHARE * clusters / n / BYTES_PER_SECOND
     *_, thinned = (launch for launch in drawing(torch.float32, clusters)
                    if launch.kernel.__name__ == 'draw_keys')
-    draw, order = picoseconds_of_a_draw(thinned, capability), 1e12 * BYTES_OF_AN_ORDER
+    draw, order = picoseconds_of_a_draw(thinned, n, capability), 1e12 * BYTES_OF_AN_ORDER
     attention = sum(max(row['memory ps'], row['instructions ps']) for row in rows
                     if row['terms'] == TERMS[0] and row['operator'].startswith('edge_attention'))
     dot = rows_against_tiles(clusters, capability)
     prob = (dot['backward ps per edge'] + dot['without gradient']) / 2
     edge = order / BYTES_PER_SECOND + attention + prob
-    return {'clusters': clusters, 'full attention, ps per pair': full,
+    return {'tokens': n, 'clusters': clusters, 'full attention, ps per pair': full,
             'trials, ps per pair': tried, 'shares, ps per pair': listed,
             'draw, ps per edge': draw, 'order by key, ps per edge': order / BYTES_PER_SECOND,
             'attention, ps per edge': attention, 'gradient of p_ij, ps per edge': prob,
@@ -189,12 +190,12 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
     return 1e12 * instructions / code.edges / INSTRUCTIONS_PER_SECOND
 
 
-def picoseconds_of_a_draw(launch: Launch, capability: int) -> float:
+def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> float:
     """The least time of a draw that is thinned, of the many of a row: what a program does once, and
     its loops, which bisect clusters (unrolled where these are few), double a step, bisect keys and
     multiply some clusters at a time; or of the sectors that are read to bisect."""
     code, arguments = compiled(launch, capability), launch.arguments
-    steps = TOKENS.bit_length()
+    steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,
              -(-arguments['CLUSTERS'] // arguments['DEPTH']))[-len(code.loops):]
     instructions = code.instructions + sum(
