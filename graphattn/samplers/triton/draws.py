@@ -116,8 +116,8 @@ class Draws:
         """Of each row and ``table[block, piece]``, float64 ``[num_queries, pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
-        _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS), pieces), self.query, table,
-                self.query_block, out, num_queries, CLUSTERS=clusters,
+        _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
+                self.query_block, out, num_queries, pieces, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS)
         return out
 
@@ -221,11 +221,11 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 
 
 @kernel
-def multiply_rows(query, table, query_block, out, num_rows, CLUSTERS: tl.constexpr,
+def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """The products of some rows with one piece of their blocks."""
-    piece, num_pieces = tl.program_id(1), tl.num_programs(1)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    piece = tl.program_id(0) % num_pieces
+    row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     block = tl.load(query_block + row, mask=row < num_rows, other=0)
     weight = _weights(query, table, row, block * num_pieces + piece, row < num_rows, CLUSTERS,
                       WIDTH)
