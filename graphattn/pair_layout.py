@@ -113,8 +113,8 @@ class PairLayout(ABC):
             ValueError: The mask does not know sequences of that length.
         """
         index = self.index(length, is_on.device)
-        constants = is_on.new_tensor([True, False]).expand(len(is_on), 2)
-        of_pairs = torch.cat([is_on, constants], dim=1).index_select(1, index.flatten())
+        constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]
+        of_pairs = torch.cat([is_on, *constants], dim=1).index_select(1, index.flatten())
         of_pairs = of_pairs.view(len(is_on), length, length)
         _, query, key = of_pairs.nonzero(as_tuple=True)
         return of_pairs.sum(dim=2), key, index[query, key]
@@ -137,9 +137,9 @@ class PairLayout(ABC):
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
         """How many of the n x n pairs have each value, and each constant,
         int64 ``[num_values + 2]``. Known without a look at the pairs."""
-        constants = torch.tensor([self.size**2 - self._inner_size**2, 0],
-                                 device=check_device(device))
-        return torch.cat([self._inner_multiplicity(constants.device), constants])
+        inner = self._inner_multiplicity(check_device(device))
+        on_border = self.size**2 - self._inner_size**2
+        return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
 
     def check_length(self, length: int) -> None:
         """Raises a ValueError for lengths that the mask does not know."""

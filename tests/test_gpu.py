@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, _triton, kernels
@@ -36,7 +36,8 @@ def gpu(monkeypatch):
 
 
 def to_gpu(tree):
-    return tree_map(lambda x: x.to('cuda') if isinstance(x, Tensor) else x, tree)
+    return tree_map(lambda x: x.to('cuda', non_blocking=True) if isinstance(x, Tensor) else x,
+                    tree)
 
 
 def types_of(results) -> set[str]:
@@ -184,7 +185,7 @@ def test_compiled_code_gets_rows_from_there(gpu):
     (lambda: EncoderLayer(8, 2, window()), 3)],
     ids=['pattern', 'hops', 'block model', 'learned mask', 'soft mask', 'encoder layer'])
 def test_layers_wait_a_few_times(gpu, make, most):
-    layer = on_gpu(make())
+    layer = make().to('cuda').eval()
     x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
     layer(x, ptr)  # builds the graphs of patterns, which then are kept
     gpu.clear()
@@ -204,7 +205,7 @@ def test_layers_wait_a_few_times(gpu, make, most):
 def test_models_wait_a_few_times(gpu, make, options):
     encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
                       **options)
-    module, tokens = on_gpu(make(encoder)), to_gpu(torch.randint(20, (10,)))
+    module, tokens = make(encoder).to('cuda').eval(), to_gpu(torch.randint(20, (10,)))
     ptr = to_gpu(torch.tensor([0, 6, 10]))
     module(tokens, ptr)
     gpu.clear()
@@ -214,20 +215,12 @@ def test_models_wait_a_few_times(gpu, make, options):
 
 @pytest.mark.slow
 def test_padded_attention_waits_for_nothing(gpu):
-    layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
+    layer = MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)')
+    layer = layer.to('cuda').eval()
     x = to_gpu(torch.randn(2, 5, 8))
     layer(x, x, x, need_weights=False)
     gpu.clear()
     assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
-
-
-def on_gpu(layer: nn.Module) -> nn.Module:
-    """Module.to would swap the storage of parameters, which a simulated tensor has not."""
-    for module in layer.eval().modules():
-        for tensors in (module._parameters, module._buffers):
-            tensors.update({name: to_gpu(x.detach()) for name, x in tensors.items()
-                            if x is not None})
-    return layer
 
 
 @pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])

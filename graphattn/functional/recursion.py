@@ -29,9 +29,12 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     if isinstance(teleport, Tensor):
         spread = teleport.to(dtype)
     else:
-        spread = torch.tensor(teleport, dtype=dtype, device=value.device)
-        spread = spread[:, None, None] if spread.dim() else spread
-        hops = 0 if spread.dim() == 0 and teleport == 1 else hops
+        is_one = not isinstance(teleport, Sequence)
+        # Filled there: a copy would be waited for.
+        each = torch.cat([value.new_full((1, 1, 1), t, dtype=dtype)
+                          for t in ([teleport] if is_one else teleport)])
+        spread = each[0] if is_one else each
+        hops = 0 if is_one and teleport == 1 else hops
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)
