@@ -143,8 +143,9 @@ class _Devices(TorchFunctionMode):
         if _is_cuda(device):
             _check_is_there(kwargs.get('generator'))
             kwargs = {**kwargs, 'device': _META}
-        if function in _FROM_DATA and (_is_cuda(device) or
-                                       device is None and isinstance(args[0], SimulatedTensor)):
+        is_there = (_is_cuda(device) if device is not None
+                    else function is Tensor.new_tensor and args[0].is_cuda)
+        if function in _FROM_DATA and is_there and not isinstance(args[-1], Tensor):
             return function(*args, **{**kwargs, 'device': 'cpu'}).to(_META)
         return function(*args, **kwargs)
 
