@@ -138,7 +138,7 @@ class _Step(Shard):
     def positions(self) -> Tensor:
         begin = torch.tensor([begin for begin, _ in self._spans], device=self.ptr.device)
         token = torch.arange(self.num_own, device=self.ptr.device)
-        block = block_of(self.own_ptr)
+        block = block_of(self.own_ptr, self.num_own)
         return token - self.own_ptr[block] + begin[block]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class _Step(Shard):
             raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
                              "eval() before decoding")
         times = graph.num_keys // self.num_tokens  # heads that are folded into nodes
-        place = self.positions() + self.ptr[block_of(self.own_ptr)]
+        place = self.positions() + self.ptr[block_of(self.own_ptr, self.num_own)]
         fold = torch.arange(times, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
         edge_key = graph.key

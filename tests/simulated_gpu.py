@@ -231,4 +231,4 @@ def _with_tensors(index: object) -> object:
     """An index with its lists of numbers on the device."""
     if isinstance(index, tuple):
         return tuple(map(_with_tensors, index))
-    return torch.tensor(index, device=CUDA) if isinstance(index, list) else index
+    return torch.tensor(index).to(_META) if isinstance(index, list) else index

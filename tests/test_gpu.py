@@ -9,10 +9,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, _triton, kernels
 from graphattn.conversions import tensors_of_block_mask
+from graphattn.decoding import KeyValueCache
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
-from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.patterns import Causal, RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, pattern_source
 from graphattn.sources.graph_cache import GRAPHS as GRAPHS_KEPT
@@ -78,6 +79,45 @@ def test_graphs_are_put_in_order_there(gpu):
     csc = graph.csc
     assert not gpu
     torch.testing.assert_close([part.on_cpu for part in csc], [*expected])
+
+
+OPERATIONS = {
+    'or': lambda graph, other: graph | other,
+    'and': lambda graph, other: graph & other,
+    'minus': lambda graph, other: graph - other,
+    'equality': lambda graph, other: graph == other,
+    'transpose': lambda graph, other: graph.transpose(),
+    'causal': lambda graph, other: graph.causal(),
+    'loops': lambda graph, other: graph.with_self_loops().without_self_loops(),
+    'unbatch': lambda graph, other: graph.unbatch(),
+    'block': lambda graph, other: graph.block(1),
+    'batch': lambda graph, other: BipartiteGraph.batch([graph, other]),
+    'choice': lambda graph, other: graph.select_edges(graph.isin(other)),
+    'order': lambda graph, other: graph.reorder(graph.nearby_order()),
+    'degrees': lambda graph, other: [graph.in_degree(), graph.out_degree()],
+    'density': lambda graph, other: [graph.density(), graph.density(per_block=True)],
+    'mask': lambda graph, other: BipartiteGraph.from_mask(graph.to_mask()),
+    'edge_index': lambda graph, other: BipartiteGraph.from_edge_index(
+        graph.edge_index.as_tensor().flip(1), graph.num_queries, return_perm=True),
+    'topk': lambda graph, other: BipartiteGraph.from_topk(graph.to_mask().int().topk(2).indices),
+    'rows': lambda graph, other: BipartiteGraph.from_csr(*graph.csr, graph.num_keys),
+    'networkx': lambda graph, other: sorted(graph.to_networkx().edges),
+    'scipy': lambda graph, other: graph.to_scipy().toarray().tolist(),
+}
+
+
+@pytest.mark.parametrize('name', OPERATIONS)
+def test_graphs_are_worked_with_there(gpu, name):
+    graph, other = (BipartiteGraph.batch([random_graph(size, size, density) for size in (5, 4)])
+                    for density in (0.5, 0.4))
+    here = OPERATIONS[name](graph, other)
+    there = OPERATIONS[name](graph.to('cuda'), other.to('cuda'))
+    assert types_of(there) <= {'cuda'}
+    assert all_numbers(there) == all_numbers(here)
+
+
+def all_numbers(tree) -> list:
+    return [x.tolist() if isinstance(x, Tensor) else x for x in tree_leaves(tree)]
 
 
 def test_tiles_are_found_there(gpu):
@@ -221,6 +261,16 @@ def test_padded_attention_waits_for_nothing(gpu):
     layer(x, x, x, need_weights=False)
     gpu.clear()
     assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
+
+
+@torch.no_grad()
+def test_tokens_are_decoded_there(gpu):
+    attention = GraphAttention(8, 2, PatternSource(SlidingWindow(1) & Causal()))
+    x, steps = torch.randn(6, 8), [torch.tensor([0, 4]), torch.tensor([0, 2])]
+    expected = attention(x, torch.tensor([0, 6]))
+    attention, cache, parts = attention.to('cuda'), KeyValueCache(6), x.split([4, 2])
+    found = [attention(to_gpu(part), cache.step(to_gpu(ptr))) for part, ptr in zip(parts, steps)]
+    torch.testing.assert_close(torch.cat(found).on_cpu, expected)
 
 
 @pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,9 +36,11 @@ from graphattn.models import (
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import bernoulli, density_penalty, fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources.graph_cache import GRAPHS
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
+import tests.simulated_gpu as simulated_gpu_module  # noqa: E402
 from tests.simulated_gpu import simulated_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::RuntimeWarning'),
@@ -145,113 +147,179 @@ class Penalised(nn.Module):
 
 class Case(NamedTuple):
     make: Callable[[], nn.Module]
-    inputs: tuple  # of INPUTS
-    waits: int = 0  # the most, forward and backward
-    options: dict = {}
+    inputs: tuple[str, ...]  # of INPUTS
+    waits: int  # of the forward pass, at most
+    waits_back: int = 0  # of the backward pass
+    options: dict[str, Tensor] = {}
 
 
-EDGES = torch.tensor([[0, 3, 1, 7, 9, 2, 8], [3, 0, 2, 8, 6, 2, 8]])
 INPUTS = {
     'x': torch.randn(LENGTH, CHANNELS, generator=torch.Generator().manual_seed(0)),
     'ptr': torch.tensor([0, 6, LENGTH]),
     'tokens': torch.arange(LENGTH) % 5,
-    'edges': EDGES,
-}
-X, TOKENS, ALONG = ('x', 'ptr'), ('tokens', 'ptr'), ('x', 'edges')
-DRAWN = 9
-CASES = {
-    'pattern': Case(lambda: attention(window()), X),
-    'one-sided': Case(lambda: attention(block_model()), X),
-    'paper': Case(lambda: attention(block_model(estimator='paper')), X),
-    'repo': Case(lambda: attention(block_model(estimator='repo', preset='repo')), X),
-    'poisson': Case(lambda: attention(block_model(law='poisson')), X),
-    'fixed': Case(lambda: attention(block_model(fixed='SlidingWindow(1)')), X),
-    'diagonals': Case(lambda: attention(mask()), X),
-    'pairs': Case(lambda: attention(mask(mode='dam_unstructured')), X),
-    'symmetric pairs': Case(lambda: attention(mask(mode='dam_unstructured', symmetric=True)), X),
-    'relaxed mask': Case(lambda: attention(mask(hard=False)), X),
-    'soft mask': Case(lambda: attention(mask(mode='soft')), X),
-    'edges of the data': Case(AlongEdges, (*X, 'edges')),
-    'hops': Case(lambda: attention(window(), hops=3, teleport=0.1), X),
-    'teleport of each hop': Case(lambda: attention(window(), hops=2, teleport=[0.1, 0.2]), X),
-    'learned teleport': Case(
-        lambda: attention(window(), hops=2, teleport=0.1, learn_teleport=True), X),
-    'learned teleport, drawn': Case(
-        lambda: attention(block_model(), hops=2, teleport=0.1, learn_teleport=True), X),
-    'hops of a soft mask': Case(lambda: attention(mask(mode='soft'), hops=2, teleport=0.1), X),
-    'all hops': Case(lambda: attention(window(), hops=math.inf, teleport=0.5), X),
-    'recomputed': Case(lambda: attention(window(), hops=2, teleport=0.1, recompute=True), X),
-    'recomputed, drawn': Case(lambda: attention(block_model(), recompute=True), X),
-    'shared keys': Case(lambda: attention(window(), key_heads=1), X),
-    'density penalty': Case(lambda: Penalised(block_model(), density_penalty), X),
-    'norm': Case(lambda: Penalised(mask(), lambda graph: graph.norm()), X),
-    'norm of a soft mask': Case(
-        lambda: Penalised(mask(mode='soft'), lambda graph: graph.norm()), X),
-    'layer': Case(lambda: EncoderLayer(CHANNELS, HEADS, window(), norm_first=True), X),
-    'messages': Case(Messages, ALONG),
-    'messages, hops': Case(lambda: Messages(hops=2, teleport=0.1), ALONG),
-    'transformer conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS, beta=True), ALONG),
-    'gps': Case(lambda: GraphGPSConv(CHANNELS, None, attention('SlidingWindow(1)')), ALONG),
-    'padded': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',)),
-    'padding': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',),
-                    options={'key_padding_mask': torch.arange(5) >= torch.tensor([[5], [3]])}),
-    'encoder': Case(encoder, TOKENS),
-    'segments': Case(lambda: encoder(num_segments=2), TOKENS,
-                     options={'segments': torch.arange(LENGTH) % 2}),
-    'rotary': Case(lambda: encoder(positions='rotary'), TOKENS),
-    'grid': Case(lambda: encoder(positions=[2, 4]), TOKENS),
-    'sinusoidal': Case(lambda: encoder(positions='sinusoidal'), TOKENS),
-    'padding token': Case(lambda: encoder(padding_token=0), TOKENS),
-    'checkpointed': Case(lambda: encoder(checkpoint_layers=True), TOKENS),
-    'shared source': Case(lambda: encoder(block_model(), share_source=True), TOKENS),
-    'mean': Case(lambda: SequenceClassifier(encoder(), 3), TOKENS),
-    'padded mean': Case(lambda: SequenceClassifier(encoder(), 3, pooling='padded_mean'), TOKENS),
-    'first': Case(lambda: SequenceClassifier(encoder(), 3, pooling='first'), TOKENS),
-    'pooler': Case(lambda: SequenceClassifier(encoder(), 3, pooling='pooler'), TOKENS),
-    'pairs of sequences': Case(lambda: PairClassifier(encoder(), 3), TOKENS),
-    'classes of tokens': Case(lambda: TokenClassifier(encoder(), 3), TOKENS),
-    'masked tokens': Case(lambda: MaskedLanguageModel(encoder()), TOKENS,
-                          options={'selected': torch.tensor([1, 7])}),
-    'spans': Case(lambda: SpanModel(encoder()), TOKENS),
-    'choices': Case(lambda: MultipleChoiceModel(encoder()), TOKENS),
-    'next tokens': Case(lambda: CausalLanguageModel(encoder(causal=True)), TOKENS),
+    'edges': torch.tensor([[0, 3, 1, 7, 9, 2, 8], [3, 0, 2, 8, 6, 2, 8]]),
+    'features': torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
 }
 INPUTS['padded'] = INPUTS['x'].view(2, 5, CHANNELS)
-
-
+X, TOKENS, ALONG = ('x', 'ptr'), ('tokens', 'ptr'), ('x', 'edges')
+CASES = {
+    'pattern': Case(lambda: attention(window()), X, 1),
+    'one-sided': Case(lambda: attention(block_model()), X, 10),
+    'paper': Case(lambda: attention(block_model(estimator='paper')), X, 10),
+    'repo': Case(lambda: attention(block_model(estimator='repo', preset='repo')), X, 10),
+    'poisson': Case(lambda: attention(block_model(law='poisson')), X, 3),
+    'fixed': Case(lambda: attention(block_model(fixed='SlidingWindow(1)')), X, 14),
+    'diagonals': Case(lambda: attention(mask()), X, 3),
+    'pairs': Case(lambda: attention(mask(mode='dam_unstructured')), X, 6),
+    'symmetric pairs': Case(lambda: attention(mask(mode='dam_unstructured', symmetric=True)), X, 6),
+    'relaxed mask': Case(lambda: attention(mask(hard=False)), X, 2),
+    'soft mask': Case(lambda: attention(mask(mode='soft')), X, 2),
+    'edges of the data': Case(AlongEdges, (*X, 'edges'), 12),
+    'hops': Case(lambda: attention(window(), hops=3, teleport=0.1), X, 1),
+    'teleport of each hop': Case(lambda: attention(window(), hops=2, teleport=[0.1, 0.2]), X, 1),
+    'learned teleport': Case(
+        lambda: attention(window(), hops=2, teleport=0.1, learn_teleport=True), X, 2),
+    'learned teleport, drawn': Case(
+        lambda: attention(block_model(), hops=2, teleport=0.1, learn_teleport=True), X, 11),
+    'hops of a soft mask': Case(lambda: attention(mask(mode='soft'), hops=2, teleport=0.1), X, 2),
+    'all hops': Case(lambda: attention(window(), hops=math.inf, teleport=0.5), X, 18, 15),
+    'recomputed': Case(lambda: attention(window(), hops=2, teleport=0.1, recompute=True), X, 1),
+    'recomputed, drawn': Case(lambda: attention(block_model(), recompute=True), X, 10, 9),
+    'shared keys': Case(lambda: attention(window(), key_heads=1), X, 1),
+    'density penalty': Case(lambda: Penalised(block_model(), density_penalty), X, 10),
+    'norm': Case(lambda: Penalised(mask(), lambda graph: graph.norm()), X, 3),
+    'norm of a soft mask': Case(
+        lambda: Penalised(mask(mode='soft'), lambda graph: graph.norm()), X, 2),
+    'layer': Case(lambda: EncoderLayer(CHANNELS, HEADS, window(), norm_first=True), X, 1),
+    'messages': Case(Messages, ALONG, 4),
+    'messages, hops': Case(lambda: Messages(hops=2, teleport=0.1), ALONG, 4),
+    'transformer conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS, beta=True), ALONG, 4),
+    'edges with features': Case(
+        lambda: GraphTransformerConv(CHANNELS, 4, HEADS, edge_dim=3), (*ALONG, 'features'), 9),
+    'gps': Case(lambda: GraphGPSConv(CHANNELS, None, attention('SlidingWindow(1)')), ALONG, 2),
+    'padded': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 0),
+    'padding': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 3,
+                    options={'key_padding_mask': torch.arange(5) >= torch.tensor([[5], [3]])}),
+    'encoder': Case(encoder, TOKENS, 2),
+    'segments': Case(lambda: encoder(num_segments=2), TOKENS, 3,
+                     options={'segments': torch.arange(LENGTH) % 2}),
+    'rotary': Case(lambda: encoder(positions='rotary'), TOKENS, 3),
+    'grid': Case(lambda: encoder(positions=[2, 4]), TOKENS, 2),
+    'sinusoidal': Case(lambda: encoder(positions='sinusoidal'), TOKENS, 2),
+    'padding token': Case(lambda: encoder(padding_token=0), TOKENS, 4),
+    'checkpointed': Case(lambda: encoder(checkpoint_layers=True), TOKENS, 2),
+    'shared source': Case(lambda: encoder(block_model(), share_source=True), TOKENS, 12),
+    'mean': Case(lambda: SequenceClassifier(encoder(), 3), TOKENS, 2),
+    'padded mean': Case(lambda: SequenceClassifier(encoder(), 3, pooling='padded_mean'), TOKENS, 2),
+    'first': Case(lambda: SequenceClassifier(encoder(), 3, pooling='first'), TOKENS, 2),
+    'pooler': Case(lambda: SequenceClassifier(encoder(), 3, pooling='pooler'), TOKENS, 2),
+    'pairs of sequences': Case(lambda: PairClassifier(encoder(), 3), TOKENS, 2),
+    'classes of tokens': Case(lambda: TokenClassifier(encoder(), 3), TOKENS, 2),
+    'masked tokens': Case(lambda: MaskedLanguageModel(encoder()), TOKENS, 3,
+                          options={'selected': torch.tensor([1, 7])}),
+    'spans': Case(lambda: SpanModel(encoder()), TOKENS, 2),
+    'choices': Case(lambda: MultipleChoiceModel(encoder()), TOKENS, 4),
+    'next tokens, drawn': Case(
+        lambda: CausalLanguageModel(encoder(block_model(), causal=True)), TOKENS, 30),
+    'next tokens': Case(lambda: CausalLanguageModel(encoder(causal=True)), TOKENS, 2),
+}
 class Step(NamedTuple):
     loss: Tensor
     grads: dict[str, Tensor]
 
 
-def step(run: Callable, module: nn.Module, gpu=None) -> Step:
+def step(module: nn.Module, *inputs: Tensor, gpu: Counter | None = None, **options) -> Step:
+    """Forward and backward; what ``gpu`` has counted before the backward pass is ``'forward'``."""
     torch.manual_seed(1)
     module.zero_grad()
-    loss = sum(x.square().sum() for x in tree_leaves(run(module)))
-    if gpu is not None: gpu['forward'] = gpu.total()
+    loss = sum(x.square().sum() for x in tree_leaves(module(*inputs, **options))
+               if isinstance(x, Tensor))
+    if gpu is not None:
+        gpu['forward'] = gpu.total()
     loss.backward()
     return Step(loss.detach(), {name: x.grad for name, x in module.named_parameters()
                                 if x.grad is not None})
 
 
-def steps(gpu, module: nn.Module, *inputs: Tensor, **options) -> tuple[Step, Step]:
-    """One here, and the second one there, which finds what is kept."""
-    def run(module: nn.Module) -> Any:
-        return module(*inputs, **options)
-
-    there = copy.deepcopy(module).to('cuda')
-    expected = step(run, module)
-    step(lambda module: module(*to_gpu(inputs), **to_gpu(options)), there)
-    gpu.clear()
+def step_there(gpu: Counter, module: nn.Module, *inputs: Tensor, **options) -> Step:
+    """One with a batch of its own, after another that has built what is kept."""
+    step(module, *to_gpu(inputs), **to_gpu(options))
     inputs, options = to_gpu((inputs, options))
-    return step(run, there, gpu), expected
+    gpu.clear()
+    return step(module, *inputs, gpu=gpu, **options)
 
 
 @pytest.mark.parametrize('name', CASES)
 def test_a_step_has_the_numbers_of_cpus(gpu, name):
     case = CASES[name]
-    found, expected = steps(gpu, case.make(), *(INPUTS[part] for part in case.inputs),
-                            **case.options)
-    print('WAITS', gpu['forward'], gpu.total() - gpu['forward'], dict(gpu))
+    module, inputs = case.make(), [INPUTS[part] for part in case.inputs]
+    there = copy.deepcopy(module).to('cuda')
+    expected = step(module, *inputs, **case.options)
+    found = step_there(gpu, there, *inputs, **case.options)
+    forward = gpu.pop('forward')
+    assert forward <= case.waits and gpu.total() - forward <= case.waits_back, (forward, gpu)
     assert expected.grads
     torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
+
+
+TRITON = {
+    'pattern': lambda: attention(window()), 'diagonals': lambda: attention(mask()),
+    'hops': lambda: attention(window(), hops=2, teleport=0.1, learn_teleport=True),
+    'recomputed': lambda: attention(window(), hops=2, teleport=0.1, recompute=True),
+}
+
+
+@pytest.mark.parametrize('name', TRITON)
+def test_kernels_of_gpus_train(gpu, monkeypatch, name):
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    module, inputs = TRITON[name](), (INPUTS['x'], INPUTS['ptr'])
+    there = copy.deepcopy(module).to('cuda')
+    expected = step(module, *inputs)
+    torch.testing.assert_close(numbers(step(there, *to_gpu(inputs))), expected, rtol=1e-4,
+                               atol=1e-4)
+
+
+def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    module = attention(block_model(), dropout=0.5).to('cuda')
+    found = step_there(gpu, module, INPUTS['x'], INPUTS['ptr'])
+    assert gpu.total() == 2 * gpu['forward'] == 4, gpu  # ptr and edges, and nothing afterwards
+    assert found.grads.keys() == dict(module.named_parameters()).keys()
+    assert all(bool(x.isfinite().all()) for x in numbers(tree_leaves(found)))
+
+
+# Memory that runs out #################################################################
+
+
+@pytest.mark.parametrize('name', ['pattern', 'fixed', 'diagonals', 'edges of the data',
+                                  'recomputed, drawn'])
+def test_a_step_that_ran_out_of_memory_can_be_taken_again(gpu, monkeypatch, name):
+    case = CASES[name]
+    module, run, left = case.make().to('cuda'), simulated_gpu_module._run, math.inf
+
+    def run_or_fail(*args):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise torch.OutOfMemoryError('CUDA out of memory')
+        return run(*args)
+
+    def take_step(inputs: list[Tensor], num_operations: float = math.inf) -> Step:
+        nonlocal left
+        left = num_operations
+        return step(module, *inputs)
+
+    def fresh() -> list[Tensor]:
+        GRAPHS.clear()
+        return to_gpu([INPUTS[part] for part in case.inputs])
+
+    monkeypatch.setattr(simulated_gpu_module, '_run', run_or_fail)
+    expected = take_step(fresh(), 10**6)
+    num_operations = 10**6 - left
+    for number in range(0, num_operations, num_operations // 8):
+        inputs = fresh()
+        with pytest.raises(torch.OutOfMemoryError):
+            take_step(inputs, number)
+        found = take_step(inputs)
+        torch.testing.assert_close(numbers(found), numbers(expected), rtol=0, atol=0)

@@ -130,7 +130,8 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
           num_blocks: int, edge_bias: Tensor | None) -> Tensor:
     """Boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair is below the highest of
     its query, ``-inf`` where there is no edge."""
-    (edge_key, query), edges = edge_index, slice(*graph.indptr[[rows.start, rows.stop]].tolist())
+    (edge_key, query), indptr = edge_index, on_cpu(graph.csr[0])
+    edges = slice(*indptr[[rows.start, rows.stop]].tolist())
     num_rows = (rows.stop - rows.start) // num_blocks
     num_columns = (columns.stop - columns.start) // num_blocks
     row, key = query[edges] - rows.start, edge_key[edges] - columns.start
