@@ -210,7 +210,7 @@ class BipartiteGraph:
                                     f"'return_perm' asks (got {given.numel()} edges, "
                                     f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
-            pair = pair[is_first]
+            pair = pair if return_perm else pair[is_first]
         else:
             pair = sort_pairs(given)
         graph = cls._of(*rows_of_pairs(pair, int(num_queries), int(num_keys)), int(num_keys),

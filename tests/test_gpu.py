@@ -284,6 +284,12 @@ def test_tensors_of_two_devices_are_refused(gpu, there):
         edge_attention(**arguments)
 
 
+def test_edges_of_the_data_elsewhere_are_refused(gpu):
+    source, x = window() | torch.tensor([[0], [1]]), to_gpu(torch.randn(6, 1, 4))
+    with pytest.raises(ValueError, match=r"'edges' must be on cuda:0, where .* \(got cpu\)"):
+        source(x, x, to_gpu(torch.tensor([0, 6])))
+
+
 def test_heads_too_wide_are_refused_by_name_and_taken_by_auto(gpu):
     graph = random_graph(4, 4).to('cuda')
     x = to_gpu(torch.randn(4, 1, 300))

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import kernels
 from graphattn.functional import choose
+from graphattn.hugging_face import attach
 from graphattn.layers import (
     EdgeAttention,
     EncoderLayer,
@@ -259,6 +260,20 @@ def test_a_step_has_the_numbers_of_cpus(gpu, name):
     forward = gpu.pop('forward')
     assert forward <= case.waits and gpu.total() - forward <= case.waits_back, (forward, gpu)
     assert expected.grads
+    torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_of_transformers_is_trained(gpu):
+    transformers = pytest.importorskip('transformers')
+    model = transformers.BertModel(transformers.BertConfig(
+        vocab_size=20, hidden_size=CHANNELS, num_attention_heads=HEADS, num_hidden_layers=2,
+        intermediate_size=CHANNELS, hidden_dropout_prob=0., attention_probs_dropout_prob=0.))
+    attach(model, 'SlidingWindow(1)')
+    there = copy.deepcopy(model).to('cuda')
+    inputs = {'input_ids': INPUTS['tokens'].view(2, 5),
+              'attention_mask': (torch.arange(5) < torch.tensor([[5], [3]])).long()}
+    expected, found = step(model, **inputs), step_there(gpu, there, **inputs)
+    assert gpu.total() == 2 * gpu['forward'] <= 6, gpu  # for which slots are tokens
     torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
 
 
