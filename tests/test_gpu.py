@@ -217,17 +217,17 @@ def test_compiled_code_gets_rows_from_there(gpu):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('make, most', [
-    (lambda: GraphAttention(8, 2, window()), 3),
-    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 5),
-    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
-    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
-    (lambda: EncoderLayer(8, 2, window()), 3)],
+    (lambda: GraphAttention(8, 2, window()), 0),
+    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 0),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 1),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 1),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 1),
+    (lambda: EncoderLayer(8, 2, window()), 0)],
     ids=['pattern', 'hops', 'block model', 'learned mask', 'soft mask', 'encoder layer'])
-def test_layers_wait_a_few_times(gpu, make, most):
+def test_layers_wait_for_new_numbers_alone(gpu, make, most):
     layer = make().to('cuda').eval()
     x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
-    layer(x, ptr)  # builds the graphs of patterns, which then are kept
+    layer(x, ptr)  # looks at ptr and builds the graphs of patterns, which then are kept
     gpu.clear()
     assert layer(x, ptr).device.type == 'cuda'
     assert gpu.total() <= most, gpu
@@ -242,7 +242,7 @@ def test_layers_wait_a_few_times(gpu, make, most):
     (lambda encoder: TokenClassifier(encoder, 3), {}),
     (CausalLanguageModel, dict(causal=True))],
     ids=['encoder', 'rotary', 'mean', 'pooler', 'tokens', 'causal'])
-def test_models_wait_a_few_times(gpu, make, options):
+def test_models_wait_for_the_bounds_of_ids(gpu, make, options):
     encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
                       **options)
     module, tokens = make(encoder).to('cuda').eval(), to_gpu(torch.randint(20, (10,)))
@@ -250,7 +250,7 @@ def test_models_wait_a_few_times(gpu, make, options):
     module(tokens, ptr)
     gpu.clear()
     out = module(tokens, ptr)
-    assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
+    assert types_of(out) == {'cuda'} and gpu.total() <= 2, gpu
 
 
 @pytest.mark.slow

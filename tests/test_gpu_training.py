@@ -175,7 +175,7 @@ CASES = {
     'symmetric pairs': Case(lambda: attention(mask(mode='dam_unstructured', symmetric=True)), X, 6),
     'relaxed mask': Case(lambda: attention(mask(hard=False)), X, 2),
     'soft mask': Case(lambda: attention(mask(mode='soft')), X, 2),
-    'edges of the data': Case(AlongEdges, (*X, 'edges'), 12),
+    'edges of the data': Case(AlongEdges, (*X, 'edges'), 11),
     'hops': Case(lambda: attention(window(), hops=3, teleport=0.1), X, 1),
     'teleport of each hop': Case(lambda: attention(window(), hops=2, teleport=[0.1, 0.2]), X, 1),
     'learned teleport': Case(
@@ -192,11 +192,11 @@ CASES = {
     'norm of a soft mask': Case(
         lambda: Penalised(mask(mode='soft'), lambda graph: graph.norm()), X, 2),
     'layer': Case(lambda: EncoderLayer(CHANNELS, HEADS, window(), norm_first=True), X, 1),
-    'messages': Case(Messages, ALONG, 4),
-    'messages, hops': Case(lambda: Messages(hops=2, teleport=0.1), ALONG, 4),
-    'transformer conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS, beta=True), ALONG, 4),
+    'messages': Case(Messages, ALONG, 3),
+    'messages, hops': Case(lambda: Messages(hops=2, teleport=0.1), ALONG, 3),
+    'transformer conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS, beta=True), ALONG, 3),
     'edges with features': Case(
-        lambda: GraphTransformerConv(CHANNELS, 4, HEADS, edge_dim=3), (*ALONG, 'features'), 9),
+        lambda: GraphTransformerConv(CHANNELS, 4, HEADS, edge_dim=3), (*ALONG, 'features'), 3),
     'gps': Case(lambda: GraphGPSConv(CHANNELS, None, attention('SlidingWindow(1)')), ALONG, 2),
     'padded': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 0),
     'padding': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 3,
@@ -221,7 +221,7 @@ CASES = {
     'spans': Case(lambda: SpanModel(encoder()), TOKENS, 2),
     'choices': Case(lambda: MultipleChoiceModel(encoder()), TOKENS, 4),
     'next tokens, drawn': Case(
-        lambda: CausalLanguageModel(encoder(block_model(), causal=True)), TOKENS, 30),
+        lambda: CausalLanguageModel(encoder(block_model(), causal=True)), TOKENS, 22),
     'next tokens': Case(lambda: CausalLanguageModel(encoder(causal=True)), TOKENS, 2),
 }
 class Step(NamedTuple):
