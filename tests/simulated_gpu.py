@@ -100,6 +100,23 @@ def simulated_gpu() -> Iterator[Counter]:
 
 
 @contextmanager
+def out_of_memory_after(num_operations: int) -> Iterator[None]:
+    """Inside, no operation succeeds once so many have."""
+    left = num_operations
+
+    def run_or_fail(*args):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise torch.OutOfMemoryError('CUDA out of memory')
+        return run(*args)
+
+    run = _run
+    with patch(f'{__name__}._run', run_or_fail):
+        yield
+
+
+@contextmanager
 def _modes(waits: Counter) -> Iterator[None]:
     with _Devices(), _Operations(waits):
         yield

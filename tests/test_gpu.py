@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ from tests.graphs import GRAPHS, random_graph
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from experiments.benchmarks import machine_code  # noqa: E402
-from tests.simulated_gpu import simulated_gpu  # noqa: E402
+from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -79,6 +81,34 @@ def test_graphs_are_put_in_order_there(gpu):
     csc = graph.csc
     assert not gpu
     torch.testing.assert_close([part.on_cpu for part in csc], [*expected])
+
+
+def order_by_key():
+    graph = GRAPHS['ragged_batch']().to('cuda')
+    return lambda: graph.csc
+
+
+def graph_of_a_pattern():
+    GRAPHS_KEPT.clear()
+    source, x, ptr = window(), *map(to_gpu, (torch.randn(10, 1, 4), torch.tensor([0, 6, 10])))
+    return lambda: source(x, x, ptr).csr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('new_call', [order_by_key, graph_of_a_pattern])
+def test_nothing_is_half_kept_where_memory_runs_out(gpu, new_call):
+    expected = all_numbers(new_call()())
+    for number in count():
+        call, is_done = new_call(), True
+        try:
+            with out_of_memory_after(number):
+                call()
+        except torch.OutOfMemoryError:
+            is_done = False
+        assert all_numbers(call()) == expected
+        if is_done:
+            break
+    assert number > 1
 
 
 OPERATIONS = {

@@ -6,6 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
@@ -41,8 +42,7 @@ from graphattn.sources.graph_cache import GRAPHS
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
-import tests.simulated_gpu as simulated_gpu_module  # noqa: E402
-from tests.simulated_gpu import simulated_gpu  # noqa: E402
+from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -309,32 +309,20 @@ def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):
 
 @pytest.mark.parametrize('name', ['pattern', 'fixed', 'diagonals', 'edges of the data',
                                   'recomputed, drawn'])
-def test_a_step_that_ran_out_of_memory_can_be_taken_again(gpu, monkeypatch, name):
+def test_a_step_that_ran_out_of_memory_can_be_taken_again(gpu, name):
     case = CASES[name]
-    module, run, left = case.make().to('cuda'), simulated_gpu_module._run, math.inf
-
-    def run_or_fail(*args):
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise torch.OutOfMemoryError('CUDA out of memory')
-        return run(*args)
-
-    def take_step(inputs: list[Tensor], num_operations: float = math.inf) -> Step:
-        nonlocal left
-        left = num_operations
-        return step(module, *inputs)
-
-    def fresh() -> list[Tensor]:
+    module = case.make().to('cuda')
+    expected = numbers(step(module, *to_gpu([INPUTS[part] for part in case.inputs])))
+    for number in count(0, 37):
         GRAPHS.clear()
-        return to_gpu([INPUTS[part] for part in case.inputs])
-
-    monkeypatch.setattr(simulated_gpu_module, '_run', run_or_fail)
-    expected = take_step(fresh(), 10**6)
-    num_operations = 10**6 - left
-    for number in range(0, num_operations, num_operations // 8):
-        inputs = fresh()
-        with pytest.raises(torch.OutOfMemoryError):
-            take_step(inputs, number)
-        found = take_step(inputs)
-        torch.testing.assert_close(numbers(found), numbers(expected), rtol=0, atol=0)
+        inputs, is_done = to_gpu([INPUTS[part] for part in case.inputs]), True
+        try:
+            with out_of_memory_after(number):
+                step(module, *inputs)
+        except torch.OutOfMemoryError:
+            is_done = False
+        found = numbers(step(module, *inputs))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        if is_done:
+            break
+    assert number > 37

@@ -30,9 +30,10 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
         spread = teleport.to(dtype)
     else:
         is_one = not isinstance(teleport, Sequence)
-        # Filled there: a copy would be waited for.
-        each = torch.cat([value.new_full((1, 1, 1), t, dtype=dtype)
-                          for t in ([teleport] if is_one else teleport)])
+        given = [teleport] if is_one else teleport
+        each = value.new_empty(len(given), 1, 1, dtype=dtype)
+        for own, t in zip(each, given):  # not copied there, for which a GPU would be waited for
+            own.fill_(t)
         spread = each[0] if is_one else each
         hops = 0 if is_one and teleport == 1 else hops
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
