@@ -28,14 +28,12 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     dtype = torch.promote_types(value.dtype, torch.float)
     if isinstance(teleport, Tensor):
         spread = teleport.to(dtype)
+    elif isinstance(teleport, Sequence):  # filled there: for a copy a GPU is waited for
+        each = [value.new_full((1, 1, 1), t, dtype=dtype) for t in teleport]
+        spread = torch.cat([value.new_empty(0, 1, 1, dtype=dtype), *each])
     else:
-        is_one = not isinstance(teleport, Sequence)
-        given = [teleport] if is_one else teleport
-        each = value.new_empty(len(given), 1, 1, dtype=dtype)
-        for own, t in zip(each, given):  # not copied there, for which a GPU would be waited for
-            own.fill_(t)
-        spread = each[0] if is_one else each
-        hops = 0 if is_one and teleport == 1 else hops
+        spread = value.new_full((), teleport, dtype=dtype)
+        hops = 0 if teleport == 1 else hops
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)
