@@ -109,12 +109,14 @@ class AlongEdges(nn.Module):
         return self.attention(x, ptr, source=window() | edges)
 
 
-class Messages(nn.Module):
-    """:class:`EdgeAttention` message by message, along edges in any order."""
+class ByEdgeIndex(nn.Module):
+    """:class:`EdgeAttention` along any edges, message by message where it has a hook."""
 
-    def __init__(self, **options):
+    def __init__(self, has_hook: bool = False, **options):
         super().__init__()
         self.linear, self.attention = nn.Linear(CHANNELS, 3 * CHANNELS), EdgeAttention(**options)
+        if has_hook:
+            self.attention.register_message_forward_hook(lambda *args: None)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         return self.attention(*self.linear(x).view(len(x), 3, HEADS, -1).unbind(1), edges)
@@ -192,8 +194,9 @@ CASES = {
     'norm of a soft mask': Case(
         lambda: Penalised(mask(mode='soft'), lambda graph: graph.norm()), X, 2),
     'layer': Case(lambda: EncoderLayer(CHANNELS, HEADS, window(), norm_first=True), X, 1),
-    'messages': Case(Messages, ALONG, 3),
-    'messages, hops': Case(lambda: Messages(hops=2, teleport=0.1), ALONG, 3),
+    'edge_index': Case(ByEdgeIndex, ALONG, 3),
+    'messages': Case(lambda: ByEdgeIndex(has_hook=True), ALONG, 3),
+    'messages, hops': Case(lambda: ByEdgeIndex(True, hops=2, teleport=0.1), ALONG, 3),
     'transformer conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS, beta=True), ALONG, 3),
     'edges with features': Case(
         lambda: GraphTransformerConv(CHANNELS, 4, HEADS, edge_dim=3), (*ALONG, 'features'), 3),
