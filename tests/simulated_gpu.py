@@ -40,9 +40,10 @@ class SimulatedTensor(Tensor):
 
     @staticmethod
     def __new__(cls, on_cpu: Tensor) -> SimulatedTensor:
-        tensor = Tensor._make_wrapper_subclass(
-            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(),
-            dtype=on_cpu.dtype, device=_META)
+        with torch.inference_mode(False):  # which would refuse views of what was made outside
+            tensor = Tensor._make_wrapper_subclass(
+                cls, on_cpu.size(), strides=on_cpu.stride(), dtype=on_cpu.dtype, device=_META,
+                storage_offset=on_cpu.storage_offset())
         tensor.on_cpu = on_cpu
         return tensor
 

@@ -70,5 +70,5 @@ def test_an_objective_takes_a_step_there(gpu, name, tmp_path):
     loss.backward()
     assert not gpu
     assert {x.grad.device.type for x in objective.parameters() if x.grad is not None} == {'cuda'}
-    with torch.no_grad():
+    with torch.inference_mode():
         objective.eval().validation_step(batch(), 0)
