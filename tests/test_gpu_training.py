@@ -266,6 +266,21 @@ def test_a_step_has_the_numbers_of_cpus(gpu, name):
     torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+@pytest.mark.parametrize('name', ['pattern', 'fixed', 'diagonals', 'edges of the data', 'padding'])
+def test_a_default_device_changes_nothing(gpu, name, device):
+    case = CASES[name]
+    module = case.make().to(device)
+    inputs, options = tree_map(lambda x: x.to(device), ([INPUTS[part] for part in case.inputs],
+                                                        case.options))
+    expected = step(module, *inputs, **options)
+    GRAPHS.clear()
+    with torch.device('cuda'):
+        found = step(module, *inputs, **options)
+    here = [[getattr(x, 'on_cpu', x) for x in tree_leaves(each)] for each in (found, expected)]
+    torch.testing.assert_close(*here)
+
+
 def test_a_model_of_transformers_is_trained(gpu):
     transformers = pytest.importorskip('transformers')
     model = transformers.BertModel(transformers.BertConfig(

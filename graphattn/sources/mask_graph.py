@@ -119,8 +119,9 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     blocks = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
-    degree = [torch.zeros(1, dtype=torch.long), *(degree for _, _, degree, *_ in blocks)]
-    indptr = torch.cat(degree).cumsum(0).to(is_on.device, non_blocking=True)
+    start = torch.zeros(1, dtype=torch.long, device='cpu')
+    indptr = torch.cat([start, *(degree for _, _, degree, *_ in blocks)]).cumsum(0)
+    indptr = indptr.to(is_on.device, non_blocking=True)
     num_edges = sum(block_key.numel() for *_, block_key, _ in blocks)
     key = is_on.new_empty(num_edges, dtype=index_dtype(heads * num_tokens))
     value = is_on.new_empty(num_edges, dtype=torch.int32 if heads * width < 2**31 else torch.int64)
