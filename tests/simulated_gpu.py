@@ -187,12 +187,12 @@ class _Operations(TorchDispatchMode):
             index is not None and index.dtype == torch.bool for index in args[1])
         if has_own and (by_mask or name in _WAITING and 'output_size' not in kwargs):
             self.waits[name.removeprefix('aten::')] += 1
-        if name in _COPIES and args[-1].numel() > 0:
-            source = isinstance(args[-1], SimulatedTensor)
-            target = _is_there(kwargs, args[:1])
-            is_free = target and kwargs.get('non_blocking')
-            if source != target and not is_free:
-                self.waits['cuda' if target else 'cpu'] += 1
+        if name in _COPIES:
+            *_, copied = (x for x in args if isinstance(x, Tensor))
+            to_gpu = _is_there(kwargs, args[:1])
+            is_free = to_gpu and (kwargs.get('non_blocking') or True in args[2:])
+            if isinstance(copied, SimulatedTensor) != to_gpu and copied.numel() and not is_free:
+                self.waits['cuda' if to_gpu else 'cpu'] += 1
 
 
 def _own_operator(operator, *args):

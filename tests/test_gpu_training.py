@@ -253,6 +253,29 @@ def step_there(gpu: Counter, module: nn.Module, *inputs: Tensor, **options) -> S
     return step(module, *inputs, gpu=gpu, **options)
 
 
+class Backward(torch.autograd.Function):
+    """What has the gradient that a function makes of its own."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(grad), None
+
+
+def test_what_a_backward_pass_does_is_seen(gpu):
+    x = to_gpu(torch.ones(3)).requires_grad_()
+    Backward.apply(x, lambda grad: grad + torch.full((3,), 2., device='cuda')).sum().backward()
+    assert x.grad.on_cpu.tolist() == [3.] * 3 and not gpu
+    Backward.apply(x, lambda grad: grad * grad.sum().item()).sum().backward()
+    assert gpu == {'_local_scalar_dense': 1}
+    with pytest.raises(RuntimeError, match='mixes devices'):
+        Backward.apply(x, lambda grad: grad + torch.ones(3)).sum().backward()
+
+
 @pytest.mark.parametrize('name', CASES)
 def test_a_step_has_the_numbers_of_cpus(gpu, name):
     case = CASES[name]
