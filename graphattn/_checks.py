@@ -9,7 +9,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from graphattn._tensors import is_traced
+from graphattn._tensors import is_traced, on_cpu
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
              torch.int64)
@@ -172,9 +172,12 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
                          f"(got shape {tuple(ids.shape)})")
     if ids.device != device:
         raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
-    if ids.numel() and not is_traced(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
-        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {int(ids.min())} to "
-                         f"{int(ids.max())})")
+    if ids.numel() == 0 or is_traced(ids):
+        return
+    lowest, highest = torch.stack(ids.aminmax()).tolist()  # a GPU is waited for once
+    if not 0 <= lowest <= highest < num_ids:
+        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {lowest} to "
+                         f"{highest})")
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
@@ -210,7 +213,7 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
                          f"{edge_prob.device})")
     if is_traced(edge_prob) or num_edges == 0:
         return
-    lowest, highest = (bound.item() for bound in edge_prob.detach().aminmax())
+    lowest, highest = torch.stack(edge_prob.detach().aminmax()).tolist()
     if not 0 <= lowest <= highest <= 1 + 1e-5:  # a sum of products rounds
         outside = highest if lowest >= 0 else lowest
         raise ValueError(f"'edge_prob' must be in [0, 1] (got {outside})")
@@ -232,9 +235,10 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
+    ptr = on_cpu(ptr)
     size = int(ptr[-1]) if size is None else size
     rises = (ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all()
-    if not bool(rises):  # a GPU is waited for once
+    if not bool(rises):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
         hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
                 "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+_LOOKED_AT = WeakIdKeyDictionary()  # tensors on a GPU: their version then, and their numbers
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -48,6 +51,18 @@ def numbers_of(tensor: Tensor) -> Tensor:
                                   "tensor stands for many; draw the graph outside, and pass "
                                   "'graph'")
     return plain.detach()
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """``tensor`` where its numbers can be looked at. As all layers of a model look at the same, a
+    GPU is waited for once, for as long as nobody changes it."""
+    if torch.compiler.is_compiling() or tensor.device.type == 'cpu' or tensor.is_inference():
+        return tensor.cpu()
+    version, numbers = _LOOKED_AT.get(tensor, (None, None))
+    if version != tensor._version:
+        numbers = tensor.cpu()
+        _LOOKED_AT[tensor] = tensor._version, numbers
+    return numbers
 
 
 def _unwrap(tensor: Tensor) -> Tensor | None:

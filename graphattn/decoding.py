@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
+from graphattn._tensors import on_cpu
 from graphattn.blocks import block_of
 from graphattn.functional import edge_attention
 from graphattn.functional.edge_features import repeat_heads
@@ -78,7 +79,8 @@ class KeyValueCache:
         if ptr.numel() != len(self.seen) + 1:
             raise ValueError(f"'ptr' must mark the {len(self.seen)} sequences of the cache (got "
                              f"{ptr.numel() - 1})")
-        spans = [(seen, seen + count) for seen, count in zip(self.seen, ptr.diff().tolist())]
+        counts = on_cpu(ptr).diff().tolist()
+        spans = [(seen, seen + count) for seen, count in zip(self.seen, counts)]
         if max(end for _, end in spans) > self.length:
             raise ValueError(f"'ptr' must leave sequences within the {self.length} tokens of the "
                              f"cache (got {max(end for _, end in spans)})")
@@ -136,7 +138,7 @@ class _Step(Shard):
     def positions(self) -> Tensor:
         begin = torch.tensor([begin for begin, _ in self._spans], device=self.ptr.device)
         token = torch.arange(self.num_own, device=self.ptr.device)
-        block = block_of(self.own_ptr)
+        block = block_of(self.own_ptr, self.num_own)
         return token - self.own_ptr[block] + begin[block]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ class _Step(Shard):
             raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
                              "eval() before decoding")
         times = graph.num_keys // self.num_tokens  # heads that are folded into nodes
-        place = self.positions() + self.ptr[block_of(self.own_ptr)]
+        place = self.positions() + self.ptr[block_of(self.own_ptr, self.num_own)]
         fold = torch.arange(times, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
         edge_key = graph.key

@@ -27,7 +27,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, lasting, narrow, row_pointer, undisturbed
+from graphattn._tensors import is_traced, lasting, narrow, on_cpu, row_pointer, undisturbed
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
 from graphattn.edge_prob import UnreadProb, constant_of
@@ -210,7 +210,7 @@ class BipartiteGraph:
                                     f"'return_perm' asks (got {given.numel()} edges, "
                                     f"{int(is_first.sum())} of them different)")
             edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
-            pair = pair[is_first]
+            pair = pair if return_perm else pair[is_first]
         else:
             pair = sort_pairs(given)
         graph = cls._of(*rows_of_pairs(pair, int(num_queries), int(num_keys)), int(num_keys),
@@ -399,8 +399,8 @@ class BipartiteGraph:
         check_size('head', head, at_most=heads - 1)
         number = head * num_sequences + sequence
         (first_query, last_query), (first_key, last_key) = (
-            ptr[number:number + 2].tolist() for ptr in self._blocks.ptrs)
-        first, last = self._indptr[[first_query, last_query]].tolist()
+            on_cpu(ptr)[number:number + 2].tolist() for ptr in self._blocks.ptrs)
+        first, last = on_cpu(self._indptr)[[first_query, last_query]].tolist()
         edge_prob = None if self.edge_prob is None else self.edge_prob[first:last]
         return BipartiteGraph.from_csr(
             self._indptr[first_query:last_query + 1] - first,

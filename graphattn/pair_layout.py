@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
+from graphattn._tensors import on_cpu
 
 
 @dataclass(frozen=True)
@@ -106,18 +107,19 @@ class PairLayout(ABC):
             length (int): Tokens of the sequence.
 
         Returns:
-            How many keys each query has, int64 ``[heads, length]``; and of each pair, sorted by
-            head, query and key, its key and the number of its value, int32 or int64.
+            How many keys each query has, int64 ``[heads, length]``, on the CPU, for everyone looks
+            at it; and of each pair, sorted by head, query and key, its key and the number of its
+            value, int32 or int64.
 
         Raises:
             ValueError: The mask does not know sequences of that length.
         """
         index = self.index(length, is_on.device)
-        constants = is_on.new_tensor([True, False]).expand(len(is_on), 2)
-        of_pairs = torch.cat([is_on, constants], dim=1).index_select(1, index.flatten())
+        constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]
+        of_pairs = torch.cat([is_on, *constants], dim=1).index_select(1, index.flatten())
         of_pairs = of_pairs.view(len(is_on), length, length)
         _, query, key = of_pairs.nonzero(as_tuple=True)
-        return of_pairs.sum(dim=2), key, index[query, key]
+        return of_pairs.sum(dim=2).cpu(), key, index[query, key]
 
     def norm(self, values: Tensor) -> Tensor:
         r"""The penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the n x n
@@ -137,9 +139,9 @@ class PairLayout(ABC):
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
         """How many of the n x n pairs have each value, and each constant,
         int64 ``[num_values + 2]``. Known without a look at the pairs."""
-        constants = torch.tensor([self.size**2 - self._inner_size**2, 0],
-                                 device=check_device(device))
-        return torch.cat([self._inner_multiplicity(constants.device), constants])
+        inner = self._inner_multiplicity(check_device(device))
+        on_border = self.size**2 - self._inner_size**2
+        return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
 
     def check_length(self, length: int) -> None:
         """Raises a ValueError for lengths that the mask does not know."""
@@ -236,7 +238,8 @@ class DiagonalLayout(PairLayout):
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """As above, in time and memory that follow the pairs that are on."""
         self.check_length(length)
-        offset, first, degree = self._offsets(is_on, length - 2 * int(self.border))
+        # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
+        offset, first, degree = self._offsets(on_cpu(is_on), length - 2 * int(self.border))
         value = offset.abs()
         if self.border:
             offset, value, first, degree = self._with_border(offset, value, first, degree, length)
@@ -244,9 +247,12 @@ class DiagonalLayout(PairLayout):
         dtype = torch.int32 if num_pairs < 2**31 else torch.int64
         end = degree.flatten().cumsum(0)
         begin = end - degree.flatten()
-        row = torch.repeat_interleave(degree.flatten().to(dtype), output_size=num_pairs)
+        numbers = (first.flatten() - begin, begin, end, offset, value, degree.flatten())
+        shift, begin, end, offset, value, count = (x.to(is_on.device, non_blocking=True)
+                                                   for x in numbers)
+        row = torch.repeat_interleave(count.to(dtype), output_size=num_pairs)
         number = torch.arange(num_pairs, dtype=dtype, device=is_on.device)
-        number += (first.flatten() - begin).to(dtype).index_select(0, row)
+        number += shift.to(dtype).index_select(0, row)
         query = torch.arange(length, dtype=dtype, device=is_on.device).repeat(len(is_on))
         key = query.index_select(0, row)
         del row  # these are the largest arrays there are

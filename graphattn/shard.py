@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from graphattn._tensors import on_cpu
 from graphattn.blocks import block_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Shard(ABC):
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
         self.ptr, self.start, self.stop = ptr, start, stop
-        self.lengths = ptr.diff().tolist()
+        self.lengths = on_cpu(ptr).diff().tolist()
         self.num_tokens = sum(self.lengths)  # of all processes
         self.own_ptr = ptr.clamp(start, stop) - start
 

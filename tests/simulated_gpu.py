@@ -2,14 +2,14 @@
 
 Each holds a CPU tensor. Operations run on these, but not on tensors of both devices together; the
 operators of this library run as they are registered for CUDA, their kernels interpreted. Whatever
-makes the process wait for a GPU is counted.
+makes the process wait for a GPU is counted, in forward and backward passes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
@@ -22,27 +22,39 @@ from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import InterpretedFunction
 
 CUDA = torch.device('cuda', 0)
-_LOOKS = (Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
-          Tensor.__index__)
-_WAITING = {'aten::_local_scalar_dense', 'aten::masked_select', 'aten::equal',
-            'aten::_unique2', 'aten::repeat_interleave.Tensor'}
+# What torch's own code takes it for: it does nothing for this device that wants a real one.
+_META = torch.device('meta')
+_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+_WAITING = {'aten::_local_scalar_dense', 'aten::nonzero', 'aten::masked_select', 'aten::equal',
+            'aten::_unique2', 'aten::unique_consecutive', 'aten::unique_dim', 'aten::bincount',
+            'aten::repeat_interleave.Tensor'}
+_BY_MASK = {'aten::index.Tensor', 'aten::index_put', 'aten::index_put_'}
+_COPIES = {'aten::_to_copy', 'aten::copy_'}
 
 
 class SimulatedTensor(Tensor):
     """On the device ``cuda``, with the numbers of ``on_cpu``."""
 
+    device, is_cuda, is_meta = CUDA, True, False
     on_cpu: Tensor
 
     @staticmethod
     def __new__(cls, on_cpu: Tensor) -> SimulatedTensor:
-        tensor = Tensor._make_wrapper_subclass(
-            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(),
-            dtype=on_cpu.dtype, device=CUDA)
+        with torch.inference_mode(False):  # which would refuse views of what was made outside
+            tensor = Tensor._make_wrapper_subclass(
+                cls, on_cpu.size(), strides=on_cpu.stride(), dtype=on_cpu.dtype, device=_META,
+                storage_offset=on_cpu.storage_offset())
         tensor.on_cpu = on_cpu
         return tensor
 
     def __repr__(self) -> str:
         return f'SimulatedTensor({self.on_cpu})'
+
+    def __format__(self, form: str) -> str:
+        return format(self.item(), form) if form else repr(self)
+
+    def tolist(self) -> list:
+        return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(cls, operator, types, args=(), kwargs=None):
@@ -75,19 +87,52 @@ class SimulatedGenerator(torch.Generator, metaclass=_OfEither):
 def simulated_gpu() -> Iterator[Counter]:
     """Inside, tensors can be made on and moved to ``'cuda'``; what waited for it is counted."""
     waits = Counter()
-    with (patch.object(InterpretedFunction, 'run', _interpret), _modes(waits),
-          patch('torch.cuda.device_of', lambda tensor: nullcontext()),
-          patch('torch.Generator', SimulatedGenerator)):
+    with ExitStack() as stack:
+        for name, replacement in (
+                ('triton.runtime.interpreter.InterpretedFunction.run', _interpret),
+                ('torch.cuda.device_of', lambda tensor: nullcontext()),
+                ('torch.Generator', SimulatedGenerator),
+                # Parameters that are moved are then other tensors.
+                ('torch._has_compatible_shallow_copy_type', lambda *tensors: False),
+                ('torch.autograd._engine_run_backward', _with_devices(_run_backward))):
+            stack.enter_context(patch(name, replacement))
+        stack.enter_context(_modes(waits))
         yield waits
 
 
 @contextmanager
+def out_of_memory_after(num_operations: int) -> Iterator[None]:
+    """Inside, no operation succeeds once so many have."""
+    left = num_operations
+
+    def run_or_fail(*args):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise torch.OutOfMemoryError('CUDA out of memory')
+        return run(*args)
+
+    run = _run
+    with patch(f'{__name__}._run', run_or_fail):
+        yield
+
+
+@contextmanager
 def _modes(waits: Counter) -> Iterator[None]:
-    with _Factories(waits), _Operations(waits):
+    with _Devices(), _Operations(waits):
         yield
 
 
 _interpret_on_cpu = InterpretedFunction.run
+_run_backward = torch.autograd._engine_run_backward
+
+
+def _with_devices(run: Callable) -> Callable:
+    """Python's code in a backward pass, which torch runs below what :class:`_Devices` sees."""
+    def run_with_devices(*args, **kwargs):
+        with _Devices():
+            return run(*args, **kwargs)
+    return run_with_devices
 
 
 def _interpret(kernel: InterpretedFunction, *args, **kwargs) -> None:
@@ -99,58 +144,28 @@ def _to_cpu(x: object) -> object:
     return x.on_cpu if isinstance(x, SimulatedTensor) else x
 
 
-class _Factories(TorchFunctionMode):
-    """What torch would do before it comes to an operation, for which it wants a real GPU."""
-
-    def __init__(self, waits: Counter):
-        super().__init__()
-        self.waits = waits
+class _Devices(TorchFunctionMode):
+    """Says ``meta`` wherever torch is told ``cuda``, of which it would want a real one."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function is Tensor.__getitem__:
-            return _index(*args)
-        if function in _LOOKS and isinstance(args[0], SimulatedTensor):
-            self.waits[function.__name__.strip('_')] += 1
-            return function(args[0].on_cpu)
-        if function is Tensor.nonzero and isinstance(args[0], SimulatedTensor):
-            self.waits['nonzero'] += 1
-            return SimulatedTensor(args[0].on_cpu.nonzero())
-        if function is Tensor.__setitem__ and isinstance(args[0], SimulatedTensor):
-            return _set(*args)
-        if function is Tensor.__invert__:
-            return args[0].bitwise_not()
-        if function is Tensor.contiguous and isinstance(args[0], SimulatedTensor):
-            return args[0] if args[0].is_contiguous() else args[0].clone(
-                memory_format=torch.contiguous_format)
-        if function is Tensor.copy_ and isinstance(args[0], SimulatedTensor):
-            args[0].on_cpu.copy_(getattr(args[1], 'on_cpu', args[1]))
-            return args[0]
-        if function is Tensor.new_tensor and isinstance(args[0], SimulatedTensor):
-            return SimulatedTensor(args[0].on_cpu.new_tensor(*args[1:], **kwargs))
-        if function in (Tensor.to, Tensor.cuda, Tensor.cpu):
-            device = _target(function, args, kwargs)
-            if device is not None:
-                dtypes = [x for x in (*args[1:], kwargs.get('dtype')) if
-                          isinstance(x, torch.dtype)]
-                return self._move(args[0], device, dtypes)
+        if function is Tensor.cuda:
+            function, args = Tensor.to, (args[0], CUDA)
+        if function is Tensor.to:
+            args = tuple(_META if _is_cuda(x) else x for x in args)
+        if function in (Tensor.__getitem__, Tensor.__setitem__) and args[0].is_cuda:
+            args = (args[0], _with_tensors(args[1]), *args[2:])
         device = kwargs.get('device')
         if device is None and function in _device_constructors():
             device = _default_device()
-        if device is not None and torch.device(device).type == 'cuda':
+        if _is_cuda(device):
             _check_is_there(kwargs.get('generator'))
-            made = function(*args, **{**kwargs, 'device': 'cpu'})
-            return SimulatedTensor(made.on_cpu if isinstance(made, SimulatedTensor) else made)
+            kwargs = {**kwargs, 'device': _META}
+        is_there = (_is_cuda(device) if device is not None
+                    else function is Tensor.new_tensor and args[0].is_cuda)
+        if function in _FROM_DATA and is_there and not isinstance(args[-1], Tensor):
+            return function(*args, **{**kwargs, 'device': 'cpu'}).to(_META)
         return function(*args, **kwargs)
-
-    def _move(self, tensor: Tensor, device: torch.device, dtype: list[torch.dtype]) -> Tensor:
-        is_there = isinstance(tensor, SimulatedTensor)
-        if is_there and device.type == 'cpu':
-            self.waits['cpu'] += 1
-            tensor = tensor.on_cpu
-        elif not is_there and device.type == 'cuda':
-            tensor = SimulatedTensor(tensor.detach()).requires_grad_(tensor.requires_grad)
-        return tensor.to(*dtype) if dtype else tensor
 
 
 class _Operations(TorchDispatchMode):
@@ -159,34 +174,64 @@ class _Operations(TorchDispatchMode):
         self.waits = waits
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        name = operator.name()
-        has_own = any(isinstance(x, SimulatedTensor) for x in tree_leaves(args))
-        by_mask = name == 'aten::index.Tensor' and any(
-            index is not None and index.dtype == torch.bool for index in args[1])
-        if has_own and (name in _WAITING and 'output_size' not in (kwargs or {}) or by_mask):
-            self.waits[name.removeprefix('aten::')] += 1
-        if has_own and operator.namespace == 'graphattn' and (
-                torch._C._dispatch_has_kernel_for_dispatch_key(name, 'CUDA')):
+        kwargs = kwargs or {}
+        self._count(operator.name(), args, kwargs)
+        if operator.namespace == 'graphattn' and _has_own(args):
             with _modes(self.waits):
-                kernel = torch.library.get_kernel(operator, 'CUDA')
-                return kernel.call_boxed(DispatchKeySet(DispatchKey.CUDA), *args)
-        return _run(operator, args, kwargs or {})
+                return _own_operator(operator, *args)
+        return _run(operator, args, kwargs)
+
+    def _count(self, name: str, args: tuple, kwargs: dict) -> None:
+        has_own = _has_own((args, kwargs))
+        by_mask = name in _BY_MASK and any(
+            index is not None and index.dtype == torch.bool for index in args[1])
+        if has_own and (by_mask or name in _WAITING and 'output_size' not in kwargs):
+            self.waits[name.removeprefix('aten::')] += 1
+        if name in _COPIES:
+            *_, copied = (x for x in args if isinstance(x, Tensor))
+            to_gpu = _is_there(kwargs, args[:1])
+            is_free = to_gpu and (kwargs.get('non_blocking') or True in args[2:])
+            if isinstance(copied, SimulatedTensor) != to_gpu and copied.numel() and not is_free:
+                self.waits['cuda' if to_gpu else 'cpu'] += 1
+
+
+def _own_operator(operator, *args):
+    """An operator of this library as it is registered for CUDA, or for any device."""
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), 'CUDA'):
+        raise NotImplementedError(f'{operator.name()} is not registered for CUDA')
+    kernel = torch.library.get_kernel(operator, 'CUDA')
+    return kernel.call_boxed(DispatchKeySet(DispatchKey.CUDA), *args)
 
 
 def _run(operator, args, kwargs):
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     own = [x for x in tensors if isinstance(x, SimulatedTensor)]
     others = [x for x in tensors if not isinstance(x, SimulatedTensor) and x.dim() > 0]
-    if own and others and not operator.name().startswith('aten::copy_'):
+    if own and others and operator.name() not in _COPIES:
         raise RuntimeError(f'{operator.name()} mixes devices: {[x.shape for x in others]} on cpu')
+    is_there = _is_there(kwargs, own)
     args, kwargs = tree_map(_to_cpu, (args, kwargs))
     kwargs = {**kwargs, 'device': torch.device('cpu')} if 'device' in kwargs else kwargs
     result = operator(*args, **kwargs)
-    if not own:
+    if not is_there:
         return result
     known = {id(x.on_cpu): x for x in own}  # in place, or given back
     return tree_map(lambda x: x if not isinstance(x, Tensor) else
                     known[id(x)] if id(x) in known else SimulatedTensor(x), result)
+
+
+def _has_own(tree: object) -> bool:
+    return any(isinstance(x, SimulatedTensor) for x in tree_leaves(tree))
+
+
+def _is_there(kwargs: dict, tensors: object) -> bool:
+    """Whether the result of an operation is."""
+    device = kwargs.get('device')
+    return _has_own(tensors) if device is None else device == _META
+
+
+def _is_cuda(device: object) -> bool:
+    return isinstance(device, str | torch.device) and torch.device(device).type == 'cuda'
 
 
 def _default_device() -> torch.device | None:
@@ -200,49 +245,8 @@ def _check_is_there(generator: torch.Generator | None) -> None:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
 
 
-def _target(function, args: tuple, kwargs: dict) -> torch.device | None:
-    if function is not Tensor.to:
-        return CUDA if function is Tensor.cuda else torch.device('cpu')
-    for given in (kwargs.get('device'), *args[1:2]):
-        if isinstance(given, str | torch.device):
-            return torch.device(given)
-        if isinstance(given, Tensor):
-            return given.device
-    return None
-
-
-def _index(tensor: Tensor, index) -> Tensor:
-    """``tensor[index]`` by operations of their own."""
-    if not isinstance(tensor, SimulatedTensor):
-        return torch.Tensor.__getitem__(tensor, index)
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in [part for part in parts if not isinstance(part, Tensor)]:
-        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-        named = sum(part is not None for part in parts) - 1
-        parts[at:at + 1] = [slice(None)] * (tensor.dim() - named)
-    dim, gathered = 0, {}
-    for part in parts:
-        if part is None:
-            tensor = tensor.unsqueeze(dim)
-        elif isinstance(part, int):
-            tensor = torch.select(tensor, dim, part)
-            continue
-        elif isinstance(part, slice):
-            if part != slice(None):
-                tensor = torch.ops.aten.slice(tensor, dim, part.start, part.stop, part.step or 1)
-        else:
-            part = torch.tensor(part, device=CUDA) if isinstance(part, list) else part
-            gathered[dim] = part
-        dim += 1
-    if gathered:
-        tensor = torch.ops.aten.index(tensor, [gathered.get(d) for d in range(max(gathered) + 1)])
-    return tensor
-
-
-def _set(tensor: SimulatedTensor, index, value) -> None:
-    """``tensor[index] = value``"""
-    parts = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(part, SimulatedTensor) for part in parts):
-        tensor.on_cpu[tuple(map(_to_cpu, parts))] = _to_cpu(value)
-    else:
-        _index(tensor, index).on_cpu.copy_(_to_cpu(value))
+def _with_tensors(index: object) -> object:
+    """An index with its lists of numbers on the device."""
+    if isinstance(index, tuple):
+        return tuple(map(_with_tensors, index))
+    return torch.tensor(index).to(_META) if isinstance(index, list) else index

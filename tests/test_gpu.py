@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, _triton, kernels
 from graphattn.blocks import reduce_blocks
 from graphattn.conversions import tensors_of_block_mask
+from graphattn.decoding import KeyValueCache
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
-from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.patterns import Causal, RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, pattern_source
 from graphattn.sources.graph_cache import GRAPHS as GRAPHS_KEPT
@@ -22,7 +25,7 @@ from tests.graphs import GRAPHS, random_graph
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from experiments.benchmarks import machine_code  # noqa: E402
-from tests.simulated_gpu import simulated_gpu  # noqa: E402
+from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -37,7 +40,8 @@ def gpu(monkeypatch):
 
 
 def to_gpu(tree):
-    return tree_map(lambda x: x.to('cuda') if isinstance(x, Tensor) else x, tree)
+    return tree_map(lambda x: x.to('cuda', non_blocking=True) if isinstance(x, Tensor) else x,
+                    tree)
 
 
 def types_of(results) -> set[str]:
@@ -78,6 +82,73 @@ def test_graphs_are_put_in_order_there(gpu):
     csc = graph.csc
     assert not gpu
     torch.testing.assert_close([part.on_cpu for part in csc], [*expected])
+
+
+def order_by_key():
+    graph = GRAPHS['ragged_batch']().to('cuda')
+    return lambda: graph.csc
+
+
+def graph_of_a_pattern():
+    GRAPHS_KEPT.clear()
+    source, x, ptr = window(), *map(to_gpu, (torch.randn(10, 1, 4), torch.tensor([0, 6, 10])))
+    return lambda: source(x, x, ptr).csr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('new_call', [order_by_key, graph_of_a_pattern])
+def test_nothing_is_half_kept_where_memory_runs_out(gpu, new_call):
+    expected = all_numbers(new_call()())
+    for number in count():
+        call, is_done = new_call(), True
+        try:
+            with out_of_memory_after(number):
+                call()
+        except torch.OutOfMemoryError:
+            is_done = False
+        assert all_numbers(call()) == expected
+        if is_done:
+            break
+    assert number > 1
+
+
+OPERATIONS = {
+    'or': lambda graph, other: graph | other,
+    'and': lambda graph, other: graph & other,
+    'minus': lambda graph, other: graph - other,
+    'equality': lambda graph, other: graph == other,
+    'transpose': lambda graph, other: graph.transpose(),
+    'causal': lambda graph, other: graph.causal(),
+    'loops': lambda graph, other: graph.with_self_loops().without_self_loops(),
+    'unbatch': lambda graph, other: graph.unbatch(),
+    'block': lambda graph, other: graph.block(1),
+    'batch': lambda graph, other: BipartiteGraph.batch([graph, other]),
+    'choice': lambda graph, other: graph.select_edges(graph.isin(other)),
+    'order': lambda graph, other: graph.reorder(graph.nearby_order()),
+    'degrees': lambda graph, other: [graph.in_degree(), graph.out_degree()],
+    'density': lambda graph, other: [graph.density(), graph.density(per_block=True)],
+    'mask': lambda graph, other: BipartiteGraph.from_mask(graph.to_mask()),
+    'edge_index': lambda graph, other: BipartiteGraph.from_edge_index(
+        graph.edge_index.as_tensor().flip(1), graph.num_queries, return_perm=True),
+    'topk': lambda graph, other: BipartiteGraph.from_topk(graph.to_mask().int().topk(2).indices),
+    'rows': lambda graph, other: BipartiteGraph.from_csr(*graph.csr, graph.num_keys),
+    'networkx': lambda graph, other: sorted(graph.to_networkx().edges),
+    'scipy': lambda graph, other: graph.to_scipy().toarray().tolist(),
+}
+
+
+@pytest.mark.parametrize('name', OPERATIONS)
+def test_graphs_are_worked_with_there(gpu, name):
+    graph, other = (BipartiteGraph.batch([random_graph(size, size, density) for size in (5, 4)])
+                    for density in (0.5, 0.4))
+    here = OPERATIONS[name](graph, other)
+    there = OPERATIONS[name](graph.to('cuda'), other.to('cuda'))
+    assert types_of(there) <= {'cuda'}
+    assert all_numbers(there) == all_numbers(here)
+
+
+def all_numbers(tree) -> list:
+    return [x.tolist() if isinstance(x, Tensor) else x for x in tree_leaves(tree)]
 
 
 def test_tiles_are_found_there(gpu):
@@ -170,7 +241,7 @@ def test_sources_build_there_and_keep_what_they_build(gpu):
         graph = source(x, x, ptr)
         totals.append(gpu.total())
         assert types_of(graph.csr) == {'cuda'} and graph.is_square and graph.blocks.num_pairs
-    looks = 2  # at ptr
+    looks = 1  # at ptr
     assert totals == [looks + 2 * 3, looks, looks] and gpu.total() == looks, totals
 
 
@@ -194,17 +265,17 @@ def test_compiled_code_gets_rows_from_there(gpu):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('make, most', [
-    (lambda: GraphAttention(8, 2, window()), 3),
-    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 3),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 5),
-    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 4),
-    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 4),
-    (lambda: EncoderLayer(8, 2, window()), 3)],
+    (lambda: GraphAttention(8, 2, window()), 0),
+    (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 0),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 1),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 1),
+    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 1),
+    (lambda: EncoderLayer(8, 2, window()), 0)],
     ids=['pattern', 'hops', 'block model', 'learned mask', 'soft mask', 'encoder layer'])
-def test_layers_wait_a_few_times(gpu, make, most):
-    layer = on_gpu(make())
+def test_layers_wait_for_new_numbers_alone(gpu, make, most):
+    layer = make().to('cuda').eval()
     x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
-    layer(x, ptr)  # builds the graphs of patterns, which then are kept
+    layer(x, ptr)  # looks at ptr and builds the graphs of patterns, which then are kept
     gpu.clear()
     assert layer(x, ptr).device.type == 'cuda'
     assert gpu.total() <= most, gpu
@@ -219,33 +290,35 @@ def test_layers_wait_a_few_times(gpu, make, most):
     (lambda encoder: TokenClassifier(encoder, 3), {}),
     (CausalLanguageModel, dict(causal=True))],
     ids=['encoder', 'rotary', 'mean', 'pooler', 'tokens', 'causal'])
-def test_models_wait_a_few_times(gpu, make, options):
+def test_models_wait_for_the_bounds_of_ids(gpu, make, options):
     encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
                       **options)
-    module, tokens = on_gpu(make(encoder)), to_gpu(torch.randint(20, (10,)))
+    module, tokens = make(encoder).to('cuda').eval(), to_gpu(torch.randint(20, (10,)))
     ptr = to_gpu(torch.tensor([0, 6, 10]))
     module(tokens, ptr)
     gpu.clear()
     out = module(tokens, ptr)
-    assert types_of(out) == {'cuda'} and gpu.total() <= 9, gpu
+    assert types_of(out) == {'cuda'} and gpu.total() <= 2, gpu
 
 
 @pytest.mark.slow
 def test_padded_attention_waits_for_nothing(gpu):
-    layer = on_gpu(MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)'))
+    layer = MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)')
+    layer = layer.to('cuda').eval()
     x = to_gpu(torch.randn(2, 5, 8))
     layer(x, x, x, need_weights=False)
     gpu.clear()
     assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
 
 
-def on_gpu(layer: nn.Module) -> nn.Module:
-    """Module.to would swap the storage of parameters, which a simulated tensor has not."""
-    for module in layer.eval().modules():
-        for tensors in (module._parameters, module._buffers):
-            tensors.update({name: to_gpu(x.detach()) for name, x in tensors.items()
-                            if x is not None})
-    return layer
+@torch.no_grad()
+def test_tokens_are_decoded_there(gpu):
+    attention = GraphAttention(8, 2, PatternSource(SlidingWindow(1) & Causal()))
+    x, steps = torch.randn(6, 8), [torch.tensor([0, 4]), torch.tensor([0, 2])]
+    expected = attention(x, torch.tensor([0, 6]))
+    attention, cache, parts = attention.to('cuda'), KeyValueCache(6), x.split([4, 2])
+    found = [attention(to_gpu(part), cache.step(to_gpu(ptr))) for part, ptr in zip(parts, steps)]
+    torch.testing.assert_close(torch.cat(found).on_cpu, expected)
 
 
 @pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])
@@ -257,6 +330,12 @@ def test_tensors_of_two_devices_are_refused(gpu, there):
     arguments[there] = moved.to('cuda')
     with pytest.raises(ValueError, match='must be on'):
         edge_attention(**arguments)
+
+
+def test_edges_of_the_data_elsewhere_are_refused(gpu):
+    source, x = window() | torch.tensor([[0], [1]]), to_gpu(torch.randn(6, 1, 4))
+    with pytest.raises(ValueError, match=r"'edges' must be on cuda:0, where .* \(got cpu\)"):
+        source(x, x, to_gpu(torch.tensor([0, 6])))
 
 
 def test_heads_too_wide_are_refused_by_name_and_taken_by_auto(gpu):

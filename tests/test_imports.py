@@ -46,7 +46,7 @@ MAY_IMPORT = {
     'graph': GRAPH | {'draw'},
     'pair_layout': GRAPH,
     'pair_mask': GRAPH | {'pair_layout'},
-    'shard': {'blocks'},
+    'shard': {'blocks', '_tensors'},
     'patterns': GROUND | {'draw'},
     'samplers': GROUND,
     'kernels': GROUND,

@@ -108,11 +108,12 @@ class Training(L.LightningModule):
         if batch_idx == 0:
             check_batch(batch, self.batch_kind)
 
-    def log_means(self, values: dict[str, Tensor], weight: int, *, prog_bar: bool = False) -> None:
+    def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
+                  prog_bar: bool = False) -> None:
         """Logs means over ``weight`` examples of a batch, whose mean over the examples of the epoch
         and of all processes follows."""
         # Lightning divides by the mean of the processes' weights, and rounds it if they are whole.
-        exact = torch.tensor(weight, dtype=torch.float64)
+        exact = torch.as_tensor(weight, dtype=torch.float64)
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 

@@ -78,10 +78,9 @@ class Classification(Training):
     def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
         """Logs what came of a batch; ``stage`` is train, val or test."""
-        has_label = batch.label != NO_LABEL
-        num_labels = int(has_label.sum())
-        is_right = (logits.argmax(dim=-1) == batch.label)[has_label]
-        accuracy = is_right.sum().float() / max(1, num_labels)
+        num_labels = (batch.label != NO_LABEL).sum()
+        is_right = logits.argmax(dim=-1) == batch.label
+        accuracy = is_right.sum().float() / num_labels.clamp(min=1)
         density = {f'{stage}/density/{place}': value
                    for place, value in densities(graphs, batch.ptr.numel() - 1).items()}
         self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, num_labels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 from experiments.data.batch import Batch
@@ -62,6 +63,5 @@ def start_of(model: CausalLanguageModel) -> int:
 
 def behind_start(tokens: Tensor, ptr: Tensor, start: int) -> Tensor:
     """What stands before each token in its sequence: ``start``, or the token before it."""
-    before = tokens.roll(1)
-    before[ptr[:-1][ptr.diff() > 0]] = start
-    return before
+    is_first = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[:-1], True)
+    return tokens.roll(1).masked_fill(is_first[:-1], start)

@@ -68,9 +68,9 @@ class MultipleChoice(Training):
         logits, graphs = self.model(
             batch.tokens, batch.ptr, segments=segments_for(encoder, batch.segments), graph=graph,
             selected=batch.selected, return_graphs=True)
-        logits = scatter(logits.float(), batch.choice, dim_size=int(batch.choice_ptr[-1]),
-                         reduce='mean')
-        question = torch.repeat_interleave(batch.choice_ptr.diff())
+        num_choices = int(batch.choice_ptr[-1])
+        logits = scatter(logits.float(), batch.choice, dim_size=num_choices, reduce='mean')
+        question = torch.repeat_interleave(batch.choice_ptr.diff(), output_size=num_choices)
         dense, _ = to_dense_batch(logits, question, fill_value=torch.finfo(logits.dtype).min,
                                   batch_size=batch.label.numel())
         return F.cross_entropy(dense, batch.label), dense, graphs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -145,10 +146,11 @@ class QuestionAnswering(Training):
             self.means.add('loss', span_loss(logits, batch), num_windows)
             spans = best_spans(logits, batch.ptr, batch.offset[:, 0] >= 0,
                                num_best=self.num_best, max_tokens=self.max_answer)
+            spans = [part.cpu() for part in spans]  # which are looked at one by one
             none = logits[batch.ptr[:-1]].float().sum(dim=1).tolist()
+            batch = batch._replace(offset=batch.offset.cpu())
             best = [list(self._texts(batch, spans, window)) for window in range(num_windows)]
-        for number, (begin, end) in enumerate(zip(batch.question_ptr.tolist(),
-                                                  batch.question_ptr.tolist()[1:])):
+        for number, (begin, end) in enumerate(pairwise(batch.question_ptr.tolist())):
             scores: dict[str, float] = {}
             for text, score in (row for window in range(begin, end) for row in best[window]):
                 scores[text] = max(score, scores.get(text, -math.inf))
@@ -196,7 +198,7 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
     is_answer[batch.last, 1] = True
     num_windows = batch.ptr.numel() - 1
     window = torch.repeat_interleave(torch.arange(num_windows, device=logits.device),
-                                     batch.ptr.diff())
+                                     batch.ptr.diff(), output_size=len(logits))
     below = torch.finfo(logits.dtype).min
     total, right = (to_dense_batch(values, window, fill_value=below, batch_size=num_windows)[0]
                     .logsumexp(dim=1) for values in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from experiments.data.batch import NO_LABEL, Batch
@@ -52,7 +53,6 @@ def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -
     Returns:
         int64 Tensor ``[num_tokens]``, NO_LABEL where there is nothing to predict.
     """
-    target = tokens.roll(-1)
-    target[ptr[1:][ptr.diff() > 0] - 1] = NO_LABEL
+    is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
     is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)
-    return target.masked_fill(is_padding, NO_LABEL)
+    return tokens.roll(-1).masked_fill(is_last | is_padding, NO_LABEL)

@@ -14,6 +14,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
+from graphattn._tensors import on_cpu
 
 
 class Rival(nn.Module, ABC):
@@ -110,11 +111,11 @@ class Rival(nn.Module, ABC):
                 raise ValueError(f"'{name}' must be None, for {type(self).__name__} does not "
                                  f"attend along edges (got {type(given).__name__})")
         check_bool(return_graph=return_graph)
-        length = ptr.diff()
-        if self.max_length is not None and bool((length > self.max_length).any()):
-            raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, and "
+        lengths = on_cpu(ptr).diff().unique().tolist()
+        if self.max_length is not None and max(lengths, default=0) > self.max_length:
+            raise ValueError(f"'ptr' marks a sequence of {max(lengths)} tokens, and "
                              f"'max_length' of {type(self).__name__} is {self.max_length}")
-        out = self._attend_by_length(x, ptr[:-1], length, self._draw_seed(generator))
+        out = self._attend_by_length(x, ptr, lengths, self._draw_seed(generator))
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
@@ -124,10 +125,11 @@ class Rival(nn.Module, ABC):
         device = 'cpu' if generator is None else generator.device
         return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
 
-    def _attend_by_length(self, x: Tensor, start: Tensor, length: Tensor, seed: int) -> Tensor:
-        lengths = [n for n in length.unique().tolist() if n > 0]
+    def _attend_by_length(self, x: Tensor, ptr: Tensor, lengths: list[int], seed: int) -> Tensor:
+        lengths = [n for n in lengths if n > 0]
         if len(lengths) <= 1:
             return self._attend(x.unflatten(0, (-1, *lengths)), seed) if lengths else x
+        start, length = ptr[:-1], ptr.diff()
         tokens = [(start[length == n].unsqueeze(1) + torch.arange(n, device=x.device)).flatten()
                   for n in lengths]
         parts = [self._attend(x[of_length].unflatten(0, (-1, n)), seed)

@@ -12,7 +12,7 @@ from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_numbers, check_square
 from graphattn.functional.choose import accumulated, choose, choose_weighing
-from graphattn.functional.diffusion import attention_diffusion
+from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_hops, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
@@ -141,8 +141,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
         if is_plain and kernel.diffused_attention is not None:
             return kernel.diffused_attention(query, key, value, graph, spread, terms), None
         weight = _weigh(kernel, query, key, graph, terms)
-    out = attention_diffusion(weight, value, graph, hops=hops, teleport=teleport, backend=backend)
-    return out, weight
+    return diffuse_along(weight, value, graph, spread, hops=hops, backend=backend), weight
 
 
 def _weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,

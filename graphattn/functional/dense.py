@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphattn._tensors import on_cpu
 from graphattn.functional.checks import check_numbers, check_pair_arguments
 from graphattn.functional.choose import accumulated
 from graphattn.functional.recursion import check_hops, diffuse, is_one_hop, spread_teleport
@@ -71,7 +72,7 @@ def pair_attention(
     check_pair_arguments(query, key, value, ptr, mask)
     scale = check_numbers(scale, dropout_p, query)
     check_hops(hops)
-    lengths, spread = ptr.diff().tolist(), spread_teleport(teleport, hops, value)
+    lengths, spread = on_cpu(ptr).diff().tolist(), spread_teleport(teleport, hops, value)
     parts = [x.split(lengths) for x in (query, key, value, spread.permute(1, 2, 0))]
     out = list(parts[2])
     with torch.autocast(query.device.type, enabled=False):

@@ -82,7 +82,13 @@ def attention_diffusion(
         torch.Size([100, 4, 32])
     """
     check_diffused(alpha, value, graph)
-    spread = spread_teleport(teleport, hops, value)
+    return diffuse_along(alpha, value, graph, spread_teleport(teleport, hops, value), hops=hops,
+                         backend=backend)
+
+
+def diffuse_along(alpha: Tensor, value: Tensor, graph: BipartiteGraph, spread: Tensor, *,
+                  hops: int | float, backend: str) -> Tensor:
+    """:func:`attention_diffusion` of checked arguments, by the teleport of every hop."""
     if len(spread) == 0:
         return value
     kernel = choose_weighing(backend, graph.device, value.size(-1))

@@ -28,10 +28,12 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     dtype = torch.promote_types(value.dtype, torch.float)
     if isinstance(teleport, Tensor):
         spread = teleport.to(dtype)
+    elif isinstance(teleport, Sequence):  # filled there: for a copy a GPU is waited for
+        each = [value.new_full((1, 1, 1), t, dtype=dtype) for t in teleport]
+        spread = torch.cat([value.new_empty(0, 1, 1, dtype=dtype), *each])
     else:
-        spread = torch.tensor(teleport, dtype=dtype, device=value.device)
-        spread = spread[:, None, None] if spread.dim() else spread
-        hops = 0 if spread.dim() == 0 and teleport == 1 else hops
+        spread = value.new_full((), teleport, dtype=dtype)
+        hops = 0 if teleport == 1 else hops
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graphattn._tensors import is_traced
+from graphattn._tensors import is_traced, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels.backend import Backend, LogitTerms, where_numbers_are
 from graphattn.kernels.edge_math import no_second_derivative
@@ -108,8 +108,9 @@ def _largest(x: Tensor) -> float:
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:
     """Queries and keys of consecutive blocks of one shape, or of some rows of a large block."""
-    query_ptr, key_ptr = graph.query_ptr.tolist(), graph.key_ptr.tolist()
-    shapes = list(zip(graph.query_ptr.diff().tolist(), graph.key_ptr.diff().tolist()))
+    ptrs = [on_cpu(ptr) for ptr in graph.blocks.ptrs]
+    query_ptr, key_ptr = (ptr.tolist() for ptr in ptrs)
+    shapes = list(zip(*(ptr.diff().tolist() for ptr in ptrs)))
     block = 0
     while block < graph.num_blocks:
         num_rows, num_columns = shapes[block]
@@ -129,7 +130,8 @@ def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice,
           num_blocks: int, edge_bias: Tensor | None) -> Tensor:
     """Boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair is below the highest of
     its query, ``-inf`` where there is no edge."""
-    (edge_key, query), edges = edge_index, slice(*graph.indptr[[rows.start, rows.stop]].tolist())
+    (edge_key, query), indptr = edge_index, on_cpu(graph.csr[0])
+    edges = slice(*indptr[[rows.start, rows.stop]].tolist())
     num_rows = (rows.stop - rows.start) // num_blocks
     num_columns = (columns.stop - columns.start) // num_blocks
     row, key = query[edges] - rows.start, edge_key[edges] - columns.start

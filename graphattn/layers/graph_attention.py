@@ -19,7 +19,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
-from graphattn._tensors import is_traced
+from graphattn._tensors import is_traced, on_cpu
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_recompute, check_teleport
 from graphattn.graph import BipartiteGraph
@@ -339,6 +339,7 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     """That the blocks of a graph are the sequences, once or for each head."""
     if is_traced(ptr):
         return
+    own, ptr = on_cpu(own), on_cpu(ptr)
     times = {num_tokens: 1, heads * num_tokens: heads}.get(int(own[-1]))
     if times is None:
         return  # sizes are compared later

@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
+from graphattn._tensors import on_cpu
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 from graphattn.sources.sorted_edges import Edges
@@ -142,11 +143,12 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
     if batch.shape != (num_nodes,):
         raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
                          f"{tuple(batch.shape)})")
-    if bool((batch.diff() < 0).any()):
+    numbers = on_cpu(batch)
+    if bool((numbers.diff() < 0).any()):
         raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
                          "sort the nodes by it")
-    num_graphs = int(batch[-1]) + 1 if num_nodes else 0
-    if num_nodes and int(batch[0]) < 0 or num_graphs > LONGEST_SIDE:
-        raise ValueError(f"'batch' must number graphs from 0 (got {int(batch[0])} to "
+    num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
+    if num_nodes and int(numbers[0]) < 0 or num_graphs > LONGEST_SIDE:
+        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
                          f"{num_graphs - 1})")
     return index2ptr(batch, num_graphs)

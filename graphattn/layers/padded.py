@@ -74,9 +74,7 @@ class PaddedTokens:
     @cached_property
     def lengths(self) -> list[int]:
         """Tokens of each sequence of keys, those included that a cache no longer holds."""
-        if self._token is None:
-            return [self._behind] * self.batch
-        return torch.bincount(self._token[0], minlength=self.batch).tolist()
+        return self._before(self._behind)
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
@@ -90,8 +88,10 @@ class PaddedTokens:
         """Tokens of each sequence before a position."""
         if self._token is None:
             return [position] * self.batch
-        sequence, at = self._token
-        return torch.bincount(sequence[at < position], minlength=self.batch).tolist()
+        position = min(position, self._behind)
+        if self.is_token is None or position == 0:
+            return [position] * self.batch
+        return self.is_token[:, :position].sum(dim=1).tolist()
 
     @property
     def is_square(self) -> bool:
@@ -140,15 +140,22 @@ class PaddedTokens:
     def _query_slot(self) -> Tensor | None:
         if self._token is None or not self.same_tokens:
             return None
-        sequence, position = (part[self._token[1] >= self.first_query] for part in self._token)
+        sequence, position = self._tokens_from(self.first_query)
         return sequence * self.num_queries + position - self.first_query
 
     @cached_property
     def _key_slot(self) -> Tensor | None:
         if self._token is None:
             return None
-        sequence, position = (part[self._token[1] >= self.first_key] for part in self._token)
+        sequence, position = self._tokens_from(self.first_key)
         return sequence * self.num_keys + position - self.first_key
+
+    def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
+        """The sequence and the position of each token from a position on."""
+        if first == 0:
+            return self._token
+        is_behind = self._token[1] >= first
+        return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
         """Where the edges of a graph are whose blocks are these sequences, once or for each head,

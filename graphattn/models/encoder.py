@@ -22,7 +22,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced
+from graphattn._tensors import is_traced, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
@@ -241,11 +241,12 @@ num_blocks=2, density=32.4%))
         """
         check_bool(return_graphs=return_graphs)
         x, rotation = self._embed(tokens, ptr, segments), self._rotation(tokens, ptr)
-        is_token = None
+        at = None
         if self.padding_token is not None:
             is_token = tokens != self.padding_token
-            x, ptr = x[is_token], _ptr_of(is_token, ptr)
-            rotation = None if rotation is None else rotation[is_token]
+            at = is_token.nonzero().flatten()  # looked for once, though it is asked for below
+            x, ptr = x[at], _ptr_of(is_token, ptr)
+            rotation = None if rotation is None else rotation[at]
             if graph is not None:
                 raise ValueError("'graph' must be None for a model with 'padding_token', which "
                                  "leaves tokens out; leave them out of the graph")
@@ -257,8 +258,8 @@ num_blocks=2, density=32.4%))
             graphs += [] if along is None else [along]
             shared = graph if self.source is None else along
         x = self.norm(x) if self.norm_first else x
-        if is_token is not None:
-            x = x.new_zeros(len(tokens), self.channels).masked_scatter(is_token.unsqueeze(1), x)
+        if at is not None:
+            x = x.new_zeros(len(tokens), self.channels).index_copy(0, at, x)
         return (x, graphs) if return_graphs else x
 
     def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
@@ -302,12 +303,12 @@ num_blocks=2, density=32.4%))
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
         if isinstance(ptr, Shard):
-            self._check_lengths(ptr.ptr.diff())
+            self._check_lengths(on_cpu(ptr.ptr).diff())
             return ptr.positions()
         check_ptr('ptr', ptr, len(tokens), tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
-            self._check_lengths(length)
+            self._check_lengths(on_cpu(ptr).diff())
         start = ptr[:-1].repeat_interleave(length, output_size=len(tokens))
         return torch.arange(len(tokens), device=tokens.device) - start
 
@@ -382,8 +383,8 @@ class GridPositions(nn.Module):
 
     def forward(self, position: Tensor) -> Tensor:
         """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
-        return sum(embedding(coordinate) for embedding, coordinate in zip(
-            self.along, torch.unravel_index(position, self.sides)))
+        return sum(embedding(position // math.prod(self.sides[axis + 1:]) % side)
+                   for axis, (side, embedding) in enumerate(zip(self.sides, self.along)))
 
 
 class _NoPositions(nn.Module):

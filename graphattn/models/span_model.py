@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
+from graphattn._tensors import on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.pair_mask import PairMask
@@ -125,7 +126,7 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
                          f"{can_answer.device})")
     check_sides(num_best=num_best, max_tokens=max_tokens)
     allowed = logits.detach().float().masked_fill(~can_answer.unsqueeze(1), -torch.inf)
-    begins, lengths = ptr.tolist(), ptr.diff().tolist()
+    begins, lengths = (part.tolist() for part in (on_cpu(ptr), on_cpu(ptr).diff()))
     rows = [_best_of_one(own, begin, num_best, max_tokens)
             for own, begin in zip(allowed.split(lengths), begins)]
     if not rows:

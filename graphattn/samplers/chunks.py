@@ -48,8 +48,8 @@ def chunks_of(blocks: Blocks, pairs_per_chunk: int,
     block_shape = torch.stack([blocks.query_ptr.diff(), blocks.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in block_shape.tolist() if n and m}):
-        shape = block_shape.new_tensor((num_queries, num_keys))
-        members = (block_shape == shape).all(dim=1).nonzero().flatten()
+        is_member = (block_shape[:, 0] == num_queries) & (block_shape[:, 1] == num_keys)
+        members = is_member.nonzero().flatten()
         width = num_keys if keys_per_piece is None else min(keys_per_piece, num_keys)
         num_rows = min(max(pairs_per_chunk // width, 1), num_queries)
         for part in members.split(max(pairs_per_chunk // (num_rows * width), 1)):

@@ -132,4 +132,6 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
     num_pairs = graph.blocks.pairs_per_block()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
     dtype = torch.promote_types(gate.dtype, torch.float32)
-    return (gate * edge_share.repeat_interleave(graph.edges_per_block()).to(dtype)).sum()
+    share = edge_share.to(dtype).repeat_interleave(graph.edges_per_block(),
+                                                   output_size=graph.num_edges)
+    return (gate * share).sum()

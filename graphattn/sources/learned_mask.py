@@ -16,7 +16,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import numbers_of, undisturbed
+from graphattn._tensors import numbers_of, on_cpu, undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.pair_mask import PairMask
@@ -201,7 +201,7 @@ class LearnedMaskSource(GraphSource):
 
     @torch.compiler.disable(reason='the edges of settled masks are numbers of parameters')
     def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:
-        return pattern_graph(self._settled_masks(), None, ptr.diff().tolist(), ptr.device)
+        return pattern_graph(self._settled_masks(), None, on_cpu(ptr).diff().tolist(), ptr.device)
 
     def _settled_masks(self) -> tuple[Mask, ...]:
         """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.

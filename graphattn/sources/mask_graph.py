@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number, check_ptr
-from graphattn._tensors import index_dtype, numbers_of
+from graphattn._tensors import index_dtype, numbers_of, on_cpu
 from graphattn.blocks import Blocks
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import PairLayout
@@ -83,9 +83,9 @@ class MaskGraph(BipartiteGraph):
         if not bool(((is_on == 0) | (is_on == 1)).all()):
             raise ValueError(f"'values' must be 0 or 1, for a soft mask weighs every pair and has "
                              f"no edges; see PairMask (got {_first_soft(is_on)})")
-        indptr, key, value = _edges(layout, is_on > 0, ptr.diff().tolist())
-        num_tokens = int(ptr[-1])
-        ptr = fold_ptr(ptr, len(values), num_tokens)
+        lengths = on_cpu(ptr).diff().tolist()
+        indptr, key, value = _edges(layout, is_on > 0, lengths)
+        ptr = fold_ptr(ptr, len(values), sum(lengths))
         self._fill(indptr, key, indptr.numel() - 1, Blocks(ptr, ptr), None)
         self.values, self.layout, self.edge_bias = values, layout, None
         if values.requires_grad and torch.is_grad_enabled():
@@ -119,9 +119,10 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     blocks = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
-    degree = [is_on.new_zeros(1, dtype=torch.long), *(degree for _, _, degree, *_ in blocks)]
-    indptr = torch.cat(degree).cumsum(0)
-    num_edges = int(indptr[-1])
+    start = torch.zeros(1, dtype=torch.long, device='cpu')
+    indptr = torch.cat([start, *(degree for _, _, degree, *_ in blocks)]).cumsum(0)
+    indptr = indptr.to(is_on.device, non_blocking=True)
+    num_edges = sum(block_key.numel() for *_, block_key, _ in blocks)
     key = is_on.new_empty(num_edges, dtype=index_dtype(heads * num_tokens))
     value = is_on.new_empty(num_edges, dtype=torch.int32 if heads * width < 2**31 else torch.int64)
     first_key = end = 0

@@ -17,7 +17,7 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import index_dtype
+from graphattn._tensors import index_dtype, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
@@ -148,8 +148,9 @@ class PatternSource(GraphSource):
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
         """Query i of a sequence stands where its key i does."""
-        spans = [(0, length) for length in ptr.diff().tolist()]
-        return self.span_graph(key_ptr.diff().tolist(), spans, ptr.device, generator=generator)
+        spans = [(0, length) for length in on_cpu(ptr).diff().tolist()]
+        lengths = on_cpu(key_ptr).diff().tolist()
+        return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
         seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63  # for a schema
@@ -174,7 +175,7 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
                                    'short expression, is built outside of compiled code')
     def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
-        lengths = ptr.diff().tolist()
+        lengths = on_cpu(ptr).diff().tolist()
         if not self._draws_anew:
             return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
         return GRAPHS.get(None, lambda: _batch(
@@ -277,7 +278,8 @@ def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
         each edge, uint16, int32 or int64 ``[num_edges]``.
     """
     check_ptr('ptr', ptr, num_tokens, ptr.device)
-    graph = pattern_graph(tuple(map(_parse, patterns)), seed, ptr.diff().tolist(), ptr.device)
+    lengths = on_cpu(ptr).diff().tolist()
+    graph = pattern_graph(tuple(map(_parse, patterns)), seed, lengths, ptr.device)
     indptr, key = graph.csr
     return indptr.clone(), key.clone()  # compiled code writes over what it has read
 

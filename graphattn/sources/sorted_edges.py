@@ -63,6 +63,11 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
 
 
+def device_of(edges: Edges) -> torch.device:
+    """Where the edges are."""
+    return edges.device() if isinstance(edges, SparseTensor) else edges.device
+
+
 def edge_index_of(edges: Edges) -> Tensor:
     """``edge_index`` ``[2, num_edges]``, key over query, in the order that the edges have."""
     if isinstance(edges, BipartiteGraph):

@@ -9,7 +9,13 @@ from graphattn._checks import check_generator, check_kind
 from graphattn.graph import BipartiteGraph, RepeatedEdges
 from graphattn.sources.base import GraphSource
 from graphattn.sources.graph_cache import GRAPHS
-from graphattn.sources.sorted_edges import Edges, edge_index_of, identity_of, sort_edges
+from graphattn.sources.sorted_edges import (
+    Edges,
+    device_of,
+    edge_index_of,
+    identity_of,
+    sort_edges,
+)
 
 
 class StructureSource(GraphSource):
@@ -65,12 +71,16 @@ class StructureSource(GraphSource):
         """The graph over all sequences; arguments as in :class:`GraphSource`.
 
         Raises:
-            ValueError: Also if an edge joins two sequences.
+            ValueError: Also if the edges are on another device, or one joins two sequences.
         """
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
+        device = device_of(self.edges)
+        if device != query.device:
+            raise ValueError(f"'edges' must be on {query.device}, where the tokens are (got "
+                             f"{device})")
         drawn = self.pattern(query, key, ptr, generator=generator)
         if not isinstance(drawn, BipartiteGraph) or drawn.edge_prob is not None:
             raise ValueError(f"'pattern' must give edges without probabilities, as a PatternSource "
