@@ -136,6 +136,8 @@ def _with_devices(run: Callable) -> Callable:
 
 
 def _interpret(kernel: InterpretedFunction, *args, **kwargs) -> None:
+    if any(isinstance(x, Tensor) and not isinstance(x, SimulatedTensor) for x in args):
+        raise RuntimeError(f'{kernel.fn.__name__} is given tensors on cpu')
     args, kwargs = tree_map(_to_cpu, (args, kwargs))
     _interpret_on_cpu(kernel, *args, **kwargs)
 

@@ -267,7 +267,7 @@ def test_compiled_code_gets_rows_from_there(gpu):
 @pytest.mark.parametrize('make, most', [
     (lambda: GraphAttention(8, 2, window()), 0),
     (lambda: GraphAttention(8, 2, window(), hops=2, teleport=0.1), 0),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 1),
+    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 2),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8)), 1),
     (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 1),
     (lambda: EncoderLayer(8, 2, window()), 0)],

@@ -61,6 +61,9 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
         ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
             do not hold what is drawn of few keys.
     """
+    most_pairs = model.num_queries * model.num_keys // model.num_heads
+    if not by_name and not _is_faster(0, model.key_factor.numel(), most_pairs):
+        return None  # which takes no wait
     draws = Draws(model, generator, thins=True)
     if by_name:
         draws.check_bound()
@@ -136,8 +139,8 @@ class Draws:
 
     def are_fewer(self) -> bool:
         """Than trials for all pairs would take time."""
-        work = self.expected + _TABLE_ENTRY * self.key_factor.numel()
-        return self.highest_bound <= _HIGHEST_BOUND and work < _FASTER_BELOW * self.num_pairs
+        return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
+            self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
         """What is drawn; an error or ``None`` where registers do not hold it."""
@@ -191,6 +194,11 @@ class Draws:
                 num_keys, CLUSTERS=clusters, KEYS=_KEYS)
         torch.cumsum(width, 0, out=cdf[1:])
         return cdf
+
+
+def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
+    """Whether so many draws take less time than trials for all pairs."""
+    return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _boost(bound: Tensor) -> Tensor:
