@@ -24,7 +24,7 @@ from graphattn.samplers.methods import MOST_DRAWS, check_rate
 
 MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
-_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 32
+_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
 # Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
 # shares takes in draws. Computed, not measured, for 128 clusters: python -m
 # experiments.benchmarks.roofline.
