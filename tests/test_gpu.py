@@ -213,6 +213,15 @@ def test_draws_wait_for_two_numbers_of_edges(gpu, sample, method):
     assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
 
 
+@pytest.mark.slow
+def test_few_edges_are_drawn_and_no_pair_is_tried(gpu, monkeypatch):
+    monkeypatch.setattr('graphattn.samplers.triton.compare', None)
+    member = torch.full((150, 2), 0.05)
+    few = FactorModel(to_gpu(member), to_gpu(torch.eye(2)), to_gpu(member), exploration=0.002)
+    num_edges, expected = sample_bernoulli(few).num_edges, 150**2 * 0.007
+    assert abs(num_edges - expected) < 4 * expected**0.5
+
+
 def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
     rates = FactorModel(to_gpu(torch.full((3, 1), 1e6)), to_gpu(torch.eye(1)),
                         to_gpu(torch.ones(1, 1)))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -111,7 +112,7 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
              'forward+backward ms': 1e3 * times['train_step'][name],
              'times auto': times['train_step'][name] / baseline,
              'saved MiB': saved_bytes(forward) / 2**20}
-            for name, forward in forwards.items()]
+            for name, forward in forwards.items() if math.isfinite(times['train_step'][name])]
 
 
 def cases(graph: BipartiteGraph, heads: int, width: int,

@@ -2,14 +2,17 @@
 heads sample graphs, and the parts of sampling that have several ways.
 
     python -m experiments.benchmarks.gpu
+    python -m experiments.benchmarks.gpu --parts '[layers]'
     python -m experiments.benchmarks.gpu --quick --device cpu
 
-The floors are those of python -m experiments.benchmarks.roofline, which takes no GPU.
+The floor of attention is what the same GPU takes to copy what edges gather; that of an H200 is
+computed without one: python -m experiments.benchmarks.roofline.
 For memory errors: compute-sanitizer python -m pytest tests/kernels/test_backends.py -k on_a_gpu
 """
 
 from __future__ import annotations
 
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -21,7 +24,7 @@ from jsonargparse.typing import PositiveInt
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
 from experiments.benchmarks.measure import interleave, on_device, progress, run_benchmark
-from experiments.benchmarks.roofline import BYTES_PER_SECOND, SHAPES
+from experiments.benchmarks.roofline import SHAPES
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
@@ -43,6 +46,8 @@ def main(
     channels: PositiveInt = 64,
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
     rounds: PositiveInt = 20,
+    parts: list[Literal['attention', 'meshes', 'layers', 'sampling']] = (
+        'attention', 'meshes', 'layers', 'sampling'),
     device: str = 'cuda',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -54,6 +59,7 @@ def main(
         channels: Width of a head.
         dtype: Of queries, keys and values; layers are under autocast to it.
         rounds: Measurements of each case, of which the median counts.
+        parts: What is measured; each has a table, written when it is done.
         device: Where.
         quick: Small sizes that end within a minute.
         out: Where the tables go.
@@ -62,28 +68,21 @@ def main(
     if quick:
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
         grids = {'small': (64, 128, 8)}
-    number_type = getattr(torch, dtype)
-    rows = []
-    for n, degree in progress(shapes, 'attention'):
-        rows += of_attention(n, degree, heads, channels, number_type, rounds)
-    report(rows, 'gpu_attention', out)
-    rows = []
-    for name, shape in progress(grids.items(), 'meshes'):
-        rows += meshes.measure(name, shape, heads, channels, number_type, rounds)
-    report(rows, 'gpu_meshes', out)
-    rows = []
-    for n, density in progress(product(lengths, densities), 'layers'):
-        rows.append(of_layers(n, density, heads, channels, number_type, rounds))
-    report(rows, 'gpu_layers', out)
-    rows = []
-    for n, density in progress(product(lengths, densities), 'sampling'):
-        rows.append(of_sampling(n, density, rounds))
-    report(rows, 'gpu_sampling', out)
+    setting = heads, channels, getattr(torch, dtype), rounds
+    drawn = [*product(lengths, densities)]
+    cases = {
+        'attention': [partial(of_attention, *shape, *setting) for shape in shapes],
+        'meshes': [partial(meshes.measure, *grid, *setting) for grid in grids.items()],
+        'layers': [partial(of_layers, *size, *setting) for size in drawn],
+        'sampling': [partial(of_sampling, *size, rounds) for size in drawn]}
+    for part in parts:
+        report([row for case in progress(cases[part], part) for row in case()], f'gpu_{part}', out)
 
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Rows of the attention benchmark, with the time per edge and head and beside the floor."""
+    """Rows of the attention benchmark, with the time per edge and head, and how many times that is
+    of copying what an edge gathers: three times two vectors."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MOST_PAIRS:
@@ -93,15 +92,23 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     names, _ = attention.cases(graph, heads, channels, dtype)
     rows = attention.measure(graph, channels, heads, rounds, [*names.keys() - left_out], dtype)
     edges, gathered = graph.num_edges * heads, 2 * channels * dtype.itemsize
+    floor = 3 * gathered * edges / bytes_per_second(rounds)
     for row in rows:
         seconds = 1e-3 * row['forward+backward ms']
         row['ps per edge'] = 1e12 * seconds / edges
-        row['times roofline'] = seconds * BYTES_PER_SECOND / (3 * gathered * edges)
+        row['times floor'] = seconds / floor
     return rows
 
 
+@cache
+def bytes_per_second(rounds: int) -> float:
+    """That the default device reads and writes when it copies more than its caches hold."""
+    x = torch.empty(2**26)
+    return 2 * x.nbytes / interleave({'copy': x.clone}, rounds)['copy']
+
+
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
-              rounds: int) -> dict:
+              rounds: int) -> list[dict]:
     """A training step of a layer that samples its graphs, beside full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
@@ -116,11 +123,11 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
     times = interleave({'sampled': lambda: step(lambda: layer(x, ptr)),
                         'full': lambda: step(lambda: full_attention(layer, x))}, rounds)
-    return {'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
-            'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}
+    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
+             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
 
 
-def of_sampling(n: int, density: float, rounds: int) -> dict:
+def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     """One head's graph drawn in all ways, and its probabilities forward and backward, by rows of
     edges and by tiles of pairs: the densities at which these are level are computed elsewhere. On
     other devices rows and tiles are one."""
@@ -142,8 +149,8 @@ def of_sampling(n: int, density: float, rounds: int) -> dict:
              for sample, method in ways}
     cases |= {'p_ij, rows': lambda: gates(1.), 'p_ij, tiles': lambda: gates(0.)}
     times = interleave(cases, rounds)
-    return {'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
-                                           times.items()}}
+    return [{'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
+                                            times.items()}}]
 
 
 if __name__ == '__main__':

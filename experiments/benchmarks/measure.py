@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import math
 import random
 import statistics
 import time
@@ -96,19 +97,32 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
     times as often while they have not taken ``A_ROUND`` seconds for each of the ``rounds``.
+    A case for which a GPU has too little memory takes NaN seconds, and is named.
     """
-    times = {name: [] for name in cases}
     timed = stopwatch()
-    for case in cases.values():
-        timed(case)
+    times = {name: [] if _fits(name, functools.partial(timed, case)) else [math.nan]
+             for name, case in cases.items()}
+    fitting = [name for name, values in times.items() if not values]
     begin = time.perf_counter()
     for done in range(100 * rounds):
         spent = time.perf_counter() - begin
         if done >= 2 and spent > (seconds if done < rounds else rounds * A_ROUND):
             break
-        for name in random.Random(done).sample(list(cases), len(cases)):
+        for name in random.Random(done).sample(fitting, len(fitting)):
             times[name].append(timed(cases[name]))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _fits(name: str, run: Callable[[], object]) -> bool:
+    """Whether a case runs in the memory of the GPU."""
+    try:
+        run()
+        return True
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition('. ')[0]
+    torch.cuda.empty_cache()  # now that the error no longer holds what was in use
+    print(f'{name} is left out: {reason}')
+    return False
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:

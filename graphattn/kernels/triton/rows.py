@@ -32,8 +32,11 @@ class Rows(NamedTuple):
     def of(cls, indptr: Tensor, column: Tensor) -> Rows:
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         num_long = num_edges // EDGES_OF_A_PART  # bounds the number of long rows
-        size, order = indptr.diff().sort(descending=True, stable=True)
-        parts = (size + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor').clamp_(1)
+        size = indptr.diff()
+        # Two bytes take a quarter of the passes of eight, and tell long rows from others.
+        order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
+        parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
+        parts = parts.clamp_(1)
         last_task = parts.cumsum(0)
         tasks = torch.arange(num_rows + num_long, device=indptr.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)

@@ -1,6 +1,7 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
 import ast
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -214,6 +215,19 @@ def test_cases_take_turns():
     times = interleave({'a': lambda: order.append('a'), 'b': lambda: order.append('b')}, rounds=3)
     rounds = [''.join(order[first:first + 2]) for first in range(0, len(order), 2)]
     assert len(rounds) >= 4 and set(rounds) == {'ab', 'ba'} and set(times) == {'a', 'b'}
+
+
+@in_forks
+def test_what_does_not_fit_a_gpu_is_left_out(capsys, monkeypatch):
+    freed = []
+    monkeypatch.setattr(torch.cuda, 'empty_cache', lambda: freed.append(True))
+
+    def too_large():
+        raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')
+
+    times = interleave({'a': lambda: None, 'b': too_large}, 2, seconds=0.)
+    assert times['a'] > 0 and math.isnan(times['b']) and freed
+    assert capsys.readouterr().out == 'b is left out: CUDA out of memory\n'
 
 
 def test_saved_bytes_counts_each_storage_once():
