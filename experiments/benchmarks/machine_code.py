@@ -32,7 +32,8 @@ from graphattn.samplers.triton.draws import Draws
 
 TERMS = ('plain', 'bias and gate', 'dropout', 'bias, gate and dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
-          torch.bfloat16: 'bf16', torch.int64: 'i64', torch.int32: 'i32', torch.uint16: 'u16'}
+          torch.bfloat16: 'bf16', torch.bool: 'i1', torch.int64: 'i64', torch.int32: 'i32',
+          torch.uint16: 'u16'}
 
 
 class Launch(NamedTuple):

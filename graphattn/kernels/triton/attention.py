@@ -9,11 +9,11 @@ two numbers per query and head.
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
+from graphattn.kernels.triton import attention_tiles as tiles
 from graphattn.kernels.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.kernels.triton.rows import (
     Rows,
@@ -22,7 +22,7 @@ from graphattn.kernels.triton.rows import (
     gather,
     put,
 )
-from graphattn.kernels.triton.softmax import Terms, gates, kept, logits
+from graphattn.kernels.triton.softmax import Terms, gates, kept, logits, put_statistics
 
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cuda')
@@ -36,8 +36,13 @@ def _(
     if feature_query.size(2) > 0:
         raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
                                   "edge_feature_attention takes them in two steps")
-    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
+    width = max(query.size(2), value.size(2))
+    is_tiled = tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    rows, terms = Rows.of(indptr, edge_key, is_tiled), Terms.of(bias, gate, seed, scale, dropout_p)
     out, statistics = attend(query, key, value, rows, terms)
+    if is_tiled is not None:
+        nodes = [x.contiguous() for x in (query, key, value)]
+        tiles.attend(is_tiled, indptr, edge_key, nodes, terms, out, statistics)
     return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
 
 
@@ -79,7 +84,9 @@ def _(
     softmax = query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
-    rows = Rows.of(indptr, edge_key)
+    width = max(channels, value_channels)
+    is_tiled = tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    rows = Rows.of(indptr, edge_key, is_tiled)
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
     tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
@@ -89,8 +96,12 @@ def _(
            num_edges, **shape, **tile._asdict())
     launch(add_parts, (rows.most_long, heads), parts, grad_query, rows.order, rows.last_task,
            parts.size(1), HEADS=heads, CHANNELS=channels, WIDTH=tile.WIDTH, DTYPE=TYPES[dtype])
+    if is_tiled is not None:
+        tiles.grads_of_queries(is_tiled, indptr, edge_key, nodes, terms, (out, statistics, softmax),
+                               (grad_query, grad_bias, grad_gate))
 
-    rows, key_heads = Rows.of(key_indptr, edge_query), key.size(1)
+    is_tiled = tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
+    rows, key_heads = Rows.of(key_indptr, edge_query, is_tiled), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
     parts, value_parts = (rows.parts(key_heads, n, dtype) for n in (channels, value_channels))
     launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
@@ -101,6 +112,9 @@ def _(
         launch(add_parts, (rows.most_long, key_heads), part, grad, rows.order, rows.last_task,
                parts.size(1), HEADS=key_heads, CHANNELS=grad.size(2), WIDTH=width,
                DTYPE=TYPES[dtype])
+    if is_tiled is not None:
+        tiles.grads_of_keys(is_tiled, (key_indptr, edge_query, position), nodes, terms, softmax,
+                            (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, torch.zeros_like(feature_query),
             edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
@@ -158,13 +172,6 @@ def attend_rows(
              mask=is_part[:, None] & (channel < VALUE_CHANNELS)[None, :])
     tl.store(part + VALUE_CHANNELS, high, mask=is_part)
     tl.store(part + VALUE_CHANNELS + 1, total, mask=is_part)
-
-
-@triton.jit
-def put_statistics(statistics, at, mask, high, share):
-    """Of nothing these are ``inf`` and 0, so that all weights become 0."""
-    tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
-    tl.store(statistics + 2 * at + 1, share, mask=mask)
 
 
 @kernel

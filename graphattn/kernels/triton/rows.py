@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.triton.launch import kernel
 
-EDGES_OF_A_PART = 2048
+EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
 
 
 class Rows(NamedTuple):
@@ -29,10 +30,15 @@ class Rows(NamedTuple):
     edges_of_a_part: int  # rows with more are cut
 
     @classmethod
-    def of(cls, indptr: Tensor, column: Tensor) -> Rows:
+    def of(cls, indptr: Tensor, column: Tensor, is_tiled: Tensor | None = None) -> Rows:
+        """All rows, but for those that are tiled, whom others compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         num_long = num_edges // EDGES_OF_A_PART  # bounds the number of long rows
         size = indptr.diff()
+        if is_tiled is not None:
+            is_left_out = is_tiled.repeat_interleave(
+                ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * is_tiled.numel())[:num_rows]
+            size = size.masked_fill(is_left_out, 0)
         # Two bytes take a quarter of the passes of eight, and tell long rows from others.
         order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
         parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
@@ -40,6 +46,9 @@ class Rows(NamedTuple):
         last_task = parts.cumsum(0)
         tasks = torch.arange(num_rows + num_long, device=indptr.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
+        if is_tiled is not None:
+            is_no_task = F.pad(is_left_out[order], (0, 1), value=True)[place]
+            place = place.masked_fill(is_no_task, num_rows)
         return cls(indptr, column, order, last_task, place, EDGES_OF_A_PART)
 
     @property
@@ -52,9 +61,8 @@ class Rows(NamedTuple):
 
     @property
     def most_long(self) -> int:
-        """Bounds the number of rows that are in parts, of which there are at most twice as many;
-        both come first."""
-        return self.num_edges // self.edges_of_a_part
+        """Bounds the number of rows that are in parts; they come first, and so do their parts."""
+        return min(self.num_edges // self.edges_of_a_part, self.num_rows)
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
         """Programs for ``rows`` tasks of one head each; those of one head follow one another, so
@@ -67,7 +75,8 @@ class Rows(NamedTuple):
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
         """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
-        return self.order.new_empty(heads, max(2 * self.most_long, 1), channels, dtype=dtype)
+        most = self.most_long + self.num_edges // self.edges_of_a_part
+        return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
 
 @triton.jit

@@ -61,3 +61,10 @@ def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl
     bits = bits ^ (bits >> 31)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
                     tl.full((), 0, DTYPE))
+
+
+@triton.jit
+def put_statistics(statistics, at, mask, high, share):
+    """Of nothing these are ``inf`` and 0, so that all weights become 0."""
+    tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
+    tl.store(statistics + 2 * at + 1, share, mask=mask)

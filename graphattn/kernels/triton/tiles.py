@@ -76,7 +76,7 @@ def dot_of_tiles(
     row, head, edge, end = _edges_of_rows(indptr, num_rows, ROWS)
     of_head = dot + head.to(tl.int64) * num_edges
     while tl.max(end - edge, axis=0) > 0:
-        j, step, is_edge = _next_tile(edge_key, edge, end, num_columns, COLUMNS)
+        j, step, is_edge = next_tile(edge_key, edge, end, num_columns, COLUMNS)
         product = tl.zeros([ROWS, COLUMNS], DTYPE)
         for first in range(0, CHANNELS, DEPTH):
             query_i = _some_channels(query, row, row < num_rows, head, first, HEADS, CHANNELS,
@@ -99,7 +99,7 @@ def sum_of_tiles(
     of_head = weight + head.to(tl.int64) * num_edges
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
     while tl.max(end - edge, axis=0) > 0:
-        j, step, is_edge = _next_tile(column, edge, end, num_columns, COLUMNS)
+        j, step, is_edge = next_tile(column, edge, end, num_columns, COLUMNS)
         weight_j = tl.load(of_head + edge[:, None] + step, mask=is_edge, other=0).to(DTYPE)
         x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, j < num_columns, DTYPE)
         if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
@@ -142,20 +142,26 @@ def _edges_of_rows(indptr, num_rows, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
+def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
     """The columns of the first tile that edges from ``edge`` on are in; for each pair of a row and
     one of these, how many edges further it would be, and whether it is one."""
     nearest = tl.load(column + edge, mask=edge < end, other=0).to(tl.int32)
     nearest = tl.min(tl.where(edge < end, nearest, num_columns), axis=0)
-    j = nearest // COLUMNS * COLUMNS + tl.arange(0, COLUMNS)
-    step = tl.zeros([edge.shape[0], COLUMNS], tl.int32)
-    left, half = (end - edge).to(tl.int32)[:, None], COLUMNS // 2
-    at = column + edge[:, None]
-    # Bisection: columns ascend, and fewer than COLUMNS of them can come before one of this tile.
-    while half > 0:
-        probe = step + half - 1
-        probed = tl.load(at + probe, mask=probe < left, other=0).to(tl.int32)
-        step += tl.where((probe < left) & (probed < j[None, :]), half, 0)
-        half //= 2
-    found = tl.load(at + step, mask=step < left, other=0).to(tl.int32)
-    return j, step, (step < left) & (found == j[None, :])
+    first, number = nearest // COLUMNS * COLUMNS, tl.arange(0, COLUMNS)
+    inside = number[None, :] < (end - edge).to(tl.int32)[:, None]
+    found = tl.load(column + edge[:, None] + number[None, :], mask=inside, other=0).to(tl.int32)
+    place = found - first
+    # Columns ascend, so that those of a row are different bits of one number.
+    bit = tl.full([1, 1], 1, tl.uint32) << (place & (COLUMNS - 1)).to(tl.uint32)
+    bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)[:, None]
+    of_column = tl.full([1, COLUMNS], 1, tl.uint32) << number[None, :].to(tl.uint32)
+    return first + number, _count_bits(bits & (of_column - 1)), (bits & of_column) != 0
+
+
+@triton.jit
+def _count_bits(bits):
+    """How many of 32 bits are set."""
+    bits -= (bits >> 1) & 0x55555555
+    bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F
+    return ((bits * 0x01010101) >> 24).to(tl.int32)

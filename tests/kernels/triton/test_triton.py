@@ -136,6 +136,20 @@ def test_long_rows_in_parts(run, monkeypatch):
         assert_same(run('triton', graph, *tensors), expected)
 
 
+@pytest.mark.parametrize('run', [attend, diffuse])
+def test_rows_that_all_are_long(run, monkeypatch):
+    from graphattn.kernels.triton import rows
+
+    monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 2)
+    graph = BipartiteGraph.from_mask(torch.ones(7, 7, dtype=torch.bool))
+    tensors = inputs(graph, 2, 2, 3, 2)
+    expected = run('numba', graph, *tensors)
+    with interpreted():
+        assert_same(run('triton', graph, *tensors), expected)
+    several = rows.Rows.of(*graph.csr)
+    assert several.most_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
+
+
 @pytest.mark.parametrize('channels', [1, 16, 33, 80, 255])
 def test_head_widths(channels):
     graph = random_graph(4, 6, 0.6)
