@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import InterpretedFunction
 
+from tests.kernels.triton.as_on_gpus import as_on_gpus
+
 CUDA = torch.device('cuda', 0)
 # What torch's own code takes it for: it does nothing for this device that wants a real one.
 _META = torch.device('meta')
@@ -139,7 +141,8 @@ def _interpret(kernel: InterpretedFunction, *args, **kwargs) -> None:
     if any(isinstance(x, Tensor) and not isinstance(x, SimulatedTensor) for x in args):
         raise RuntimeError(f'{kernel.fn.__name__} is given tensors on cpu')
     args, kwargs = tree_map(_to_cpu, (args, kwargs))
-    _interpret_on_cpu(kernel, *args, **kwargs)
+    with as_on_gpus():
+        _interpret_on_cpu(kernel, *args, **kwargs)
 
 
 def _to_cpu(x: object) -> object:

@@ -74,6 +74,18 @@ def test_attention_has_the_numbers_of_cpus(gpu, hops):
     torch.testing.assert_close(out.on_cpu, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_tiles_of_half_precision_wait_for_nothing(gpu):
+    graph = random_graph(40, 40, 0.5)
+    query, key, value = torch.randn(3, 40, 2, 4).bfloat16()
+    expected = edge_attention(query, key, value, graph)
+    arguments = (*map(to_gpu, (query, key, value)), graph.to('cuda'))
+    gpu.clear()
+    out = edge_attention(*arguments)
+    assert out.device.type == 'cuda' and not gpu
+    torch.testing.assert_close(out.on_cpu, expected, rtol=2e-2, atol=2e-2)
+
+
 def test_graphs_are_put_in_order_there(gpu):
     graph = GRAPHS['ragged_batch']()
     expected = graph.csc

@@ -36,7 +36,8 @@ from experiments.runs.tables import report
 # shares, with which two fit.
 MOST = {'registers': 160, 'spilled': 32, 'in loop': 0, 'shared': 2**16}
 # Gradients of attention, and tiles, may take all registers that a thread can have.
-TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles'}
+TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
+            'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 
 
 def main(

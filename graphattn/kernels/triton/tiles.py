@@ -105,18 +105,19 @@ def sum_of_tiles(
         if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
             sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
         else:
-            sums = _add_edge_by_edge(sums, weight_j, x, j, head, HEADS, CHANNELS, DTYPE, WIDTH)
+            sums = _add_edge_by_edge(sums, weight_j, x, j, num_columns, head, HEADS, CHANNELS,
+                                     DTYPE, WIDTH)
         edge += tl.sum(is_edge.to(tl.int32), axis=1)
     put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
 
 
 @triton.jit
-def _add_edge_by_edge(sums, weight_j, x, j, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-                      DTYPE: tl.constexpr, WIDTH: tl.constexpr):
+def _add_edge_by_edge(sums, weight_j, x, j, num_columns, head, HEADS: tl.constexpr,
+                      CHANNELS: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.constexpr):
     """As the product of matrices, but that 0 times inf or NaN adds nothing."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
-        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node >= 0, DTYPE)
+        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
         weight = tl.sum(tl.where((j == first)[None, :], weight_j, 0), axis=1)[:, None]
         sums += tl.where(weight != 0, weight * x_j, 0)
     return sums

@@ -17,8 +17,7 @@ from graphattn.kernels.backend import everywhere
 
 triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
-import triton.language as tl  # noqa: E402
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
+from tests.kernels.triton.as_on_gpus import as_on_gpus  # noqa: E402
 
 
 class _AsOnCuda(TorchDispatchMode):
@@ -31,16 +30,6 @@ class _AsOnCuda(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-def _dot(builder: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *rest) -> TensorHandle:
-    """As Triton's, which would multiply the bits of bfloat16 as whole numbers."""
-    a, b = (builder.create_fp_ext(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
-            for x in (a, b))
-    return _dot_of_triton(builder, a, b, *rest)
-
-
-_dot_of_triton = InterpreterBuilder.create_dot
-
-
 @contextmanager
 def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
     """Inside, ``backend='triton'`` takes CPU tensors, forward and backward."""
@@ -50,6 +39,5 @@ def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
     # A program takes as long whatever it holds, and so fewer of them hold more.
     larger = patch.multiple('graphattn.kernels.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
                             _MOST_ROWS=16, _MOST_EDGES=64)
-    with (patch.dict(kernels._LOADED, triton=backend), larger, _AsOnCuda(),
-          patch.object(InterpreterBuilder, 'create_dot', _dot)):
+    with patch.dict(kernels._LOADED, triton=backend), larger, _AsOnCuda(), as_on_gpus():
         yield

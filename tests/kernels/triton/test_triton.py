@@ -3,6 +3,8 @@ and what the kernels of Triton promise beside it."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +17,11 @@ from tests.kernels import test_backends as attention
 from tests.kernels import test_contract as promises
 from tests.kernels import test_diffusion as diffusion
 from tests.kernels.triton.interpreter import interpreted
+
+triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
+
+import triton.language as tl  # noqa: E402
+from triton.runtime.errors import InterpreterError  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -67,6 +74,23 @@ def test_keeps_the_contract(test, arguments):
              'with_threads': lambda _, function: function()}
     with interpreted(), torch.random.fork_rng(devices=[]):
         test(**{name: given[name] for name in needed if name in given}, **arguments)
+
+
+@triton.jit
+def copy_three(x, out, LENGTH: tl.constexpr):
+    number = tl.arange(0, 4)
+    tl.store(out + number, tl.load(x + number, mask=number < LENGTH), mask=number < 3)
+
+
+@pytest.mark.parametrize('length, room, does', [(3, 3, None), (4, 3, 'reads 1'),
+                                                (3, 2, 'writes 1')])
+def test_the_interpreter_checks_memory(length, room, does):
+    """Of tensors that are parts of a larger one, as what a GPU's allocator gives out."""
+    x, out = torch.arange(8.)[2:5], torch.zeros(8)[4:4 + room]
+    expected = nullcontext() if does is None else pytest.raises(
+        InterpreterError, match=f'a kernel {does} numbers beside its tensors')
+    with interpreted(), expected:
+        copy_three[1,](x, out, LENGTH=length)
 
 
 def inputs(graph, heads: int, key_heads: int, channels: int, edge_heads: int,

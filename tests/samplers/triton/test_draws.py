@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
 from graphattn.samplers.triton import draw, draws, thin  # noqa: E402
+from tests.kernels.triton.as_on_gpus import as_on_gpus  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy, for what is masked
               pytest.mark.skipif(not triton.knobs.runtime.interpret,
@@ -56,7 +57,8 @@ def programs(monkeypatch):
 
     monkeypatch.setattr(tl, 'sort', sort)
     of(2**14)
-    return of
+    with as_on_gpus():
+        yield of
 
 
 def generator(seed=0):

@@ -11,6 +11,7 @@ from tests.samplers import test_contract as contract
 triton = pytest.importorskip('triton', reason="method 'triton' needs triton")
 
 from graphattn.samplers.triton import trials  # noqa: E402
+from tests.kernels.triton.as_on_gpus import as_on_gpus  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy, for what is masked
               pytest.mark.skipif(not triton.knobs.runtime.interpret,
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy,
 
 def draw(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return trials.compare(model, generator).validate()
+    with as_on_gpus():
+        return trials.compare(model, generator).validate()
 
 
 @pytest.fixture

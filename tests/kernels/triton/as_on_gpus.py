@@ -1,0 +1,82 @@
+"""Where Triton's interpreter takes kernels for granted that a GPU would not, or computes otherwise.
+
+What kernels read and write is within the tensors that they are given: each address is compared with
+those of the tensors, as compute-sanitizer does on a GPU. And bfloat16 is multiplied as numbers; the
+interpreter multiplies its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+_init_args = GridExecutor._init_args_hst
+_dot = InterpreterBuilder.create_dot
+_load, _store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+_ranges = np.empty((0, 2), np.uint64)
+
+
+@contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Inside, a kernel that reads or writes beside its tensors is an error, and products are
+    right."""
+    with (patch.object(InterpreterBuilder, 'create_dot', _multiply),
+          patch.object(GridExecutor, '_init_args_hst', _note_tensors),
+          patch.object(InterpreterBuilder, 'create_masked_load', _checked_load),
+          patch.object(InterpreterBuilder, 'create_masked_store', _checked_store)):
+        yield
+
+
+def _multiply(builder, a, b, *rest):
+    a, b = (builder.create_fp_ext(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
+            for x in (a, b))
+    return _dot(builder, a, b, *rest)
+
+
+def _note_tensors(executor: GridExecutor, args: tuple, kwargs: dict) -> tuple[list, dict]:
+    global _ranges
+    args, kwargs = _init_args(executor, args, kwargs)
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.numel()]
+    found = []  # that overlap are joined
+    for first, end in sorted(map(_addresses, tensors)):
+        if found and first <= found[-1][1]:
+            found[-1][1] = max(end, found[-1][1])
+        else:
+            found.append([first, end])
+    _ranges = np.array(found, np.uint64).reshape(-1, 2)
+    return args, kwargs
+
+
+def _addresses(x: Tensor) -> tuple[int, int]:
+    """Where its numbers begin and end."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride()))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+
+
+def _checked_load(builder, pointers, mask, *rest):
+    _check('reads', pointers, mask)
+    return _load(builder, pointers, mask, *rest)
+
+
+def _checked_store(builder, pointers, value, mask, *rest):
+    _check('writes', pointers, mask)
+    return _store(builder, pointers, value, mask, *rest)
+
+
+def _check(does: str, pointers, mask) -> None:
+    at = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)].astype(np.uint64)
+    if at.size == 0:
+        return
+    size = np.uint64(max(pointers.get_element_ty().primitive_bitwidth // 8, 1))
+    number = np.searchsorted(_ranges[:, 0], at, side='right') - 1
+    is_within = number >= 0
+    if len(_ranges):
+        is_within &= at + size <= _ranges[number, 1]
+    if not is_within.all():
+        raise IndexError(f'a kernel {does} {int((~is_within).sum())} numbers beside its tensors')
