@@ -1,5 +1,5 @@
-"""What is to be measured on a GPU: attention at set sizes and along a peer's meshes, layers whose
-heads sample graphs, and the parts of sampling that have several ways.
+"""What is to be measured on a GPU: attention at set sizes, by rows and by tiles, and along a peer's
+meshes; layers whose heads sample graphs, and the ways of sampling.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
@@ -28,14 +28,16 @@ from experiments.benchmarks.roofline import SHAPES
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
-from graphattn.kernels.triton import tiles
+from graphattn.kernels.triton import attention_tiles, tiles
 from graphattn.layers import GraphAttention
-from graphattn.patterns import RandomKeys
+from graphattn.patterns import RandomKeys, parse
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource
 
 LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
+PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'RandomBlocks(3, 64)', 'RandomKeys(204)',
+            'RandomKeys(1024)')
 # Masks and edges x heads x channels numbers, where they are more than a GPU holds, are left out.
 MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
 
@@ -46,8 +48,8 @@ def main(
     channels: PositiveInt = 64,
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
     rounds: PositiveInt = 20,
-    parts: list[Literal['attention', 'meshes', 'layers', 'sampling']] = (
-        'attention', 'meshes', 'layers', 'sampling'),
+    parts: list[Literal['attention', 'tiles', 'meshes', 'layers', 'sampling']] = (
+        'attention', 'tiles', 'meshes', 'layers', 'sampling'),
     device: str = 'cuda',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -65,13 +67,16 @@ def main(
         out: Where the tables go.
     """
     shapes, grids, lengths, densities = [*SHAPES], meshes.MESHES, LENGTHS, DENSITIES
+    patterns = [*product((4096, 16384), PATTERNS)]
     if quick:
+        patterns = [(256, PATTERNS[0])]
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
         grids = {'small': (64, 128, 8)}
     setting = heads, channels, getattr(torch, dtype), rounds
     drawn = [*product(lengths, densities)]
     cases = {
         'attention': [partial(of_attention, *shape, *setting) for shape in shapes],
+        'tiles': [partial(of_tiles, n, pattern, *setting) for n, pattern in patterns],
         'meshes': [partial(meshes.measure, *grid, *setting) for grid in grids.items()],
         'layers': [partial(of_layers, *size, *setting) for size in drawn],
         'sampling': [partial(of_sampling, *size, rounds) for size in drawn]}
@@ -98,6 +103,26 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
         row['ps per edge'] = 1e12 * seconds / edges
         row['times floor'] = seconds / floor
     return rows
+
+
+def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
+             rounds: int) -> list[dict]:
+    """Attention along a pattern by rows of edges and by tiles of pairs, beside full attention and
+    FlexAttention; on other devices rows and tiles are one."""
+    graph = parse(pattern).build(n, seed=0)
+    forwards, inputs = attention.cases(graph, heads, channels, dtype)
+
+    def step(name: str, edges_of_a_tile: int) -> None:
+        with patch.object(attention_tiles, 'EDGES_OF_A_TILE', edges_of_a_tile):
+            torch.autograd.grad(forwards[name]().sum(), inputs)
+
+    level = attention_tiles.EDGES_OF_A_TILE
+    ways = {'rows': ('auto', 2**30), 'tiles': ('auto', 1), 'as chosen': ('auto', level),
+            'full SDPA': ('full SDPA', level)}
+    ways |= {'flex': ('flex', level)} if 'flex' in forwards else {}
+    times = interleave({way: partial(step, *of_way) for way, of_way in ways.items()}, rounds)
+    return [{'n': n, 'pattern': pattern, 'density': graph.density(),
+             **{f'{way} ms': 1e3 * seconds for way, seconds in times.items()}}]
 
 
 @cache

@@ -88,7 +88,28 @@ class MachineCode:
     @cached_property
     def loops(self) -> list[dict[str, int]]:
         """The instructions of each loop that holds no other, by name, in the order of addresses."""
-        return _inner_loops(self._lines)
+        return [self._between(*loop) for loop in self._jumps if _holds(loop, self._jumps) == [loop]]
+
+    @cached_property
+    def around(self) -> dict[str, int]:
+        """The instructions of its longest loop of all, by name, without those of loops in it."""
+        longest = max(self._jumps, key=lambda loop: loop[1] - loop[0])
+        inner = [loop for loop in _holds(longest, self._jumps) if loop != longest]
+        found = Counter(self._between(*longest))
+        for loop in inner:
+            if _holds(loop, self._jumps) == [loop]:
+                found -= Counter(self._between(*loop))
+        return found
+
+    @cached_property
+    def _jumps(self) -> list[tuple[int, int]]:
+        """Where each loop begins and where it jumps back, ascending."""
+        jumps = [(int(target.group(1), 16), int(at, 16)) for at, _, name, operands in self._lines
+                 if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
+        return sorted(loop for loop in jumps if loop[0] < loop[1])
+
+    def _between(self, first: int, last: int) -> dict[str, int]:
+        return Counter(name for at, _, name, _ in self._lines if first <= int(at, 16) <= last)
 
     @property
     def instructions_per_edge(self) -> float:
@@ -149,16 +170,9 @@ def _dumped(binary: bytes, option: str) -> str:
                               check=True).stdout
 
 
-def _inner_loops(lines: list[tuple[str, str, str, str]]) -> list[dict[str, int]]:
-    """The instructions between a jump back and where it jumps to, of each such stretch that holds
-    no other."""
-    jumps = [(int(at, 16), int(target.group(1), 16)) for at, _, name, operands in lines
-             if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
-    loops = sorted((target, at) for at, target in jumps if target < at)
-    inner = [loop for loop in loops if not any(
-        loop != other and loop[0] <= other[0] and other[1] <= loop[1] for other in loops)]
-    return [Counter(name for at, _, name, _ in lines if first <= int(at, 16) <= last)
-            for first, last in inner]
+def _holds(outer: tuple[int, int], loops: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The loops within one, itself among them."""
+    return [loop for loop in loops if outer[0] <= loop[0] and loop[1] <= outer[1]]
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,

@@ -50,6 +50,7 @@ PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of
 # three times and their sum in float64, integers, their sums), and those of an edge that is put in
 # the order by key (four passes of torch's sort over 12 bytes, and what is gathered).
 BYTES_OF_A_SECTOR, BYTES_OF_A_SHARE, BYTES_OF_AN_ORDER = 32, 52, 168
+TILED = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
 WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
@@ -101,6 +102,10 @@ def main(
     print('computed, not measured; all heads:')
     report([against_dense(rows, n, degree, channels, heads) for n, degree in SHAPES],
            'roofline_shapes', out)
+    if getattr(torch, dtype).itemsize == 2 and channels <= 64:
+        print('computed, not measured; attention by rows and by tiles on tensor cores:')
+        work = operators(getattr(torch, dtype), channels, heads=heads)
+        report([attention_by_tiles(rows, work, capability)], 'roofline_attention_tiles', out)
     print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
     report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
     print('computed, not measured; a training step of a layer that draws its graphs:')
@@ -121,6 +126,22 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
             'flash forward ms': 1e3 * dense, 'flash forward+backward ms': 3.5e3 * dense,
             'break-even density %': 100 * degree / n * 3.5 * dense
             / (floor['attend_rows'] + backward)}
+
+
+def attention_by_tiles(rows: list[dict], work: dict, capability: int) -> dict:
+    """What an edge takes by rows and a pair by tiles, forward and with backward, and the edges of a
+    tile with which the two are level."""
+    edge = [max(row['memory ps'], row['instructions ps']) for row in rows
+            if row['terms'] == TERMS[0] and row['operator'].startswith('edge_attention')]
+    tiled = [launch for operator, arguments in work.items() for launch in
+             launches(operator, arguments) if launch.kernel.__name__ in TILED]
+    pairs = tiled[0].edges_of_a_program
+    pair = [1e12 * sum(compiled(launch, capability).around.values()) * launch.num_warps / pairs
+            / INSTRUCTIONS_PER_SECOND for launch in tiled]
+    return {'forward ps per edge': edge[0], 'ps per pair': pair[0],
+            'forward+backward ps per edge': sum(edge), 'forward+backward ps per pair': sum(pair),
+            'edges of a tile when level': pairs * sum(pair) / sum(edge),
+            'level at %': 100 * sum(pair) / sum(edge)}
 
 
 def rows_against_tiles(channels: int, capability: int) -> dict:

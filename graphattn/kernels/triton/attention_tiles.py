@@ -20,7 +20,7 @@ from graphattn.kernels.triton.tiles import next_tile
 _COLUMNS, _MOST_CHANNELS = 32, 64  # more take more registers than there are
 # Edges that take as long by rows as a tile does, forward with backward. Computed, not measured, for
 # 64 channels: python -m experiments.benchmarks.roofline.
-EDGES_OF_A_TILE = 142
+EDGES_OF_A_TILE = 140
 
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,

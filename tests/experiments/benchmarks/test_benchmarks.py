@@ -133,7 +133,7 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
     for name in ('attention', 'meshes'):
         assert (pd.read_csv(tmp_path / f'gpu_{name}.csv')['ps per edge'] > 0).all()
     assert all(len(pd.read_csv(tmp_path / f'gpu_{name}.csv')) == 1 for name in
-               ('layers', 'sampling'))
+               ('tiles', 'layers', 'sampling'))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
