@@ -37,7 +37,7 @@ from experiments.runs.tables import report
 MOST = {'registers': 160, 'spilled': 32, 'in loop': 0, 'shared': 2**16}
 # Gradients of attention, and tiles, may take all registers that a thread can have.
 TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
-            'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
+            'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys', 'draw_keys'}
 
 
 def main(

@@ -17,7 +17,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 
 _ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and how many are multiplied at once
-_WARPS = 4
+_WARPS = {torch.float32: 4, torch.float64: 8}
 _PROGRAMS = 2**10  # that keep a GPU busy: where tiles of rows are fewer, rows are cut into pieces
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
@@ -69,7 +69,7 @@ def _launch(shared: tuple, pieces: int, size: Tensor | None, largest: Tensor | N
             try_tiles[block.numel(), pieces](
                 *shared, size, largest, end, edge_key, CLUSTERS=query.size(1),
                 DTYPE=_TYPES[query.dtype], ROWS=_ROWS, KEYS=_KEYS, DEPTH=_CLUSTERS,
-                num_warps=_WARPS)
+                num_warps=_WARPS[query.dtype])
 
 
 # Kernels #############################################################################
