@@ -88,18 +88,22 @@ class MachineCode:
     @cached_property
     def loops(self) -> list[dict[str, int]]:
         """The instructions of each loop that holds no other, by name, in the order of addresses."""
-        return [self._between(*loop) for loop in self._jumps if _holds(loop, self._jumps) == [loop]]
+        return [self._between(*loop) for loop in self._innermost]
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """The instructions of its longest loop of all, by name, without those of loops in it."""
-        longest = max(self._jumps, key=lambda loop: loop[1] - loop[0])
-        inner = [loop for loop in _holds(longest, self._jumps) if loop != longest]
-        found = Counter(self._between(*longest))
-        for loop in inner:
-            if _holds(loop, self._jumps) == [loop]:
-                found -= Counter(self._between(*loop))
+        """What its longest loop of all has besides loops within it, by name."""
+        first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
+        found = self._between(first, last)
+        for loop in self._innermost:
+            if first <= loop[0] and loop[1] <= last:
+                found -= self._between(*loop)
         return found
+
+    @property
+    def _innermost(self) -> list[tuple[int, int]]:
+        return [loop for loop in self._jumps if not any(
+            loop != other and loop[0] <= other[0] and other[1] <= loop[1] for other in self._jumps)]
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
@@ -108,7 +112,7 @@ class MachineCode:
                  if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
         return sorted(loop for loop in jumps if loop[0] < loop[1])
 
-    def _between(self, first: int, last: int) -> dict[str, int]:
+    def _between(self, first: int, last: int) -> Counter[str]:
         return Counter(name for at, _, name, _ in self._lines if first <= int(at, 16) <= last)
 
     @property
@@ -121,7 +125,8 @@ class MachineCode:
         """The instructions of its loop that move what did not fit the registers."""
         if not self.spilled:
             return 0
-        return sum(count for name, count in self.loop.items() if name.startswith(('LDL', 'STL')))
+        return sum(count for loop in (self.loop, self.around) for name, count in loop.items()
+                   if name.startswith(('LDL', 'STL')))
 
     @cached_property
     def _lines(self) -> list[tuple[str, str, str, str]]:
@@ -168,11 +173,6 @@ def _dumped(binary: bytes, option: str) -> str:
         tool = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'
         return subprocess.run([tool, option, path], capture_output=True, text=True,
                               check=True).stdout
-
-
-def _holds(outer: tuple[int, int], loops: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The loops within one, itself among them."""
-    return [loop for loop in loops if outer[0] <= loop[0] and loop[1] <= outer[1]]
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,

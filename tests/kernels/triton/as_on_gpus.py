@@ -1,8 +1,8 @@
 """Where Triton's interpreter takes kernels for granted that a GPU would not, or computes otherwise.
 
 What kernels read and write is within the tensors that they are given: each address is compared with
-those of the tensors, as compute-sanitizer does on a GPU. And bfloat16 is multiplied as numbers; the
-interpreter multiplies its bits.
+those of the tensors, as compute-sanitizer does on a GPU. And bfloat16 is multiplied as numbers,
+where the interpreter multiplies its bits; what TF32 leaves out of float32 is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from unittest.mock import patch
 import numpy as np
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+from triton._C.libtriton.ir import INPUT_PRECISION
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, TensorHandle
 
 _init_args = GridExecutor._init_args_hst
 _dot = InterpreterBuilder.create_dot
@@ -33,10 +34,19 @@ def as_on_gpus() -> Iterator[None]:
         yield
 
 
-def _multiply(builder, a, b, *rest):
+def _multiply(builder, a, b, total, precision, *rest):
     a, b = (builder.create_fp_ext(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
             for x in (a, b))
-    return _dot(builder, a, b, *rest)
+    if precision == INPUT_PRECISION.TF32:
+        a, b = (TensorHandle(_in_tf32(x.data), x.dtype) for x in (a, b))
+    return _dot(builder, a, b, total, precision, *rest)
+
+
+def _in_tf32(x: np.ndarray) -> np.ndarray:
+    """Without the 13 digits that tensor cores do not look at; in half precision these are 0."""
+    if x.dtype != np.float32:
+        return x
+    return (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _note_tensors(executor: GridExecutor, args: tuple, kwargs: dict) -> tuple[list, dict]:
