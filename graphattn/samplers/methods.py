@@ -68,6 +68,13 @@ def check_rate(expected_draws: float) -> None:
                          f"scale 'mixing' down")
 
 
+def bound_is_too_high(bound: float, query: int) -> ValueError:
+    """Why a model cannot be thinned."""
+    return ValueError(f"'method' 'thin' needs a bound below 1 on the probabilities of each query, "
+                      f"the sum over clusters of what it offers times the largest 'key_factor' "
+                      f"(got {bound:.6g} for query {query}); take 'compare'")
+
+
 @cache
 def _why_nothing_compiles(device_type: str) -> CompilerMissing | None:
     try:

@@ -11,6 +11,7 @@ import torch
 from graphattn._jit import jit
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
+from graphattn.samplers.methods import bound_is_too_high
 from graphattn.samplers.random_bits import draw_seed, random_bits, stream_of, uniform
 from graphattn.samplers.rates import Rates, product_of_rows
 from graphattn.samplers.rows import TABLE_ENTRY, Rows, from_zero, in_threads
@@ -57,10 +58,7 @@ class Thinning:
         """
         if np.isinf(self.boost).any():
             query = int(np.isinf(self.boost).argmax())
-            raise ValueError(f"'method' 'thin' needs a bound below 1 on the probabilities of each "
-                             f"query, the sum over clusters of what it offers times the largest "
-                             f"'key_factor' (got {self.bound[query]:.6g} for query {query}); take "
-                             f"'compare'")
+            raise bound_is_too_high(self.bound[query], query)
         num_draws = torch.poisson(torch.from_numpy(self.num_draws), generator).long()
         return self.thinned(num_draws.numpy(), draw_seed(generator), draw_seed(generator))
 

@@ -20,7 +20,7 @@ from graphattn.blocks import block_of, reduce_blocks
 from graphattn.graph import BipartiteGraph
 from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.inverse_cdf import share_bits
-from graphattn.samplers.methods import MOST_DRAWS, check_rate
+from graphattn.samplers.methods import MOST_DRAWS, bound_is_too_high, check_rate
 
 MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
@@ -131,11 +131,7 @@ class Draws:
             ValueError: They are not.
         """
         if not self.highest_bound < 1:
-            query = int(self.bound.argmax())
-            raise ValueError(f"'method' 'thin' needs a bound below 1 on the probabilities of each "
-                             f"query, the sum over clusters of what it offers times the largest "
-                             f"'key_factor' (got {self.highest_bound:.6g} for query {query}); take "
-                             f"'compare'")
+            raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
         """Than trials for all pairs would take time."""
