@@ -40,14 +40,21 @@ def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
     if bias is not None:
-        at = edge * bias_edge_stride + head * bias_head_stride
+        at = place(bias_edge_stride, bias_head_stride, edge, head)
         logit += tl.load(bias + at, mask=inside, other=0).to(DTYPE)
     return tl.where(inside, logit, float('-inf'))
 
 
 @triton.jit
 def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexpr):
-    return tl.load(gate + edge * edge_stride + head * head_stride, mask=inside, other=0).to(DTYPE)
+    at = place(edge_stride, head_stride, edge, head)
+    return tl.load(gate + at, mask=inside, other=0).to(DTYPE)
+
+
+@triton.jit
+def place(edge_stride, head_stride, edge, head):
+    """Of the number of an edge and a head: a head may begin beyond 2**31 of them."""
+    return edge * edge_stride + head.to(tl.int64) * head_stride
 
 
 @triton.jit

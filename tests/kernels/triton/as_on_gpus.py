@@ -80,7 +80,8 @@ def _checked_store(builder, pointers, value, mask, *rest):
 
 
 def _check(does: str, pointers, mask) -> None:
-    at = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)].astype(np.uint64)
+    is_on = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)  # else 0 and 1 were places
+    at = pointers.data[is_on].astype(np.uint64)
     if at.size == 0:
         return
     size = np.uint64(max(pointers.get_element_ty().primitive_bitwidth // 8, 1))

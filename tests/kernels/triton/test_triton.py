@@ -23,6 +23,8 @@ triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 import triton.language as tl  # noqa: E402
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
+from graphattn.kernels.triton.softmax import place  # noqa: E402
+
 pytestmark = [
     pytest.mark.slow,
     # Of numpy, in which the interpreter divides and subtracts what is masked afterwards.
@@ -183,3 +185,35 @@ def test_head_widths(channels):
     with interpreted():
         actual = attend('triton', graph, *tensors)
     torch.testing.assert_close([x.double() for x in actual], expected, rtol=1e-5, atol=2e-5)
+
+
+@triton.jit
+def put_places(out, edge_stride, head_stride):
+    from_head = tl.program_id(0)
+    edge = tl.arange(0, 2).to(tl.int64)
+    tl.store(out + 2 * from_head + tl.arange(0, 2), place(edge_stride, head_stride, edge, from_head))
+
+
+def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
+    """As of ``[heads, num_edges]`` transposed, whose strides fit into 32 bits each."""
+    out = torch.empty(16, 2, dtype=torch.long)
+    with interpreted():
+        put_places[16,](out, 1, 2**28)
+    assert torch.equal(out, torch.arange(16)[:, None] * 2**28 + torch.arange(2))
+
+
+@triton.jit
+def copy_masked(x, is_on, out):
+    number = tl.arange(0, 4)
+    mask = (number >= 0) & tl.load(is_on)
+    tl.store(out + number, number, mask=mask)
+
+
+@pytest.mark.parametrize('is_on, room', [(True, 2), (False, 0)])
+def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
+    """Which it has as numbers 0 and 1, no places."""
+    x = out = torch.zeros(16, dtype=torch.int32)[4:4 + room]
+    expected = nullcontext() if not is_on else pytest.raises(
+        InterpreterError, match='a kernel writes 2 numbers beside its tensors')
+    with interpreted(), expected:
+        copy_masked[1,](x, torch.tensor(is_on), out)
