@@ -54,7 +54,7 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
     """Of the number of an edge and a head: a head may begin beyond 2**31 of them."""
-    return edge * edge_stride + head.to(tl.int64) * head_stride
+    return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
 @triton.jit
