@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-_LOOKED_AT = WeakIdKeyDictionary()  # tensors on a GPU: their version then, and their numbers
+P, R = ParamSpec('P'), TypeVar('R')
+_THREAD = threading.local()  # what has been looked at inside of a function that looks once
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -53,16 +56,29 @@ def numbers_of(tensor: Tensor) -> Tensor:
     return plain.detach()
 
 
+def looks_once(function: Callable[P, R]) -> Callable[P, R]:
+    """Until ``function`` returns, :func:`on_cpu` looks at a tensor of a GPU once: all layers of a
+    model look at the same ones. Nobody writes to them meanwhile; between two calls anybody may."""
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling() or getattr(_THREAD, 'looked_at', None) is not None:
+            return function(*args, **kwargs)
+        _THREAD.looked_at = {}
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _THREAD.looked_at = None
+    return run
+
+
 def on_cpu(tensor: Tensor) -> Tensor:
-    """``tensor`` where its numbers can be looked at. As all layers of a model look at the same, a
-    GPU is waited for once, for as long as nobody changes it."""
-    if torch.compiler.is_compiling() or tensor.device.type == 'cpu' or tensor.is_inference():
+    """``tensor`` where its numbers can be looked at, for which a GPU is waited for."""
+    looked_at = None if torch.compiler.is_compiling() else getattr(_THREAD, 'looked_at', None)
+    if looked_at is None or tensor.device.type == 'cpu':
         return tensor.cpu()
-    version, numbers = _LOOKED_AT.get(tensor, (None, None))
-    if version != tensor._version:
-        numbers = tensor.cpu()
-        _LOOKED_AT[tensor] = tensor._version, numbers
-    return numbers
+    if id(tensor) not in looked_at:
+        looked_at[id(tensor)] = tensor, tensor.cpu()  # whose id is its own as long as it is here
+    return looked_at[id(tensor)][1]
 
 
 def _unwrap(tensor: Tensor) -> Tensor | None:

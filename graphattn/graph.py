@@ -27,7 +27,15 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, lasting, narrow, on_cpu, row_pointer, undisturbed
+from graphattn._tensors import (
+    is_traced,
+    lasting,
+    looks_once,
+    narrow,
+    on_cpu,
+    row_pointer,
+    undisturbed,
+)
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
 from graphattn.edge_prob import UnreadProb, constant_of
@@ -366,10 +374,12 @@ class BipartiteGraph:
                        torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None,
                        any(graph.is_reordered for graph in graphs))
 
+    @looks_once
     def unbatch(self) -> list[BipartiteGraph]:
         """The blocks as graphs: what :meth:`batch` has joined."""
         return [self.block(number) for number in range(self.num_blocks)]
 
+    @looks_once
     def block(self, sequence: int, head: int = 0, *, heads: int = 1) -> BipartiteGraph:
         """The graph of one sequence, and of one head if each owns a graph.
 

@@ -13,6 +13,7 @@ from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
+from graphattn._tensors import looks_once
 from graphattn.pair_mask import PairMask
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
@@ -50,6 +51,7 @@ class Classification(Training):
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
 
+    @looks_once
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, graphs = self.evaluate(batch, 'train')
         if self.density_weight > 0.:

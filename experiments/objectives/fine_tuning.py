@@ -28,6 +28,7 @@ from experiments.runs.pretrained import pretrained_classifier
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
+from graphattn._tensors import looks_once
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
@@ -104,6 +105,7 @@ class FineTuning(Training):
             raise ValueError(f"'tokenizer' must be that of the pre-trained model, which knows "
                              f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
 
+    @looks_once
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, _, _ = self._loss(batch)
         self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)

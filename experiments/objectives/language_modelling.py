@@ -13,6 +13,7 @@ from experiments.objectives.densities import densities
 from experiments.runs.pretrained import load_model
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
+from graphattn._tensors import looks_once
 from graphattn.pair_mask import PairMask
 
 
@@ -58,6 +59,7 @@ class LanguageModelling(Training):
         if pretrained is not None:
             load_model(model, pretrained)
 
+    @looks_once
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, graphs = self._evaluate(batch, 'train')
         self.log('step_loss', loss, prog_bar=True, on_step=True)

@@ -17,6 +17,7 @@ from experiments.objectives.told_beside import (
 )
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
+from graphattn._tensors import looks_once
 from graphattn.models import MultipleChoiceModel
 from graphattn.pair_mask import PairMask
 
@@ -49,6 +50,7 @@ class MultipleChoice(Training):
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
 
+    @looks_once
     def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
         loss, _, graphs = self._loss(batch)
         self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)

@@ -27,6 +27,7 @@ from experiments.objectives.told_beside import (
 from experiments.runs.pretrained import load_encoder
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
+from graphattn._tensors import looks_once
 from graphattn.models import SpanModel, best_spans
 from graphattn.pair_mask import PairMask
 
@@ -100,6 +101,7 @@ class QuestionAnswering(Training):
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
 
+    @looks_once
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         logits, graphs = self._logits(batch)
         loss = span_loss(logits, batch)

@@ -14,7 +14,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
-from graphattn._tensors import on_cpu
+from graphattn._tensors import looks_once, on_cpu
 
 
 class Rival(nn.Module, ABC):
@@ -76,6 +76,7 @@ class Rival(nn.Module, ABC):
             if linear is not None:
                 linear.reset_parameters()
 
+    @looks_once
     def forward(
         self,
         x: Tensor,

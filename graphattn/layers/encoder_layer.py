@@ -18,6 +18,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
+from graphattn._tensors import looks_once
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.pair_mask import PairMask
@@ -96,6 +97,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
 
+    @looks_once
     def forward(
         self,
         x: Tensor,

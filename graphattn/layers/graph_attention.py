@@ -19,7 +19,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_recompute, check_teleport
 from graphattn.graph import BipartiteGraph
@@ -138,6 +138,7 @@ class GraphAttention(nn.Module):
         """What is learned of it, ``[heads]``."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
+    @looks_once
     def forward(
         self,
         x: Tensor,

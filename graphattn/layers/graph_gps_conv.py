@@ -20,7 +20,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
-from graphattn._tensors import on_cpu
+from graphattn._tensors import looks_once, on_cpu
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 from graphattn.sources.sorted_edges import Edges
@@ -101,6 +101,7 @@ class GraphGPSConv(GPSConv):
             if hasattr(part, 'reset_parameters'):
                 part.reset_parameters()
 
+    @looks_once
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 **kwargs: Any) -> Tensor:

@@ -18,6 +18,7 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
+from graphattn._tensors import looks_once
 from graphattn.conversions import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.padded import (
@@ -101,6 +102,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         # What TransformerEncoderLayer asks before it goes past a module's forward.
         self._qkv_same_embed_dim = False
 
+    @looks_once
     def forward(
         self,
         query: Tensor,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MeanAggregation, SumAggregation
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
+from graphattn._tensors import looks_once
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
@@ -59,6 +60,7 @@ class SequenceClassifier(nn.Module):
         self.head = _head(self.features_per_channel * encoder.channels, num_classes,
                           hidden_channels, dropout)
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,
@@ -139,6 +141,7 @@ class TokenClassifier(nn.Module):
         self.encoder = encoder
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,

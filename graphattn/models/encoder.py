@@ -22,7 +22,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
@@ -203,6 +203,7 @@ num_blocks=2, density=32.4%))
                 if isinstance(embedding, nn.Embedding):
                     nn.init.normal_(embedding.weight, std=embedding_std)
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
+from graphattn._tensors import looks_once
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.encoder import Encoder, check_encoder
@@ -64,6 +65,7 @@ class MaskedLanguageModel(nn.Module):
         self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
         _initialise(self)
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
+from graphattn._tensors import looks_once
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
@@ -54,6 +55,7 @@ class MultipleChoiceModel(nn.Module):
         self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,

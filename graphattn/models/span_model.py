@@ -16,7 +16,7 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
-from graphattn._tensors import on_cpu
+from graphattn._tensors import looks_once, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.pair_mask import PairMask
@@ -57,6 +57,7 @@ class SpanModel(nn.Module):
         self.encoder = encoder
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 2))
 
+    @looks_once
     def forward(
         self,
         tokens: Tensor,

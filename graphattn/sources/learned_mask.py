@@ -16,7 +16,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import numbers_of, on_cpu, undisturbed
+from graphattn._tensors import looks_once, numbers_of, on_cpu, undisturbed
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.pair_mask import PairMask
@@ -146,6 +146,7 @@ class LearnedMaskSource(GraphSource):
         """Draws the logits from a normal law."""
         nn.init.normal_(self.logit, std=self.init_std)
 
+    @looks_once
     def forward(
         self,
         query: Tensor,

@@ -17,7 +17,7 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import index_dtype, on_cpu
+from graphattn._tensors import index_dtype, looks_once, on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
@@ -85,6 +85,7 @@ class PatternSource(GraphSource):
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
 
+    @looks_once
     def forward(
         self,
         query: Tensor,

@@ -191,7 +191,8 @@ def test_head_widths(channels):
 def put_places(out, edge_stride, head_stride):
     from_head = tl.program_id(0)
     edge = tl.arange(0, 2).to(tl.int64)
-    tl.store(out + 2 * from_head + tl.arange(0, 2), place(edge_stride, head_stride, edge, from_head))
+    at = out + 2 * from_head + tl.arange(0, 2)
+    tl.store(at, place(edge_stride, head_stride, edge, from_head))
 
 
 def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
