@@ -15,8 +15,9 @@ from tests.simulated_gpu import simulated_gpu  # noqa: E402
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
 
-# How often a step waits: for what the bounds of ids are, where sequences begin, and whether those of
-# a graph begin there; and then for edges that the batch decides. Its backward pass never does.
+# How often a step waits: for what the bounds of ids are, where sequences begin, and whether those
+# of a graph begin there; and then for edges that the batch decides. Its backward pass does where it
+# computes layers again, twice for each.
 WAITS = {
     'choices/swag': 9,
     'choices/wikihop': 15,
@@ -39,6 +40,7 @@ WAITS = {
     'questions/squad2': 8,
     'questions/triviaqa': 15,
 }
+COMPUTED_AGAIN = {'choices/wikihop', 'documents/imdb', 'pretraining/diffuser', 'questions/triviaqa'}
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_an_objective_takes_a_step_there(gpu, name, tmp_path):
     assert gpu.total() <= WAITS[name], gpu
     gpu.clear()
     loss.backward()
-    assert not gpu
+    assert gpu.total() <= (4 if name in COMPUTED_AGAIN else 0), gpu
     assert {x.grad.device.type for x in objective.parameters() if x.grad is not None} == {'cuda'}
     with torch.inference_mode():
         objective.eval().validation_step(batch(), 0)
