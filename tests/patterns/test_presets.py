@@ -189,7 +189,9 @@ def test_diffuser_of_32768_tokens_takes_memory_by_the_edge():
     build = partial(get('diffuser').build, 32_768, seed=0)
     num_edges = build().num_edges
     assert 8.5e6 < num_edges < 9.75e6
-    assert 16 < peak_bytes(build) / num_edges < 50  # an edge is two int64; the mask would be 115
+    # An edge is two int64, and 37 to 50 bytes are needed, by how many holes the heap has; the mask
+    # would be 115.
+    assert 16 < peak_bytes(build) / num_edges < 75
 
 
 # By name #############################################################################
