@@ -56,7 +56,7 @@ def main(
         dtypes: Of queries, keys and values.
         channels: Widths of a head; clusters, where graphs are drawn.
         terms: What stands between dot products and weights.
-        degrees: Keys of each query, by which a program takes several rows at once.
+        degrees: Keys of each query; where they are few, a program holds fewer edges at once.
         capabilities: Compute capabilities of the GPUs, 90 for 9.0.
         quick: The main configurations alone.
         out: Where the tables go.

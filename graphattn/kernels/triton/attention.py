@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
-from graphattn.kernels.triton import attention_tiles as tiles
+from graphattn.kernels.triton import attention_tiles
 from graphattn.kernels.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.kernels.triton.rows import (
     Rows,
@@ -37,12 +37,12 @@ def _(
         raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
                                   "edge_feature_attention takes them in two steps")
     width = max(query.size(2), value.size(2))
-    is_tiled = tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    is_tiled = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
     rows, terms = Rows.of(indptr, edge_key, is_tiled), Terms.of(bias, gate, seed, scale, dropout_p)
     out, statistics = attend(query, key, value, rows, terms)
     if is_tiled is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
-        tiles.attend(is_tiled, indptr, edge_key, nodes, terms, out, statistics)
+        attention_tiles.attend(is_tiled, indptr, edge_key, nodes, terms, out, statistics)
     return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
 
 
@@ -85,7 +85,7 @@ def _(
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
     width = max(channels, value_channels)
-    is_tiled = tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    is_tiled = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
     rows = Rows.of(indptr, edge_key, is_tiled)
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
@@ -97,10 +97,11 @@ def _(
     launch(add_parts, (rows.most_long, heads), parts, grad_query, rows.order, rows.last_task,
            parts.size(1), HEADS=heads, CHANNELS=channels, WIDTH=tile.WIDTH, DTYPE=TYPES[dtype])
     if is_tiled is not None:
-        tiles.grads_of_queries(is_tiled, indptr, edge_key, nodes, terms, (out, statistics, softmax),
-                               (grad_query, grad_bias, grad_gate))
+        attention_tiles.grads_of_queries(
+            is_tiled, indptr, edge_key, nodes, terms, (out, statistics, softmax),
+            (grad_query, grad_bias, grad_gate))
 
-    is_tiled = tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
+    is_tiled = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
     rows, key_heads = Rows.of(key_indptr, edge_query, is_tiled), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
     parts, value_parts = (rows.parts(key_heads, n, dtype) for n in (channels, value_channels))
@@ -113,8 +114,8 @@ def _(
                parts.size(1), HEADS=key_heads, CHANNELS=grad.size(2), WIDTH=width,
                DTYPE=TYPES[dtype])
     if is_tiled is not None:
-        tiles.grads_of_keys(is_tiled, (key_indptr, edge_query, position), nodes, terms, softmax,
-                            (grad_key, grad_value))
+        attention_tiles.grads_of_keys(is_tiled, (key_indptr, edge_query, position), nodes, terms,
+                                      softmax, (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, torch.zeros_like(feature_query),
             edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
