@@ -134,7 +134,7 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Than trials for all pairs would take time."""
+        """Whether they take less time than trials for all pairs."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
