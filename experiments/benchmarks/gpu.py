@@ -112,12 +112,13 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
-    def step(name: str, edges_of_a_tile: int) -> None:
+    def step(name: str, edges_of_a_tile: dict[int, int]) -> None:
         with patch.object(attention_tiles, 'EDGES_OF_A_TILE', edges_of_a_tile):
             torch.autograd.grad(forwards[name]().sum(), inputs)
 
     level = attention_tiles.EDGES_OF_A_TILE
-    ways = {'rows': ('auto', 2**30), 'tiles': ('auto', 1), 'as chosen': ('auto', level),
+    by_rows, by_tiles = (dict.fromkeys(level, most) for most in (2**30, 1))
+    ways = {'rows': ('auto', by_rows), 'tiles': ('auto', by_tiles), 'as chosen': ('auto', level),
             'full SDPA': ('full SDPA', level)}
     ways |= {'flex': ('flex', level)} if 'flex' in forwards else {}
     times = interleave({way: partial(step, *of_way) for way, of_way in ways.items()}, rounds)

@@ -29,7 +29,7 @@ from experiments.benchmarks.machine_code import (
 )
 from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.runs.tables import report
-from graphattn.kernels.triton import tiles
+from graphattn.kernels.triton import attention_tiles, tiles
 from graphattn.samplers.triton.draws import MOST_EXPECTED
 
 # An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
@@ -102,10 +102,10 @@ def main(
     print('computed, not measured; all heads:')
     report([against_dense(rows, n, degree, channels, heads) for n, degree in SHAPES],
            'roofline_shapes', out)
-    if getattr(torch, dtype).itemsize == 2 and channels <= 64:
+    if getattr(torch, dtype).itemsize == 2:
         print('computed, not measured; attention by rows and by tiles on tensor cores:')
-        work = operators(getattr(torch, dtype), channels, heads=heads)
-        report([attention_by_tiles(rows, work, capability)], 'roofline_attention_tiles', out)
+        report([attention_by_tiles(getattr(torch, dtype), width, capability)
+                for width in attention_tiles.EDGES_OF_A_TILE], 'roofline_attention_tiles', out)
     print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
     report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
     print('computed, not measured; a training step of a layer that draws its graphs:')
@@ -128,17 +128,19 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
             / (floor['attend_rows'] + backward)}
 
 
-def attention_by_tiles(rows: list[dict], work: dict, capability: int) -> dict:
+def attention_by_tiles(dtype: torch.dtype, channels: int, capability: int) -> dict:
     """What an edge takes by rows and a pair by tiles, forward and with backward, and the edges of a
     tile with which the two are level."""
-    edge = [max(row['memory ps'], row['instructions ps']) for row in rows
-            if row['terms'] == TERMS[0] and row['operator'].startswith('edge_attention')]
-    tiled = [launch for operator, arguments in work.items() for launch in
-             launches(operator, arguments) if launch.kernel.__name__ in TILED]
+    started = [launch for operator, arguments in operators(dtype, channels).items()
+               if name_of(operator).startswith('edge_attention')
+               for launch in launches(operator, arguments)]
+    edge = [picoseconds(launch, capability) for launch in started
+            if launch.kernel.__name__ in VECTORS]
+    tiled = [launch for launch in started if launch.kernel.__name__ in TILED]
     pairs = tiled[0].edges_of_a_program
     pair = [1e12 * sum(compiled(launch, capability).around.values()) * launch.num_warps / pairs
             / INSTRUCTIONS_PER_SECOND for launch in tiled]
-    return {'forward ps per edge': edge[0], 'ps per pair': pair[0],
+    return {'channels': channels, 'forward ps per edge': edge[0], 'ps per pair': pair[0],
             'forward+backward ps per edge': sum(edge), 'forward+backward ps per pair': sum(pair),
             'edges of a tile when level': pairs * sum(pair) / sum(edge),
             'level at %': 100 * sum(pair) / sum(edge)}
@@ -201,7 +203,8 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
         vectors = VECTORS[kernel] if gathers else 0
-        size = 4 * vectors * launch.arguments['CHANNELS'] + BESIDE[kernel]
+        itemsize = launch.arguments.get('x', launch.arguments.get('key')).element_size()
+        size = itemsize * vectors * launch.arguments['CHANNELS'] + BESIDE[kernel]
         return 1e12 * max(size / BYTES_PER_SECOND,
                           code.instructions_per_edge / INSTRUCTIONS_PER_SECOND)
     depth, in_loop = launch.arguments.get('DEPTH'), sum(code.loop.values())

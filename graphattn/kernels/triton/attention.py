@@ -15,14 +15,16 @@ from torch import Tensor
 from graphattn.kernels.operators.definition import accumulation_dtype, sum_to
 from graphattn.kernels.triton import attention_tiles
 from graphattn.kernels.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
-from graphattn.kernels.triton.rows import (
-    Rows,
-    add_parts,
-    edges_of_tasks,
-    gather,
-    put,
+from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather, put
+from graphattn.kernels.triton.softmax import (
+    Terms,
+    gates,
+    join,
+    kept,
+    logits,
+    put_part,
+    put_statistics,
 )
-from graphattn.kernels.triton.softmax import Terms, gates, kept, logits, put_statistics
 
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cuda')
@@ -37,12 +39,12 @@ def _(
         raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
                                   "edge_feature_attention takes them in two steps")
     width = max(query.size(2), value.size(2))
-    is_tiled = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
-    rows, terms = Rows.of(indptr, edge_key, is_tiled), Terms.of(bias, gate, seed, scale, dropout_p)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    rows, terms = Rows.of(indptr, edge_key, num_tiles), Terms.of(bias, gate, seed, scale, dropout_p)
     out, statistics = attend(query, key, value, rows, terms)
-    if is_tiled is not None:
+    if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
-        attention_tiles.attend(is_tiled, indptr, edge_key, nodes, terms, out, statistics)
+        attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, statistics)
     return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
 
 
@@ -52,16 +54,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
-    parts = rows.parts(heads, value.size(2) + 2, dtype)
+    parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype])
     launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(),
            *(x.contiguous() for x in (query, key, value)), *terms, out, statistics, parts,
            parts.size(1), **shape, **tile._asdict(), PART=rows.edges_of_a_part)
-    launch(join_parts, (rows.most_long, heads), parts, out, statistics, rows.order, rows.last_task,
-           parts.size(1), HEADS=heads, CHANNELS=value.size(2), WIDTH=tile.VALUE_WIDTH,
-           DTYPE=TYPES[dtype])
+    join(rows.tasks, parts, out, statistics)
     return out, statistics
 
 
@@ -85,36 +85,32 @@ def _(
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
     width = max(channels, value_channels)
-    is_tiled = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
-    rows = Rows.of(indptr, edge_key, is_tiled)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    rows = Rows.of(indptr, edge_key, num_tiles)
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
     tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
-    parts = rows.parts(heads, channels, dtype)
+    parts = rows.tasks.parts(heads, channels, dtype)
     launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
            out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
            num_edges, **shape, **tile._asdict())
-    launch(add_parts, (rows.most_long, heads), parts, grad_query, rows.order, rows.last_task,
-           parts.size(1), HEADS=heads, CHANNELS=channels, WIDTH=tile.WIDTH, DTYPE=TYPES[dtype])
-    if is_tiled is not None:
+    rows.tasks.add(parts, grad_query)
+    if num_tiles is not None:
         attention_tiles.grads_of_queries(
-            is_tiled, indptr, edge_key, nodes, terms, (out, statistics, softmax),
+            num_tiles, indptr, edge_key, nodes, terms, (out, statistics, softmax),
             (grad_query, grad_bias, grad_gate))
 
-    is_tiled = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
-    rows, key_heads = Rows.of(key_indptr, edge_query, is_tiled), key.size(1)
+    num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
+    rows, key_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-    parts, value_parts = (rows.parts(key_heads, n, dtype) for n in (channels, value_channels))
+    parts, value_parts = (rows.tasks.parts(key_heads, n, dtype) for n in (channels, value_channels))
     launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
            *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
            **tile._asdict())
-    for part, grad, width in ((parts, grad_key, tile.WIDTH),
-                              (value_parts, grad_value, tile.VALUE_WIDTH)):
-        launch(add_parts, (rows.most_long, key_heads), part, grad, rows.order, rows.last_task,
-               parts.size(1), HEADS=key_heads, CHANNELS=grad.size(2), WIDTH=width,
-               DTYPE=TYPES[dtype])
-    if is_tiled is not None:
-        attention_tiles.grads_of_keys(is_tiled, (key_indptr, edge_query, position), nodes, terms,
+    rows.tasks.add(parts, grad_key)
+    rows.tasks.add(value_parts, grad_value)
+    if num_tiles is not None:
+        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, position), nodes, terms,
                                       softmax, (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, torch.zeros_like(feature_query),
             edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
@@ -167,41 +163,8 @@ def attend_rows(
     share = tl.where(total == 0, 0, 1 / total)
     put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * share[:, None])
     put_statistics(statistics, row * HEADS + head, is_row, high, share)
-    channel, stride = tl.arange(0, VALUE_WIDTH), VALUE_CHANNELS + 2
-    part = parts + (head * num_parts + task) * stride
-    tl.store(part[:, None] + channel[None, :], sums,
-             mask=is_part[:, None] & (channel < VALUE_CHANNELS)[None, :])
-    tl.store(part + VALUE_CHANNELS, high, mask=is_part)
-    tl.store(part + VALUE_CHANNELS + 1, total, mask=is_part)
-
-
-@kernel
-def join_parts(parts, out, statistics, order, last_task, num_parts, HEADS: tl.constexpr,
-               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Output and softmax statistics of each long row, from those of its parts."""
-    place, head = tl.program_id(0), tl.program_id(1)
-    first = tl.load(last_task + place - 1, mask=place > 0, other=0)
-    last = tl.load(last_task + place)
-    if last - first > 1:
-        channel = tl.arange(0, WIDTH)
-        high = tl.full((), float('-inf'), DTYPE)
-        total = tl.zeros((), DTYPE)
-        sums = tl.zeros([WIDTH], DTYPE)
-        for number in range(first, last):
-            part = parts + (head * num_parts + number) * (CHANNELS + 2)
-            high_of_part = tl.load(part + CHANNELS)
-            higher = tl.maximum(high, high_of_part)
-            shift = tl.where(higher == float('-inf'), 0, higher)
-            fading, share = tl.exp(high - shift), tl.exp(high_of_part - shift)
-            total = total * fading + tl.load(part + CHANNELS + 1) * share
-            sums = sums * fading + share * tl.load(part + channel, mask=channel < CHANNELS,
-                                                   other=0)
-            high = higher
-        share = tl.where(total == 0, 0, 1 / total)
-        at = tl.load(order + place) * HEADS + head
-        tl.store(out + at * CHANNELS + channel, sums * share, mask=channel < CHANNELS)
-        tl.store(statistics + 2 * at, tl.where(total == 0, float('inf'), high))
-        tl.store(statistics + 2 * at + 1, share)
+    put_part(parts, head * num_parts + task, is_part, sums, high, total, VALUE_CHANNELS,
+             VALUE_WIDTH)
 
 
 @kernel

@@ -13,102 +13,191 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.kernels.triton.launch import fp64, kernel, launch, u64, width_of
-from graphattn.kernels.triton.rows import ROWS_OF_A_TILE, gather, put
-from graphattn.kernels.triton.softmax import Terms, gates, kept, logits, put_statistics
-from graphattn.kernels.triton.tiles import next_tile
+from graphattn.kernels.triton.rows import ROWS_OF_A_TILE, Tasks, gather, put
+from graphattn.kernels.triton.softmax import (
+    Terms,
+    gates,
+    join,
+    kept,
+    logits,
+    put_part,
+    put_statistics,
+)
+from graphattn.kernels.triton.tiles import add_edge_by_edge, next_tile
 
-_COLUMNS, _MOST_CHANNELS = 32, 64  # more take more registers than there are
-# Edges that take as long by rows as a tile does, forward with backward. Computed, not measured, for
-# 64 channels: python -m experiments.benchmarks.roofline.
-EDGES_OF_A_TILE = 182
+_COLUMNS = 32
+# By the number of channels, the edges that take as long by rows as a tile does, forward with
+# backward; more channels take more registers than there are. Computed, not measured: python -m
+# experiments.benchmarks.roofline.
+EDGES_OF_A_TILE = {16: 358, 32: 166, 64: 118, 128: 93}
+_MOST_CHANNELS_OF_SUMS = 128  # that fit the registers of four warps beside all else
+# Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
+# a fraction of what one of the few hundred programs takes that a GPU runs at once.
+_TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
            dtype: torch.dtype) -> Tensor | None:
-    """Which 64 rows each are computed by tiles, bool; ``None`` where none can be."""
-    if dtype.itemsize > 2 or channels > _MOST_CHANNELS:
+    """How many tiles each 64 rows have, at most; 0 where rows of edges take less time. ``None``
+    where no rows go by tiles."""
+    width = width_of(channels)
+    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE:
         return None
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
-    is_tiled = torch.zeros(num_programs, dtype=torch.bool, device=indptr.device)
-    launch(choose_tiles, (num_programs,), indptr, column, is_tiled, num_rows, num_columns,
-           EDGES=EDGES_OF_A_TILE, ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
-    return is_tiled
+    num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
+    launch(choose_tiles, (num_programs,), indptr, column, num_tiles, num_rows, num_columns,
+           EDGES=EDGES_OF_A_TILE[width], ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
+    return num_tiles
 
 
-def attend(is_tiled: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
+def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
            out: Tensor, statistics: Tensor) -> None:
     """Puts output and softmax statistics of tiled rows where those of the others are."""
     query, key, value = nodes
-    launch(attend_tiles, (is_tiled.numel(), query.size(1)), is_tiled, indptr, edge_key, *nodes,
-           *terms, out, statistics, len(query), len(key), **_constants(query, key, value))
+    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
+    launch(attend_tiles, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4], *nodes,
+           *terms, out, statistics, parts, parts.size(1), len(key),
+           **_constants(query, key, value), num_warps=_num_warps(terms, value))
+    join(tasks, parts, out, statistics)
 
 
-def grads_of_queries(is_tiled: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
+def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
                      terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...]) -> None:
     """Puts the gradients of queries, bias and gate of tiled rows where those of the others are."""
     query, key, value, _ = nodes
-    launch(grads_of_tiled_queries, (is_tiled.numel(), query.size(1)), is_tiled, indptr, edge_key,
-           *nodes, *terms, *softmax, *grads, len(query), len(key), edge_key.numel(),
-           **_constants(query, key, value))
+    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
+    launch(grads_of_tiled_queries, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4],
+           *nodes, *terms, *softmax, *grads, parts, parts.size(1), len(key), edge_key.numel(),
+           **_constants(query, key, value), num_warps=_num_warps(terms, key))
+    tasks.add(parts, grads[0])
 
 
-def grads_of_keys(is_tiled: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
+def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
                   terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
     """Puts the gradients of tiled keys and values where those of the others are."""
-    query, key, value, _ = nodes
-    launch(grads_of_tiled_keys, (is_tiled.numel(), key.size(1)), is_tiled, *edges, *nodes, *terms,
-           softmax, *grads, len(key), len(query), **_constants(query, key, value))
+    (indptr, edge_query, position), (query, key, value, _) = edges, nodes
+    tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
+    all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
+    launch(grads_of_tiled_keys, (tasks.number, key.size(1)), indptr, edge_query, *tasks[:4],
+           position, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
+           **_constants(query, key, value), num_warps=_num_warps(terms, key, value))
+    for parts, grad in zip(all_parts, grads):
+        tasks.add(parts, grad)
+
+
+def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Tasks:
+    """Each 64 tiled rows, in parts where these have a large share of all tiles."""
+    of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
+    of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
+    sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
+    parts = (sorted_tiles / of_a_part).ceil().long()
+    most_tiles = num_edges // min(EDGES_OF_A_TILE.values())
+    most_more = min(_SHARE_OF_A_PART // heads, most_tiles // _TILES_OF_A_PART)
+    return Tasks.of(order, parts, most_more, num_rows, ROWS_OF_A_TILE)
 
 
 def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
     (_, heads, channels), value_channels = query.shape, value.size(2)
     return dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                 VALUE_CHANNELS=value_channels, ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS,
-                WIDTH=width_of(channels), VALUE_WIDTH=width_of(value_channels), num_warps=8)
+                WIDTH=width_of(channels), VALUE_WIDTH=width_of(value_channels))
+
+
+def _num_warps(terms: Terms, *summed: Tensor) -> int:
+    """Four multiply no pair twice, as eight do, but have half of the registers for sums and for
+    what is known of each edge."""
+    width = sum(width_of(x.size(2)) for x in summed)
+    has_logits_of_edges = terms.bias is not None or terms.gate is not None
+    return 8 if has_logits_of_edges or width > _MOST_CHANNELS_OF_SUMS else 4
 
 
 # Kernels #############################################################################
 
 
 @kernel
-def choose_tiles(indptr, column, is_tiled, num_rows, num_columns, EDGES: tl.constexpr,
+def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Whether some rows have at least ``EDGES`` edges in each of their tiles, on average."""
+    """How many tiles some rows have, if that is at least ``EDGES`` edges for each, on average. They
+    are counted one by one where neither the longest row nor the distance from the first column to
+    the last says enough, which is counted in place of them."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     edge = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
     most = tl.sum(end - edge, axis=0) // EDGES
-    num_tiles = most * 0
-    while (tl.max(end - edge, axis=0) > 0) & (num_tiles <= most):
-        _, _, is_edge = next_tile(column, edge, end, num_columns, COLUMNS)
-        edge += tl.sum(is_edge.to(tl.int32), axis=1)
-        num_tiles += 1
-    tl.store(is_tiled + tl.program_id(0), (num_tiles > 0) & (num_tiles <= most))
+    low, high = _columns_between(column, edge, end, num_columns)
+    counted = tl.maximum(high // COLUMNS - low // COLUMNS + 1, 0).to(tl.int64)
+    longest = tl.max(end - edge, axis=0)
+    if (counted > most) & (longest <= most * COLUMNS):
+        counted = most * 0
+        while (tl.max(end - edge, axis=0) > 0) & (counted <= most):
+            _, _, is_edge = next_tile(column, edge, end, num_columns, COLUMNS)
+            edge += tl.sum(is_edge.to(tl.int32), axis=1)
+            counted += 1
+    tl.store(num_tiles + tl.program_id(0), tl.where(counted <= most, counted, 0))
 
 
 @triton.jit
-def _tiled_rows(is_tiled, indptr, num_rows, ROWS: tl.constexpr):
-    """The rows of this program, whether each is one, and where its edges begin and end; none where
-    they are not tiled."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    is_row = (row < num_rows) & tl.load(is_tiled + tl.program_id(0))
+def _columns_between(column, begin, end, num_columns):
+    """The first and the last column of the rows; the first is the larger where none has edges."""
+    has_edges = begin < end
+    low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
+    high = tl.load(column + end - 1, mask=has_edges, other=0).to(tl.int32)
+    return (tl.min(tl.where(has_edges, low, num_columns), axis=0),
+            tl.max(tl.where(has_edges, high, -1), axis=0))
+
+
+@triton.jit
+def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
+                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of this program: rows, whether each is one, where their edges begin and end, and which part
+    of parts to put their sums in, with whether that is so. A part has the edges to some columns."""
+    task = tl.program_id(0).to(tl.int64)
+    place = tl.load(place_of_task + task).to(tl.int64)
+    is_task = place * ROWS < num_rows
+    first = tl.load(last_task + place - 1, mask=is_task & (place > 0), other=0)
+    num_parts = tl.load(last_task + place, mask=is_task, other=0) - first
+    number = tl.arange(0, ROWS)
+    row = tl.load(order + place, mask=is_task, other=0) * ROWS + number
+    is_row = (row < num_rows) & is_task
     begin = tl.load(indptr + row, mask=is_row, other=0)
     end = tl.load(indptr + row + 1, mask=is_row, other=0)
-    return row, is_row, begin, end
+    if num_parts > 1:
+        low, high = _columns_between(column, begin, end, num_columns)
+        low = low // COLUMNS * COLUMNS
+        step = tl.cdiv(tl.cdiv(high + 1 - low, num_parts), COLUMNS) * COLUMNS
+        begin = _first_edge(column, begin, end, low + step * (task - first))
+        end = _first_edge(column, begin, end, low + step * (task - first + 1))
+    is_part = is_row & (num_parts > 1)
+    return row, is_row, begin, end, task * ROWS + number, is_part
+
+
+@triton.jit
+def _first_edge(column, begin, end, least):
+    """Of each row the first edge to ``least`` or a later column, by bisection."""
+    while tl.max(end - begin, axis=0) > 0:
+        middle = (begin + end) // 2
+        found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
+        is_before = (found < least) & (begin < end)
+        begin, end = tl.where(is_before, middle + 1, begin), tl.where(is_before, end, middle)
+    return begin
 
 
 @kernel
 def attend_tiles(
-        is_tiled, indptr, edge_key, query, key, value, bias, gate, seed, bias_edge_stride,
-        bias_head_stride, gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64,
-        keep_scale: fp64, out, statistics, num_rows, num_columns,
+        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        parts, num_parts, num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Output and softmax statistics of some queries."""
-    row, is_row, first, end = _tiled_rows(is_tiled, indptr, num_rows, ROWS)
+    row, is_row, first, end, part, is_part = _rows_of_task(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
@@ -131,48 +220,55 @@ def attend_tiles(
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
-                         j < num_columns, tl.float32)
-        sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, COLUMNS)
+                         j < num_columns, value.dtype.element_ty)
+        sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, value, j, num_columns,
+                            key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
         high = higher
         first += tl.sum(is_edge.to(tl.int32), axis=1)
     share = tl.where(total == 0, 0, 1 / total)
-    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * share[:, None])
-    put_statistics(statistics, row * HEADS + head, is_row, high, share)
+    is_whole = is_row & (is_part == 0)
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * share[:, None])
+    put_statistics(statistics, row * HEADS + head, is_whole, high, share)
+    put_part(parts, head * num_parts + part, is_part, sums, high, total, VALUE_CHANNELS,
+             VALUE_WIDTH)
 
 
 @triton.jit
-def _add_product(sums, weight, is_edge, x_j, COLUMNS: tl.constexpr):
-    """Adds the product of matrices; what is not finite reaches rows that have an edge to it. In
-    TF32 half precision loses nothing, and weights are the sum of two numbers that lose nothing
-    either: rounded to one, they would no longer add up to what they are divided by."""
-    x_j = x_j.to(tl.float32)
-    if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
-        high = (weight.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
-        low = tl.where(high - high == 0, weight - high, 0)  # inf less inf would be NaN
-        sums = tl.dot(high, x_j, sums, input_precision='tf32')
-        sums = tl.dot(low, x_j, sums, input_precision='tf32')
+def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
+                 CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Adds the product of matrices; what is not finite reaches rows that have an edge to it.
+    Tensor cores take weights of few digits: each is the sum of some that lose nothing, else
+    weights would no longer add up to what they are divided by. float16, whose range is too small
+    for them, is multiplied in TF32."""
+    IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
+    DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
+    DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
+    of_x = x_j.to(tl.float32)
+    if tl.max((of_x - of_x != 0).to(tl.int32)) == 0:
+        for _ in tl.static_range(3 if IS_BF16 else 2):
+            part = (weight.to(tl.uint32, bitcast=True) & DIGITS).to(tl.float32, bitcast=True)
+            sums = tl.dot(part.to(DTYPE), x_j.to(DTYPE), sums, input_precision='tf32')
+            weight = tl.where(part - part == 0, weight - part, 0)  # inf less inf would be NaN
     else:
-        for number in range(COLUMNS):
-            is_it = tl.arange(0, COLUMNS) == number
-            x = tl.sum(tl.where(is_it[:, None], x_j, 0), axis=0)
-            of_x = tl.sum(tl.where(is_it[None, :], weight, 0), axis=1)
-            has_edge = tl.max((is_it[None, :] & is_edge).to(tl.int32), axis=1) == 1
-            sums += tl.where(has_edge[:, None], of_x[:, None] * x[None, :], 0)
+        sums = add_edge_by_edge(sums, weight, is_edge, x, j, num_columns, head, HEADS, CHANNELS,
+                                WIDTH, tl.float32)
     return sums
 
 
 @kernel
 def grads_of_tiled_queries(
-        is_tiled, indptr, edge_key, query, key, value, grad_out, bias, gate, seed,
-        bias_edge_stride, bias_head_stride, gate_edge_stride, gate_head_stride, scale: fp64,
-        threshold: u64, keep_scale: fp64, out, statistics, softmax, grad_query, grad_bias,
-        grad_gate, num_rows, num_columns, num_edges,
+        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
+        num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
     statistics and the mean gradient of weights of each query, side by side."""
-    row, is_row, first, end = _tiled_rows(is_tiled, indptr, num_rows, ROWS)
+    row, is_row, first, end, part, is_part = _rows_of_task(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
@@ -211,21 +307,25 @@ def grads_of_tiled_queries(
         if gate is not None:
             grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,
                               tl.float32)
-        sums = _add_product(sums, grad_dot, is_edge, key_j, COLUMNS)
+        sums = _add_product(sums, grad_dot, is_edge, key_j, key, j, num_columns, key_head,
+                            HEADS // SHARING, CHANNELS, WIDTH)
         first += tl.sum(is_edge.to(tl.int32), axis=1)
-    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row, sums)
+    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row & (is_part == 0), sums)
+    put(parts, head * num_parts + part, 0, 1, CHANNELS, WIDTH, is_part, sums)
 
 
 @kernel
 def grads_of_tiled_keys(
-        is_tiled, indptr, edge_query, position, query, key, value, grad_out, bias, gate, seed,
-        bias_edge_stride, bias_head_stride, gate_edge_stride, gate_head_stride, scale: fp64,
-        threshold: u64, keep_scale: fp64, softmax, grad_key, grad_value, num_rows, num_columns,
+        indptr, edge_query, order, last_task, place_of_task, num_rows, position,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        softmax, grad_key, grad_value, parts, value_parts, num_parts, num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Gradients of some keys and values."""
-    row, is_row, begin, end = _tiled_rows(is_tiled, indptr, num_rows, ROWS)
+    row, is_row, begin, end, part, is_part = _rows_of_task(
+        indptr, edge_query, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     key_head = tl.program_id(1)
     key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row,
                    key.dtype.element_ty)
@@ -262,9 +362,15 @@ def grads_of_tiled_keys(
             if gate is not None:
                 grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,
                                   tl.float32)
-            key_sums = _add_product(key_sums, grad_dot, is_edge, query_i, COLUMNS)
-            value_sums = _add_product(value_sums, used, is_edge, grad_i, COLUMNS)
+            key_sums = _add_product(key_sums, grad_dot, is_edge, query_i, query, i, num_columns,
+                                    head, HEADS, CHANNELS, WIDTH)
+            value_sums = _add_product(value_sums, used, is_edge, grad_i, grad_out, i, num_columns,
+                                      head, HEADS, VALUE_CHANNELS, VALUE_WIDTH)
             first += tl.sum(is_edge.to(tl.int32), axis=1)
-    put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row, key_sums)
-    put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_row,
+    is_whole = is_row & (is_part == 0)
+    put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_whole, key_sums)
+    put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_whole,
         value_sums)
+    slot = key_head * num_parts + part
+    put(parts, slot, 0, 1, CHANNELS, WIDTH, is_part, key_sums)
+    put(value_parts, slot, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_part, value_sums)

@@ -5,78 +5,106 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphattn.kernels.triton.launch import kernel
+from graphattn.kernels.triton.launch import TYPES, kernel, launch, width_of
 
 EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
 
 
-class Rows(NamedTuple):
-    """Rows of edges, those of each query or of each key, and the tasks they are cut into.
+class Tasks(NamedTuple):
+    """Rows, or so many at a time, the largest first, cut into the parts that programs compute.
 
-    All is made on the device from the number of edges alone, so that nobody waits for it: there are
-    some tasks more than needed, which end at once.
+    All is made on the device from numbers that are known outside of it, so that nobody waits for
+    it: there are some tasks more than needed, which end at once.
     """
+
+    order: Tensor  # the first row of each place, divided by their number
+    last_task: Tensor  # the number of tasks up to the last of each place
+    place_of_task: Tensor  # beyond all places where a task is not needed
+    num_rows: int
+    rows_of_each: int
+
+    @classmethod
+    def of(cls, order: Tensor, parts: Tensor, most_more: int, num_rows: int,
+           rows_of_each: int = 1) -> Tasks:
+        """By the number of parts of each place, which are at most ``most_more`` more than there
+        are places; those of several parts come first."""
+        last_task = parts.cumsum(0)
+        tasks = torch.arange(order.numel() + most_more, device=order.device)
+        place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
+        return cls(order, last_task, place, num_rows, rows_of_each)
+
+    @property
+    def number(self) -> int:
+        return self.place_of_task.numel()
+
+    @property
+    def most_long(self) -> int:
+        """Bounds the number of places that are in parts, and so do their parts come first."""
+        return min(self.number - self.order.numel(), self.order.numel())
+
+    def pointers(self) -> tuple[Tensor | int, ...]:
+        """What kernels are told of them."""
+        return *self[:4], self.number
+
+    def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
+        """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
+        most = (self.most_long + self.number - self.order.numel()) * self.rows_of_each
+        return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
+
+    def add(self, parts: Tensor, out: Tensor) -> None:
+        """Puts the sums of the parts of each long row into ``out``, ``[rows, heads, channels]``."""
+        _, heads, channels = out.shape
+        launch(add_parts, (self.most_long * self.rows_of_each, heads), parts, out, self.order,
+               self.last_task, parts.size(1), self.num_rows, HEADS=heads, CHANNELS=channels,
+               WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype], ROWS=self.rows_of_each)
+
+
+class Rows(NamedTuple):
+    """Rows of edges, those of each query or of each key, and the tasks they are cut into."""
 
     indptr: Tensor  # where each row's edges begin
     column: Tensor  # the node at the other end of each edge
-    order: Tensor  # rows, those with the most edges first
-    last_task: Tensor  # of each row in this order: the number of tasks up to its last
-    place_of_task: Tensor  # the row in this order that each task is of
+    tasks: Tasks
     edges_of_a_part: int  # rows with more are cut
 
     @classmethod
-    def of(cls, indptr: Tensor, column: Tensor, is_tiled: Tensor | None = None) -> Rows:
-        """All rows, but for those that are tiled, whom others compute."""
+    def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
+        """All rows, but for those that have tiles, whom others compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
-        num_long = num_edges // EDGES_OF_A_PART  # bounds the number of long rows
         size = indptr.diff()
-        if is_tiled is not None:
-            is_left_out = is_tiled.repeat_interleave(
-                ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * is_tiled.numel())[:num_rows]
+        if num_tiles is not None:
+            is_left_out = (num_tiles > 0).repeat_interleave(
+                ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * num_tiles.numel())[:num_rows]
             size = size.masked_fill(is_left_out, 0)
         # Two bytes take a quarter of the passes of eight, and tell long rows from others.
         order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
         parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
         parts = parts.clamp_(1)
-        last_task = parts.cumsum(0)
-        tasks = torch.arange(num_rows + num_long, device=indptr.device)
-        place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
-        if is_tiled is not None:
-            is_no_task = F.pad(is_left_out[order], (0, 1), value=True)[place]
-            place = place.masked_fill(is_no_task, num_rows)
-        return cls(indptr, column, order, last_task, place, EDGES_OF_A_PART)
+        if num_tiles is not None:
+            parts = parts.masked_fill_(is_left_out[order], 0)
+        tasks = Tasks.of(order, parts, num_edges // EDGES_OF_A_PART, num_rows)
+        return cls(indptr, column, tasks, EDGES_OF_A_PART)
 
     @property
     def num_rows(self) -> int:
-        return self.order.numel()
+        return self.tasks.num_rows
 
     @property
     def num_edges(self) -> int:
         return self.column.numel()
 
-    @property
-    def most_long(self) -> int:
-        """Bounds the number of rows that are in parts; they come first, and so do their parts."""
-        return min(self.num_edges // self.edges_of_a_part, self.num_rows)
-
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
         """Programs for ``rows`` tasks of one head each; those of one head follow one another, so
         that what they gather stays in the cache."""
-        return triton.cdiv(self.place_of_task.numel(), rows), heads
+        return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
         """The arguments that every kernel over rows begins with."""
-        return (*self[:5], self.num_rows, self.place_of_task.numel())
-
-    def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
-        most = self.most_long + self.num_edges // self.edges_of_a_part
-        return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
+        return self.indptr, self.column, *self.tasks.pointers()
 
 
 @triton.jit
@@ -121,18 +149,29 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
 
 
-@kernel
-def add_parts(parts, out, order, last_task, num_parts, HEADS: tl.constexpr,
-              CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Sums what the parts of each long row have added, always in the same order."""
-    place, head = tl.program_id(0), tl.program_id(1)
+@triton.jit
+def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
+    """Of a program for each row of the long tasks, of which each has ``ROWS``: the row, whether it
+    has parts, and where its first part is and where its last ends, ``ROWS`` places apart."""
+    place, number = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     first = tl.load(last_task + place - 1, mask=place > 0, other=0)
     last = tl.load(last_task + place)
-    if last - first > 1:
+    row = tl.load(order + place) * ROWS + number
+    return row, (last - first > 1) & (row < num_rows), first * ROWS + number, last * ROWS
+
+
+@kernel
+def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
+              CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
+              ROWS: tl.constexpr):
+    """Sums what the parts of each long row have added, always in the same order."""
+    head = tl.program_id(1)
+    row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
+    if has_parts:
         channel = tl.arange(0, WIDTH)
         total = tl.zeros([WIDTH], DTYPE)
-        for part in range(first, last):
+        for part in range(first, last, ROWS):
             total += tl.load(parts + (head * num_parts + part) * CHANNELS + channel,
                              mask=channel < CHANNELS, other=0)
-        at = (tl.load(order + place) * HEADS + head) * CHANNELS + channel
+        at = (row * HEADS + head) * CHANNELS + channel
         tl.store(out + at, total.to(out.dtype.element_ty), mask=channel < CHANNELS)

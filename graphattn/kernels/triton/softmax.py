@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphattn.kernels.triton.launch import strides_of
+from graphattn.kernels.triton.launch import TYPES, kernel, launch, strides_of, width_of
+from graphattn.kernels.triton.rows import Tasks, parts_of_a_row
 
 
 class Terms(NamedTuple):
@@ -75,3 +76,51 @@ def put_statistics(statistics, at, mask, high, share):
     """Of nothing these are ``inf`` and 0, so that all weights become 0."""
     tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
     tl.store(statistics + 2 * at + 1, share, mask=mask)
+
+
+@triton.jit
+def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of parts of rows: sums, the highest logit and the sum of weights, side by side."""
+    channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
+    tl.store(parts + at[:, None] + channel[None, :], sums,
+             mask=mask[:, None] & (channel < CHANNELS)[None, :])
+    tl.store(parts + at + CHANNELS, high, mask=mask)
+    tl.store(parts + at + CHANNELS + 1, total, mask=mask)
+
+
+def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
+    """Puts output and statistics of each long row where those of the others are."""
+    _, heads, channels = out.shape
+    launch(join_parts, (tasks.most_long * tasks.rows_of_each, heads), parts, out, statistics,
+           tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
+           CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
+           ROWS=tasks.rows_of_each)
+
+
+@kernel
+def join_parts(parts, out, statistics, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
+               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
+               ROWS: tl.constexpr):
+    """Output and softmax statistics of each long row, from those of its parts."""
+    head = tl.program_id(1)
+    row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
+    if has_parts:
+        channel = tl.arange(0, WIDTH)
+        high = tl.full((), float('-inf'), DTYPE)
+        total = tl.zeros((), DTYPE)
+        sums = tl.zeros([WIDTH], DTYPE)
+        for number in range(first, last, ROWS):
+            part = parts + (head * num_parts + number) * (CHANNELS + 2)
+            high_of_part = tl.load(part + CHANNELS)
+            higher = tl.maximum(high, high_of_part)
+            shift = tl.where(higher == float('-inf'), 0, higher)
+            fading, share = tl.exp(high - shift), tl.exp(high_of_part - shift)
+            total = total * fading + tl.load(part + CHANNELS + 1) * share
+            sums = sums * fading + share * tl.load(part + channel, mask=channel < CHANNELS,
+                                                   other=0)
+            high = higher
+        share = tl.where(total == 0, 0, 1 / total)
+        at = row * HEADS + head
+        tl.store(out + at * CHANNELS + channel, sums * share, mask=channel < CHANNELS)
+        tl.store(statistics + 2 * at, tl.where(total == 0, float('inf'), high))
+        tl.store(statistics + 2 * at + 1, share)

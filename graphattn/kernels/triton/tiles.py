@@ -20,7 +20,7 @@ from graphattn.kernels.triton.rows import gather, put
 # what an edge gathers from its memory, against the instructions of a pair. To compute it anew:
 # python -m experiments.benchmarks.roofline. To measure it takes a GPU: python -m
 # experiments.benchmarks.gpu.
-FASTER_ABOVE = {32: 0.18, 64: 0.12, 128: 0.08, 256: 0.08}
+FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
 _MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
 
 
@@ -47,7 +47,7 @@ def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tens
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
     rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
     _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
-            COLUMNS=16, WIDTH=width, num_warps=8)
+            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)
     return out
 
 
@@ -60,8 +60,9 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """As torch's own products of float32 round: in TF32 where its flag allows that."""
-    return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'ieee'
+    """In TF32 where torch's flag allows that for its own products of float32; else by three
+    products in TF32, which lose what float32 would."""
+    return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 
 # Kernels #############################################################################
@@ -105,21 +106,23 @@ def sum_of_tiles(
         if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
             sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
         else:
-            sums = _add_edge_by_edge(sums, weight_j, x, j, num_columns, head, HEADS, CHANNELS,
-                                     DTYPE, WIDTH)
+            sums = add_edge_by_edge(sums, weight_j, weight_j != 0, x, j, num_columns, head, HEADS,
+                                    CHANNELS, WIDTH, DTYPE)
         edge += tl.sum(is_edge.to(tl.int32), axis=1)
     put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
 
 
 @triton.jit
-def _add_edge_by_edge(sums, weight_j, x, j, num_columns, head, HEADS: tl.constexpr,
-                      CHANNELS: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.constexpr):
-    """As the product of matrices, but that 0 times inf or NaN adds nothing."""
-    for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
-        node = first + tl.zeros([1], tl.int32)
-        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
-        weight = tl.sum(tl.where((j == first)[None, :], weight_j, 0), axis=1)[:, None]
-        sums += tl.where(weight != 0, weight * x_j, 0)
+def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
+                     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
+    """As the product of matrices, but that what is not added adds nothing, even if it is not
+    finite. Vectors are read once more, for which there are registers."""
+    for node in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
+        x_j = gather(x, node + tl.zeros([1], tl.int32), head, HEADS, CHANNELS, WIDTH,
+                     (node < num_columns) & (tl.zeros([1], tl.int32) == 0), DTYPE)
+        weight = tl.sum(tl.where((j == node)[None, :], weight_j, 0), axis=1)[:, None]
+        added = tl.max(((j == node)[None, :] & is_added).to(tl.int32), axis=1)[:, None] == 1
+        sums += tl.where(added, weight * x_j, 0)
     return sums
 
 

@@ -8,13 +8,7 @@ from torch import Tensor
 
 from graphattn.kernels.operators.definition import accumulation_dtype
 from graphattn.kernels.triton.launch import TYPES, Tile, kernel, launch
-from graphattn.kernels.triton.rows import (
-    Rows,
-    add_parts,
-    edges_of_tasks,
-    gather,
-    put,
-)
+from graphattn.kernels.triton.rows import Rows, edges_of_tasks, gather, put
 
 
 @torch.library.register_kernel('graphattn::weighted_sum', 'cuda')
@@ -38,14 +32,13 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
     the rows. With ``skip_zeros`` weights of 0 add nothing, even of what is infinite."""
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
-    parts = rows.parts(heads, channels, summed)
+    parts = rows.tasks.parts(heads, channels, summed)
     tile = Tile.of(x.dtype, rows.num_rows, rows.num_edges, channels)
     launch(sum_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), weight.contiguous(),
            x.contiguous(), out, parts, parts.size(1), rows.num_edges, HEADS=heads,
            CHANNELS=channels, SKIP_ZEROS=skip_zeros, DTYPE=TYPES[summed], ROWS=tile.ROWS,
            EDGES=tile.EDGES, WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
-    launch(add_parts, (rows.most_long, heads), parts, out, rows.order, rows.last_task,
-           parts.size(1), HEADS=heads, CHANNELS=channels, WIDTH=tile.WIDTH, DTYPE=TYPES[summed])
+    rows.tasks.add(parts, out)
     return out
 
 

@@ -95,7 +95,7 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
     at_once = _EDGES_AT_ONCE // tile.EDGES
     launch(softmax_backward, (triton.cdiv(rows.num_rows, at_once), heads), rows.indptr,
-           rows.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
+           rows.tasks.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
            terms.threshold, terms.keep_scale, grad_logit, num_edges, HEADS=heads,
            DTYPE=TYPES[weight.dtype], ROWS=at_once, EDGES=tile.EDGES)
     return grad_logit

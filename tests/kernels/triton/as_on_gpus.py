@@ -37,9 +37,20 @@ def as_on_gpus() -> Iterator[None]:
 def _multiply(builder, a, b, total, precision, *rest):
     a, b = (builder.create_fp_ext(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
             for x in (a, b))
-    if precision == INPUT_PRECISION.TF32:
-        a, b = (TensorHandle(_in_tf32(x.data), x.dtype) for x in (a, b))
-    return _dot(builder, a, b, total, precision, *rest)
+    if precision not in (INPUT_PRECISION.TF32, INPUT_PRECISION.TF32x3):
+        return _dot(builder, a, b, total, precision, *rest)
+    high_a, high_b = (TensorHandle(_in_tf32(x.data), x.dtype) for x in (a, b))
+    if precision == INPUT_PRECISION.TF32x3:
+        low_a, low_b = (TensorHandle(_in_tf32(x.data - high.data), x.dtype)
+                        for x, high in ((a, high_a), (b, high_b)))
+        for first, second in ((low_a, high_b), (high_a, low_b)):
+            product = _dot(builder, first, second, _zeros_like(total), precision, *rest)
+            total = TensorHandle(total.data + np.where(np.isnan(product.data), 0, product.data), total.dtype)
+    return _dot(builder, high_a, high_b, total, precision, *rest)
+
+
+def _zeros_like(x: TensorHandle) -> TensorHandle:
+    return TensorHandle(np.zeros_like(x.data), x.dtype)
 
 
 def _in_tf32(x: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -19,9 +21,15 @@ from graphattn.kernels.triton import attention_tiles as tiles  # noqa: E402
 pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
 
 
+def demand(edges_of_a_tile, monkeypatch):
+    """Heads of every width go by tiles that have so many."""
+    monkeypatch.setattr(tiles, 'EDGES_OF_A_TILE',
+                        dict.fromkeys(tiles.EDGES_OF_A_TILE, edges_of_a_tile))
+
+
 def by(edges_of_a_tile, monkeypatch, graph, tensors, **options):
     """Output and gradients, tiles having at least so many edges."""
-    monkeypatch.setattr(tiles, 'EDGES_OF_A_TILE', edges_of_a_tile)
+    demand(edges_of_a_tile, monkeypatch)
     with interpreted():
         return attend('triton', graph, *tensors, **options)
 
@@ -47,9 +55,62 @@ def test_equals_rows(name, dtype, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('channels', [20, 64, 128])
+def test_equals_rows_at_every_width(channels, monkeypatch):
+    graph = random_graph(70, 40, 0.3)
+    assert_same(monkeypatch, graph, inputs(graph, 2, 1, channels, 2, torch.bfloat16))
+
+
+def far_from_one_another():
+    mask = torch.rand(40, 290) < 0.3
+    mask[:, 20:270] = False
+    return BipartiteGraph.from_mask(mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('graph, key_heads, dropout_p', [
+    (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.5), 1, 0.3),
+    (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 2, 0.)],
+    ids=['far', 'close', 'batch'])
+def test_many_tiles_are_cut_into_parts(graph, key_heads, dropout_p, monkeypatch):
+    """Some of which have no edges, where these are far from one another."""
+    graph, sizes = graph(), []
+    tensors = inputs(graph, 2, key_heads, 4, 2, torch.bfloat16)
+    monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 16)
+    monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 10**6)
+    expected = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
+    monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 1)
+    monkeypatch.setattr(tiles, '_tasks', recording(sizes, tiles._tasks))
+    actual = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
+    assert len(sizes) == 3 and min(sizes) >= 2
+    torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-3)
+
+
+def recording(sizes, make):
+    """``make``, and the most parts that some 64 rows were cut into."""
+    def made(*arguments):
+        tasks = make(*arguments)
+        sizes.append(tasks.last_task.diff(prepend=tasks.last_task.new_zeros(1)).max().item())
+        return tasks
+    return made
+
+
+def test_parts_are_no_more_than_there_is_memory_for(monkeypatch):
+    monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 100)
+    for heads, sizes in product((1, 3, 40, 200), ([900], [0, 1], [33] * 50, [*range(90)])):
+        num_tiles = torch.tensor(sizes, dtype=torch.int32)
+        tasks = tiles._tasks(num_tiles, 64 * len(sizes), 2**30, heads)
+        last = tasks.last_task[-1].item()
+        assert last <= tasks.number and set(tasks.place_of_task[:last].tolist()) == {
+            *range(sum(size > 0 for size in sizes))}
+        assert tasks.parts(heads, 1, torch.float).size(1) >= 64 * sum(
+            parts for parts in tasks.last_task.diff(prepend=torch.zeros(1)).tolist() if parts > 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_only_results_are_rounded(dtype, monkeypatch):
-    monkeypatch.setattr(tiles, 'EDGES_OF_A_TILE', 1)
+    demand(1, monkeypatch)
     with interpreted():
         contract.test_half_precision_rounds_only_its_results('full', dtype, 'triton')
         contract.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
@@ -93,8 +154,8 @@ def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
 
 def chosen(graph, channels=8, dtype=torch.bfloat16):
     with interpreted():
-        is_tiled = tiles.choose(*graph.csr, graph.num_keys, channels, dtype)
-    return None if is_tiled is None else is_tiled.tolist()
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, channels, dtype)
+    return None if num_tiles is None else (num_tiles > 0).tolist()
 
 
 @pytest.mark.slow
@@ -106,6 +167,24 @@ def test_edges_that_stand_close_are_taken_by_tiles(pattern, expected, monkeypatc
     assert chosen(pattern.build(256, seed=0)) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('density', [0., 0.01, 0.06, 0.2, 1.])
+def test_rows_are_tiled_by_the_tiles_they_have(density):
+    """Which are counted, or bounded where that is enough to know."""
+    mask = torch.rand(150, 300) < density
+    mask[3], mask[64:] = True, mask[64:] & (torch.arange(300) > 220)
+    graph = BipartiteGraph.from_mask(mask)
+    with interpreted():
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16)
+    padded = torch.zeros(192, 320, dtype=torch.bool)
+    padded[:150, :300] = mask
+    in_tiles = padded.view(3, 64, 10, 32).sum((1, 3))
+    have, edges = (in_tiles > 0).sum(1), in_tiles.sum(1)
+    is_close = (edges >= tiles.EDGES_OF_A_TILE[64] * have) & (have > 0)
+    assert (num_tiles > 0).tolist() == is_close.tolist()
+    assert (num_tiles >= have)[is_close].all()
+
+
 def test_what_tensor_cores_do_not_take_goes_by_rows():
     graph = random_graph(9, 9, 1.)
-    assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=65) is None
+    assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None

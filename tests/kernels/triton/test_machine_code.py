@@ -100,16 +100,18 @@ for launch in (*sampling(torch.float32, {channels}), forward, to_queries):
 
 
 @pytest.mark.parametrize('channels, capability', [(128, 90), (256, 80)])
-def test_tiles_are_multiplied_in_registers(channels, capability):
+def test_tiles_are_multiplied_by_tensor_cores(channels, capability):
     result = run_anew(TILES.format(channels=channels, capability=capability), TRITON_INTERPRET='0')
     assert result.returncode == 0, result.stderr
     codes = [json.loads(line) for line in result.stdout.splitlines()]
     assert [code['kernel'] for code in codes] == [
         'try_tiles', 'try_tiles', 'dot_of_tiles', 'sum_of_tiles']
-    assert all(code['spilled'] == 0 and code['registers'] <= 255 and code['shared'] <= 49152
+    assert all(code['spilled'] <= 16 and code['registers'] <= 255 and code['shared'] <= 49152
                for code in codes), codes
-    # Each of 128 threads has a share of 64 x 32 pairs by 32 channels. Both passes of the sampler
-    # multiply alike.
+    # Three products of 64 x 32 pairs by 32 channels, of which four warps do 8 channels together, or
+    # each 8 of its 16 x 8 pairs. Both passes of the sampler multiply alike.
+    together, alone = 'HGMMA.64x32x8.F32.TF32', 'HMMA.1688.F32.TF32'
     for code in codes[:3]:
-        assert code['loop']['FFMA'] == 64 * 32 * 32 / 128, code
-        assert sum(code['loop'].values()) < 1.4 * code['loop']['FFMA'], code
+        loop = code['loop']
+        pairs = 64 * 32 * loop.get(together, 0) + 4 * 16 * 8 * loop.get(alone, 0)
+        assert 8 * pairs == 3 * 64 * 32 * 32 and 'FFMA' not in loop, code
