@@ -60,8 +60,8 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """In TF32 where torch's flag allows that for its own products of float32; else by three
-    products in TF32, which lose what float32 would."""
+    """TF32 where torch's flag allows it for its own products of float32; else as exact as float32,
+    by three products in TF32."""
     return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 

@@ -122,8 +122,8 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Of each row and each key: 0 where one of them is none. Three products in TF32 lose what
-    float32 would."""
+    """Of each row and each key: 0 where one of them is none. Three products in TF32 are as exact as
+    one in float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):

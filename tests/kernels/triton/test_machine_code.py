@@ -106,7 +106,7 @@ def test_tiles_are_multiplied_by_tensor_cores(channels, capability):
     codes = [json.loads(line) for line in result.stdout.splitlines()]
     assert [code['kernel'] for code in codes] == [
         'try_tiles', 'try_tiles', 'dot_of_tiles', 'sum_of_tiles']
-    assert all(code['spilled'] <= 16 and code['registers'] <= 255 and code['shared'] <= 49152
+    assert all(code['spilled'] <= 24 and code['registers'] <= 255 and code['shared'] <= 49152
                for code in codes), codes
     # Three products of 64 x 32 pairs by 32 channels, of which four warps do 8 channels together, or
     # each 8 of its 16 x 8 pairs. Both passes of the sampler multiply alike.
