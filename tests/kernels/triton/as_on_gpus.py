@@ -45,7 +45,9 @@ def _multiply(builder, a, b, total, precision, *rest):
                         for x, high in ((a, high_a), (b, high_b)))
         for first, second in ((low_a, high_b), (high_a, low_b)):
             product = _dot(builder, first, second, _zeros_like(total), precision, *rest)
-            total = TensorHandle(total.data + np.where(np.isnan(product.data), 0, product.data), total.dtype)
+            # Of what is infinite the low digits are no number.
+            number = np.where(np.isnan(product.data), 0, product.data)
+            total = TensorHandle(total.data + number, total.dtype)
     return _dot(builder, high_a, high_b, total, precision, *rest)
 
 
