@@ -94,8 +94,9 @@ def check_square(graph: BipartiteGraph) -> None:
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
     """Checks what every kind of attention is given besides tensors; returns the scale."""
-    scale = 1 / math.sqrt(max(query.size(-1), 1)) if scale is None else scale
     check_dropout(dropout_p=dropout_p)
+    if scale is None:  # not asked whether it is finite: code for any number of channels cannot
+        return 1 / math.sqrt(max(query.size(-1), 1))
     check_number('scale', scale, 'finite')
     return scale
 

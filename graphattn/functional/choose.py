@@ -142,8 +142,9 @@ def _check_terms(terms: LogitTerms, backend: Backend) -> None:
 
 def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
                      graph: BipartiteGraph, bias: Tensor | None) -> bool:
-    if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks
-        return graph.num_blocks == 1 and guard_or_false(graph.num_edges == graph.num_pairs)
+    if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks, nor make a mask
+        return (bias is None and graph.num_blocks == 1 and guard_or_false(graph.num_edges > 0)
+                and guard_or_false(graph.num_edges == graph.num_pairs))
     if _learns(bias) and graph.device.type == 'cpu':
         # Whose gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused
         # kernel took half to a fifth of the time.

@@ -149,13 +149,32 @@ def test_compiled_code_goes_to_the_limit_without_compiling_its_steps(clean_dynam
 
 
 @pytest.mark.slow
-def test_compiled_dense_attention(clean_dynamo):
-    graph = Full().build(8)
+@pytest.mark.parametrize('num_tokens, with_bias', [(8, False), (8, True), (0, False)])
+def test_compiled_attention_along_all_pairs(num_tokens, with_bias, clean_dynamo):
+    graph = Full().build(num_tokens)
     inputs = leaves(graph)
-    compiled = torch.compile(lambda tensors: edge_attention(graph=graph, **tensors),
-                             fullgraph=True, backend='aot_eager')
-    assert_same(with_grads(compiled(inputs), inputs),
-                with_grads(edge_attention(graph=graph, **inputs), inputs))
+    bias = torch.linspace(-1, 1, graph.num_edges, dtype=torch.double) if with_bias else None
+
+    def attend(tensors):
+        return edge_attention(graph=graph, **tensors, edge_bias=bias)
+
+    compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
+    assert_same(with_grads(compiled(inputs), inputs), with_grads(attend(inputs), inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('hops', [1, 2])
+def test_code_is_compiled_for_any_sizes(hops, clean_dynamo):
+    def attend(graph, tensors):
+        return edge_attention(graph=graph, **tensors, hops=hops, teleport=0.1 * (hops - 1))
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend='aot_eager')
+    graphs = [random_graph(size, size) for size in (9, 7)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for graph in graphs:
+            inputs = leaves(graph)
+            assert_same(with_grads(compiled(graph, inputs), inputs),
+                        with_grads(attend(graph, inputs), inputs))
 
 
 @pytest.mark.slow
