@@ -991,5 +991,6 @@ def _unflatten(parts: list[Tensor], context: tuple) -> BipartiteGraph:
 
 _pytree.register_pytree_node(BipartiteGraph, _flatten, _unflatten,
                              serialized_type_name='graphattn.BipartiteGraph',
-                             flatten_with_keys_fn=_flatten_with_keys)
+                             to_dumpable_context=list,  # JSON, which has no tuples
+                             from_dumpable_context=tuple, flatten_with_keys_fn=_flatten_with_keys)
 torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

@@ -323,6 +323,8 @@ def test_a_graph_is_a_tree_of_its_tensors(name):
         assert _pytree.tree_map(lambda tensor: tensor, {'a': [graph]}) == {'a': [graph]}
         numbers = _pytree.tree_unflatten(range(len(tensors)), tree)  # which torch.vmap makes
         assert _pytree.tree_flatten(numbers) == ([*range(len(tensors))], tree)
+        # What torch.export saves and loads, and compares with what code is called with.
+        assert _pytree.treespec_loads(_pytree.treespec_dumps(tree)) == tree
 
 
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'full'])
