@@ -341,10 +341,10 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     if is_traced(ptr):
         return
     own, ptr = on_cpu(own), on_cpu(ptr)
-    times = {num_tokens: 1, heads * num_tokens: heads}.get(int(own[-1]))
-    if times is None:
+    fitting = [times for times in (1, heads) if times * num_tokens == int(own[-1])]
+    if not fitting:
         return  # sizes are compared later
-    if not torch.equal(own, fold_ptr(ptr, times, num_tokens)):
+    if not any(torch.equal(own, fold_ptr(ptr, times, num_tokens)) for times in fitting):
         raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
-                         f"{times} heads one after the other (got {name} {own.tolist()} and ptr "
-                         f"{ptr.tolist()}); pass query_ptr=ptr when it is built")
+                         f"{fitting[-1]} heads one after the other (got {name} {own.tolist()} and "
+                         f"ptr {ptr.tolist()}); pass query_ptr=ptr when it is built")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch_geometric.utils.sparse import index2ptr
 
+from graphattn import BipartiteGraph
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
@@ -271,6 +272,13 @@ def test_a_graph_of_other_sizes_is_refused():
         with pytest.raises(ValueError, match="'graph' must have (14 queries and keys, or 28|the "
                                              "sequences of 'ptr')"):
             attention(torch.randn(14, 8), PTR, graph=graph)
+
+
+@pytest.mark.parametrize('num_graphs', [1, 2])
+def test_a_graph_without_tokens_is_that_of_all_heads_or_of_each(num_graphs):
+    graph = BipartiteGraph.batch([Full().build(0)] * num_graphs)
+    out = GraphAttention(8, 2)(torch.randn(0, 8), torch.tensor([0, 0]), graph=graph)
+    assert out.shape == (0, 8)
 
 
 class OneMask(PatternSource):
