@@ -69,13 +69,13 @@ def edge_attention(
         backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
             ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
             of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
-            gate and, on a CPU, without a bias that learns); else ``'numba'`` on a CPU, ``'triton'``
-            on an NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels,
-            ``'csr'`` on a CPU without numba where torch has CSR products, and ``'gather'``. That
-            also inside :mod:`torch.func` and forward-mode derivatives, which no faster backend
-            has; it is the one for second derivatives. ``'flex'``, torch's FlexAttention, is taken
-            by name only: it is for NVIDIA GPUs and graphs whose edges lie in few tiles, and on
-            CPUs forms all pairs.
+            gate and, on a CPU, without dropout and a bias that learns); else ``'numba'`` on a CPU,
+            ``'triton'`` on an NVIDIA GPU of compute capability 8.0 or later with heads of at most
+            256 channels, ``'csr'`` on a CPU without numba where torch has CSR products, and
+            ``'gather'``. That also inside :mod:`torch.func` and forward-mode derivatives, which no
+            faster backend has; it is the one for second derivatives. ``'flex'``, torch's
+            FlexAttention, is taken by name only: it is for NVIDIA GPUs and graphs whose edges lie
+            in few tiles, and on CPUs forms all pairs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision

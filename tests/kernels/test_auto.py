@@ -71,6 +71,13 @@ def test_a_bias_that_learns_is_fused_at_every_density(loaded):
     assert run(graph, loaded, edge_bias=bias.detach()) == 'sdpa'
 
 
+@pytest.mark.parametrize('graph', [RandomKeys(19).build(20, seed=0), Full().build(20)])
+def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, graph):
+    assert run(graph, loaded, dropout_p=0.1) == 'numba'
+    with torch.no_grad():
+        assert run(graph, loaded, dropout_p=0.1) == 'numba'
+
+
 def test_size_means_the_keys_of_a_block(loaded):
     block = RandomKeys(14).build(20, seed=0)
     assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.explain import AttentionExplainer, Explainer
 
 from graphattn import BipartiteGraph
@@ -85,17 +86,17 @@ def tokens(module: nn.Module) -> Tensor:
     return torch.randint(9, (12,), generator=generator)
 
 
-def run(module: nn.Module, seed: int = 3) -> Tensor:
+def run(module: nn.Module, x: Tensor | None = None, seed: int = 3) -> Tensor:
     """The output; whatever is drawn comes from one seed."""
     torch.manual_seed(seed)
-    out = module(tokens(module), PTR)
+    out = module(tokens(module) if x is None else x, PTR)
     return out[0] if isinstance(out, tuple) else out
 
 
-def train(module: nn.Module) -> list[Tensor | None]:
+def train(module: nn.Module, x: Tensor | None = None) -> list[Tensor | None]:
     """Output and gradients of one step in training mode."""
     module.train().zero_grad()
-    out = run(module)
+    out = run(module, x)
     out.square().sum().backward()
     return [out.detach(), *(parameter.grad for parameter in module.parameters())]
 
@@ -215,6 +216,29 @@ def test_rules_of_cudas_autocast(source, hops):
     if not isinstance(source, BlockModelSource):  # whose graph is another one where numbers round
         torch.manual_seed(3)
         torch.testing.assert_close(out.float(), module(x, PTR), rtol=2e-2, atol=2e-2)
+
+
+# Computed twice ######################################################################
+
+
+class Reentrant(nn.Module):
+    """Runs a module without gradients, and again in the backward pass."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
+        return checkpoint(self.module, x.requires_grad_(), ptr, use_reentrant=True)
+
+
+@pytest.mark.parametrize('name', [*SOURCES, 'wide window'])
+def test_a_checkpoint_that_begins_without_gradients_drops_the_same_weights(name):
+    # Most pairs of short sequences are its edges, for which other kernels may be faster.
+    source = SOURCES[name]() if name in SOURCES else PatternSource(SlidingWindow(3))
+    module = GraphAttention(CHANNELS, HEADS, source, dropout=0.4)
+    expected = [out_or_grad.clone() for out_or_grad in train(module, tokens(module))]
+    assert_same(train(Reentrant(module), tokens(module)), expected)
 
 
 # torch.compile #######################################################################
