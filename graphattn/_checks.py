@@ -13,7 +13,6 @@ from graphattn._tensors import is_traced, on_cpu
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
              torch.int64)
-# What torch computes in; the floats of 8 bits and less are for storage.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INSIDE: dict[str, Callable[[float], bool]] = {
     'in [0, 1]': lambda number: 0 <= number <= 1,
@@ -125,15 +124,23 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+    if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
     check_strided(name, tensor)
 
 
+def is_float(dtype: torch.dtype) -> bool:
+    """Whether torch computes in it; the floats of 8 bits and less are for storage."""
+    return dtype in _FLOATS
+
+
 def check_strided(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"'{name}' must be a Tensor (got {type(tensor).__name__})")
+    if tensor.is_nested:
+        raise TypeError(f"'{name}' must be a dense Tensor (got a nested one); "
+                        f"torch.cat(tensor.unbind()) joins its parts")
     if tensor.layout != torch.strided:
         raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout})")
 

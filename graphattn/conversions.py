@@ -18,6 +18,7 @@ from graphattn._checks import (
     check_num_pairs,
     check_size,
     check_strided,
+    is_float,
 )
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def attends(mask: Tensor) -> Tensor:
     """Which entries of a mask let a query attend, bool: of one that is added to logits, those that
     are 0 and neither ``-inf`` nor the least number of the dtype, which stands for it."""
-    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating one that "
-                        f"is added to logits (got {kind})")
+        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating one of 16 "
+                        f"bits or more that is added to logits (got {kind})")
     check_strided('mask', mask)
     check_has_numbers('mask', mask)
     if mask.dtype == torch.bool:

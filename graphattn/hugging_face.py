@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from graphattn._checks import check_kind, check_size
+from graphattn._checks import check_kind, check_size, is_float
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.padded import (
     PaddedTokens,
@@ -501,7 +501,7 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
     (batch, heads, num_queries, _), num_keys = query.shape, key.size(2)
     fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
         (1, batch), (1, heads), (1, num_queries), (num_keys,))))
-    if not fits or not (mask.dtype == torch.bool or mask.is_floating_point()):
+    if not fits or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         raise ValueError(f"'attention_mask' must be [batch, length], or "
                          f"{[batch, heads, num_queries, num_keys]} of which the first three may be "
                          f"1: boolean, True = attend, or floating and added to logits (got "

@@ -214,14 +214,16 @@ def bad_integers(name: str) -> list:
 
 
 def bad_tensors(name: str, tensor: Tensor) -> list:
-    bad = [tensor.tolist(), 'tensor', tensor.to_sparse()]
+    bad = [tensor.tolist(), 'tensor', tensor.to_sparse(), torch.nested.nested_tensor([tensor])]
     if name not in ANY_SHAPE:
         bad += [tensor.unsqueeze(0), tensor[0]]
     if name in ANY_DTYPE:
         return bad
     bad += [tensor.to(torch.complex64)]
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        bad += [tensor.long(), tensor.to(torch.float8_e5m2)]
     if tensor.is_floating_point():
-        return [*bad, tensor.long(), tensor.to(torch.float8_e5m2)]
+        return bad
     if tensor.dtype == torch.bool:
         return bad if name in ADDED else [*bad, tensor.float()]
     bad += [] if name in NEGATIVE_IS_NONE else [tensor - 1]

@@ -17,6 +17,7 @@ from graphattn._checks import (
     check_layer_dtype,
     check_sides,
     check_strided,
+    is_float,
 )
 from graphattn._tensors import looks_once
 from graphattn.conversions import is_above_lowest
@@ -233,9 +234,9 @@ def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     check_strided(name, mask)
     if mask.device != device:
         raise ValueError(f"'{name}' must be on {device}, where the tokens are (got {mask.device})")
-    if not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating and added to "
-                        f"logits (got {mask.dtype})")
+    if not (mask.dtype == torch.bool or is_float(mask.dtype)):
+        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating, of 16 bits "
+                        f"or more, and added to logits (got {mask.dtype})")
     warn_of_zeros_and_ones(name, mask)
 
 
