@@ -99,7 +99,9 @@ def edges_of_scipy(matrix: sp.sparray | sp.spmatrix) -> Tensor:
     if matrix.ndim != 2:
         raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
     _check_format(matrix)
-    coo = matrix.tocoo()
+    coo = matrix.tocoo(copy=True)
+    if not getattr(matrix, 'has_canonical_format', False):
+        coo.sum_duplicates()  # of which an entry is the sum
     attends = coo.data != 0
     edges = np.stack([coo.col[attends], coo.row[attends]]).astype(np.int64)
     return torch.from_numpy(edges)

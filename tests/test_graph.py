@@ -196,6 +196,18 @@ def test_scipy_keeps_weights_and_drops_explicit_zeros(graph):
     assert BipartiteGraph.from_scipy(matrix) == BipartiteGraph(edges((1, 0), (0, 1)), 2, 4)
 
 
+@pytest.mark.parametrize('matrix', [
+    sp.coo_array(([1, -1, 2, 0], ([0, 0, 0, 1], [1, 1, 0, 2])), shape=(2, 4)),
+    sp.csr_array(([1, -1, 2, 0], [1, 1, 0, 2], [0, 3, 4]), shape=(2, 4)),
+    sp.csc_array(([2, 1, -1, 0], [0, 0, 0, 1], [0, 1, 3, 4, 4]), shape=(2, 4)),
+    sp.bsr_array((np.array([1, -1, 2, 0]).reshape(4, 1, 1), [1, 1, 0, 2], [0, 3, 4]),
+                 shape=(2, 4))], ids=['coo', 'csr', 'csc', 'bsr'])
+def test_an_entry_that_scipy_stores_in_parts_is_their_sum(matrix):
+    before = matrix.data.copy()
+    assert BipartiteGraph.from_scipy(matrix) == BipartiteGraph(edges((0, 0)), 2, 4)
+    assert np.array_equal(matrix.data, before)
+
+
 def test_dtype_of_weights_in_scipy(graph):
     weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
     assert graph.to_scipy(weight).dtype == np.float64
