@@ -299,7 +299,7 @@ def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
         raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
                          f"{list(weights.shape)})")
-    return weights.detach().double().reshape(graph.num_edges, -1).cpu()
+    return weights.detach().double().unsqueeze(-1).flatten(1).cpu()
 
 
 def _spread(count: int) -> np.ndarray:

@@ -112,6 +112,15 @@ def test_heads_stand_side_by_side():
     assert np.allclose(shown, weights[:, 3])
 
 
+@pytest.mark.parametrize('num_tokens', [0, 3])
+def test_weights_on_no_edges_are_drawn(num_tokens):
+    graph = patterns.GlobalTokens(0).build(num_tokens)
+    weights = torch.empty(0, 2)
+    lines = draw.received_attention(graph, weights).get_lines()
+    assert [line.get_ydata().tolist() for line in lines] == [[0.] * num_tokens] * 2
+    assert len(draw.heads(graph, weights).axes) == 2
+
+
 GRAPH = random_graph(3, 3)
 DRAWINGS = {
     'mask': lambda axes: draw.mask(GRAPH, axes),

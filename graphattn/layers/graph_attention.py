@@ -333,7 +333,7 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
     """The sum of biases of which each is of all heads, or of every head."""
     if other is None:
         return bias
-    return (bias.reshape(len(bias), -1) + other.reshape(len(other), -1)).squeeze(1)
+    return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:

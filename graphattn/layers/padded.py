@@ -343,7 +343,7 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: dict[str, Tensor],
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:
         keep &= rules.allows(place.sequence, place.query, place.key)
-    added = [bias.reshape(graph.num_edges, -1) for name, bias in terms.items()
+    added = [bias.unsqueeze(-1).flatten(1) for name, bias in terms.items()
              if name == 'edge_bias']
     for table in rules.tables:
         values = _look_up(table, place, tokens)

@@ -12,7 +12,7 @@ from graphattn import BipartiteGraph
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
 from graphattn.pair_layout import FreeLayout
 from graphattn.pair_mask import PairMask
-from graphattn.patterns import Full, SlidingWindow
+from graphattn.patterns import Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 from tests.graphs import random_graph
@@ -215,6 +215,14 @@ def test_a_bias_adds_to_that_of_the_source():
     bias = torch.randn(graph.num_edges)
     attention(x, ptr, graph=graph, edge_bias=bias).square().sum().backward()
     assert source.logit.grad.any()
+
+
+def test_a_bias_on_no_edges_adds_to_that_of_the_source():
+    attention = GraphAttention(8, 2, BlockModelSource(heads=2, head_channels=4, clusters=3))
+    no_edges = BipartiteGraph.batch([GlobalTokens(0).build(9)] * 2).with_edge_prob(torch.empty(0))
+    out = attention(torch.randn(9, 8), torch.tensor([0, 9]), graph=no_edges,
+                    edge_bias=torch.empty(0))
+    assert out.shape == (9, 8)
 
 
 @pytest.mark.parametrize('options, message', [

@@ -202,6 +202,14 @@ def test_block_models_draw_edges_between_two_sequences():
     assert any(parameter.grad.any() for parameter in ours.source.parameters())
 
 
+def test_a_mask_on_no_edges_bars_nothing():
+    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
+    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
+    x = torch.randn(BATCH, 0, CHANNELS)
+    out, _ = ours(x, x, x, attn_mask=torch.zeros(0, 0), need_weights=False)
+    assert out.shape == x.shape
+
+
 # Modules of torch's ###################################################################
 
 
