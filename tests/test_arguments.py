@@ -283,6 +283,7 @@ def test_what_is_meant_is_accepted(name):
     call(name)
 
 
+@pytest.mark.filterwarnings('ignore:The PyTorch API of nested tensors')
 @pytest.mark.parametrize('name, key', CASES)
 def test_what_is_wrong_in_itself_is_refused_by_its_name(name, key):
     for value in bad_values(name, key, parameters(name)[key]):

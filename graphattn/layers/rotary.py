@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphattn._checks import check_floating, check_ids, check_sides, check_strided
+from graphattn.layers.position_table import PositionTable, angles
 
 
-class RotaryPositions(nn.Module):
+class RotaryPositions(PositionTable):
     r"""By which angles a position rotates pairs of channels of queries and keys.
 
     .. math::
@@ -30,16 +31,16 @@ class RotaryPositions(nn.Module):
     """
 
     def __init__(self, num_embeddings: int, channels: int):
-        super().__init__()
         check_sides(num_embeddings=num_embeddings, channels=channels)
         if channels % 2:
             raise ValueError(f"'channels' of a head must be even for rotary positions (got "
                              f"{channels})")
-        self.num_embeddings = num_embeddings
-        rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
-        angle = torch.outer(torch.arange(num_embeddings), rate)
-        table = torch.stack([angle.cos(), angle.sin()], dim=2).to(torch.get_default_dtype())
-        self.register_buffer('table', table, persistent=False)
+        super().__init__(num_embeddings, channels)
+
+    def numbers(self) -> Tensor:
+        """Cosines and sines, ``[num_embeddings, channels / 2, 2]``."""
+        angle = angles(self.num_embeddings, self.channels)
+        return torch.stack([angle.cos(), angle.sin()], dim=2)
 
     def forward(self, position: Tensor) -> Tensor:
         """Cosines and sines ``[num_tokens, channels / 2, 2]`` of positions, int64

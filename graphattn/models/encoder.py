@@ -27,6 +27,7 @@ from graphattn.graph import BipartiteGraph
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
+from graphattn.layers.position_table import PositionTable, angles
 from graphattn.layers.rotary import RotaryPositions
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
@@ -321,7 +322,7 @@ num_blocks=2, density=32.4%))
                              f"a model with more")
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(PositionTable):
     r"""Embeddings of positions that are not learned.
 
     .. math::
@@ -335,13 +336,13 @@ class SinusoidalPositions(nn.Module):
     """
 
     def __init__(self, num_embeddings: int, channels: int):
-        super().__init__()
         check_sides(num_embeddings=num_embeddings, channels=channels)
-        self.num_embeddings = num_embeddings
-        rate = 10_000 ** (-torch.arange(0, channels, 2) / channels)
-        angle = torch.outer(torch.arange(num_embeddings), rate)
-        table = torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :channels]
-        self.register_buffer('table', table.contiguous(), persistent=False)
+        super().__init__(num_embeddings, channels)
+
+    def numbers(self) -> Tensor:
+        """Sines and cosines, ``[num_embeddings, channels]``."""
+        angle = angles(self.num_embeddings, self.channels)
+        return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :self.channels]
 
     def forward(self, position: Tensor) -> Tensor:
         """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""

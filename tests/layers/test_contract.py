@@ -135,6 +135,21 @@ def test_copies_do_what_the_original_does(module):
         assert_same(evaluate(make(module)), evaluated)
 
 
+@pytest.mark.parametrize('positions', ['learned', 'sinusoidal', 'rotary', 'none'])
+def test_what_was_built_without_numbers_has_those_that_are_loaded(positions):
+    def build() -> Encoder:
+        return encoder(PatternSource([SlidingWindow(1), RandomKeys(2)]), positions=positions)
+
+    original = build()
+    state, expected = copy.deepcopy(original.state_dict()), evaluate(original)
+    with torch.device('meta'):
+        empty = build()
+    # A table that was rounded is not the one there was either.
+    for module in (empty.to_empty(device='cpu'), original.half().float()):
+        module.load_state_dict(state)
+        assert_same(evaluate(module), expected)
+
+
 def test_a_state_dict_holds_parameters_alone(module):
     names = set(module.state_dict())
     train(module), evaluate(module)
