@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn import Linear, MessagePassing, TransformerConv
 
 from graphattn import functional, kernels
@@ -43,7 +43,8 @@ class GraphTransformerConv(TransformerConv):
 
     PyG's own messages are formed, in its own time and memory, while an explainer is at work, where
     a hook is registered or attention weights are asked for, for another ``aggr`` than the sum or
-    another ``flow``, and, with a warning, for edges that are given more than once.
+    another ``flow``, where the projection of features is pruned or another module, and, with a
+    warning, for edges that are given more than once.
 
     Args:
         in_channels (int or tuple): Size of each node; a tuple has those of keys and of queries.
@@ -146,7 +147,7 @@ class GraphTransformerConv(TransformerConv):
     def _wants_messages(self) -> bool:
         is_sum = (self.aggr in ('add', 'sum') and self.flow == 'source_to_target'
                   and self.decomposed_layers == 1)
-        return not is_sum or bool(self.explain) or any(
+        return not is_sum or bool(self.explain) or not _is_product(self.lin_edge) or any(
             getattr(self, f'_{step}_forward{when}hooks') for when in ('_', '_pre_')
             for step in ('propagate', 'message', 'aggregate'))
 
@@ -208,6 +209,16 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must be [num_edges, edge_dim] with the layer's edge_dim="
                              f"{self.edge_dim} (got shape {tuple(edge_attr.shape)})")
         return edge_attr
+
+
+def _is_product(linear: nn.Module | None) -> bool:
+    """Whether a projection is that by its weight, which then need not be called: nothing has taken
+    its place or changes it when it is, as hooks and pruning do."""
+    if linear is None:
+        return True
+    return type(linear) is Linear and not any((
+        linear._forward_pre_hooks, linear._forward_hooks, linear._backward_pre_hooks,
+        linear._backward_hooks))
 
 
 def _is_uncoalesced(edges: Edges) -> bool:

@@ -11,6 +11,7 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 from torch_geometric import EdgeIndex
 from torch_geometric.explain import (
     AttentionExplainer,
@@ -347,6 +348,29 @@ def test_a_hook_sees_the_messages_of_pyg():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         torch.testing.assert_close(conv(tuple(x), graph), out)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize('change', [
+    lambda conv: prune.l1_unstructured(conv.lin_edge, 'weight', amount=0.5),
+    lambda conv: parametrize.register_parametrization(conv.lin_edge, 'weight', Doubled()),
+    lambda conv: conv.lin_edge.register_forward_hook(lambda module, inputs, out: 2 * out),
+    lambda conv: setattr(conv, 'lin_edge', nn.Linear(EDGE_DIM, 8))],
+    ids=['pruned', 'parametrized', 'hooked', 'replaced'])
+def test_what_became_of_the_projection_of_features_counts(change):
+    *x, edge_index, edge_attr = drawn()
+    theirs, ours = twins((5, 7), 4, 2, edge_dim=EDGE_DIM)
+    for conv in (theirs, ours):
+        torch.manual_seed(0)
+        change(conv)
+        with torch.no_grad():  # a step of training
+            for parameter in conv.parameters():
+                parameter.mul_(2)
+    assert_same(theirs, ours, x, edge_index, edge_attr)
 
 
 # Memory and bad input ################################################################
