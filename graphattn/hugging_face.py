@@ -279,12 +279,17 @@ def _copy_for(module: nn.Module, source: GraphSource) -> GraphSource:
 
 # What transformers calls ##############################################################
 
+_COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
+           torch.ops.aten.clone.default, torch.ops.aten._to_copy.default}
+
 
 class LazyMask(Tensor):
     """The mask of a pass, of which transformers has told how it would be made.
 
     Graph attention asks it about edges. Its numbers, bool ``[batch, 1, query, key]``, are formed
-    once something else looks at them, as the indexers of models that choose their own keys do.
+    once something else looks at them, as the indexers of models that choose their own keys do. A
+    copy, which a checkpoint makes, and one on another device are such masks too: numbers do not
+    tell padding from what else is barred.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -306,11 +311,21 @@ class LazyMask(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
+        if func in _COPIES and (kwargs or {}).get('dtype') in (None, torch.bool):
+            return args[0]._copied((kwargs or {}).get('device'))
         return func(*tree_map_only(cls, cls.dense, args),
                     **tree_map_only(cls, cls.dense, kwargs or {}))
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}{tuple(self.shape)}'
+
+    def _copied(self, device: torch.device | None) -> LazyMask:
+        if device is None or device == self.device:
+            copied = LazyMask(**self.how)
+            copied.made = self.made
+            return copied
+        return LazyMask(**tree_map_only(Tensor, lambda x: x.to(device), self.how) | {
+            'device': device})
 
     def dense(self) -> Tensor:
         """Its numbers."""

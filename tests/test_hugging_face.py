@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.hugging_face import attach, detach, graph_attention
+from graphattn.hugging_face import LazyMask, attach, detach, graph_attention
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
@@ -454,13 +454,28 @@ def test_copies_of_an_attached_model_give_the_same():
     torch.testing.assert_close(got.hidden, expected.hidden)
 
 
-def test_gradient_checkpointing_gives_the_same():
-    model = attach(new_model('BERT'), PATTERN).train()
-    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
-    model.gradient_checkpointing_enable()
-    got = run(model, 'BERT', PADDINGS['left'], is_dense=False)
+@pytest.mark.filterwarnings('ignore:`gradient_checkpointing_enable`')
+@pytest.mark.parametrize('options', [None, {'use_reentrant': True}, {'use_reentrant': False}])
+@pytest.mark.parametrize('family', ['BERT', 'GPT-2'])
+def test_gradient_checkpointing_gives_the_same(family, options):
+    model = attach(new_model(family), PATTERN).train()
+    expected = run(model, family, PADDINGS['left'], is_dense=False)
+    model.gradient_checkpointing_enable(options)
+    got = run(model, family, PADDINGS['left'], is_dense=False)
     torch.testing.assert_close(got.hidden, expected.hidden)
     torch.testing.assert_close(got.grads, expected.grads)
+
+
+def test_a_copy_of_a_mask_that_was_never_formed_is_one():
+    padding = PADDINGS['left']
+    mask = LazyMask(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, attention_mask=padding)
+    for copied in (mask.detach(), mask.clone(), copy.copy(mask), copy.deepcopy(mask),
+                   mask.to('cpu', copy=True)):
+        assert isinstance(copied, LazyMask) and copied.equal(mask)
+        assert copied.padding().equal(padding)
+    moved = mask.to('meta')
+    assert isinstance(moved, LazyMask) and moved.is_meta and moved.how['attention_mask'].is_meta
+    assert type(mask.float()) is type(mask[:, :, 1:]) is torch.Tensor
 
 
 @torch.no_grad()
