@@ -412,10 +412,11 @@ class BipartiteGraph:
             on_cpu(ptr)[number:number + 2].tolist() for ptr in self._blocks.ptrs)
         first, last = on_cpu(self._indptr)[[first_query, last_query]].tolist()
         edge_prob = None if self.edge_prob is None else self.edge_prob[first:last]
-        return BipartiteGraph.from_csr(
-            self._indptr[first_query:last_query + 1] - first,
-            self._key[first:last].long() - first_key, last_key - first_key, edge_prob=edge_prob,
-            validate=False)
+        num_keys = last_key - first_key
+        blocks = Blocks.of(None, None, (last_query - first_query, num_keys), self.device)
+        return self._of(self._indptr[first_query:last_query + 1] - first,
+                        self._key[first:last].long() - first_key, num_keys, blocks, edge_prob,
+                        self._is_reordered)
 
     # What it is ######################################################################
 
@@ -658,9 +659,7 @@ class BipartiteGraph:
         """Lets no query attend to a later token; needs as many keys as queries per block. The edges
         that are left keep their probabilities."""
         self._check_square('causal')
-        is_past = self.key <= self.query
-        graph = self._with_pairs(self._pairs()[is_past])
-        return graph if self.edge_prob is None else graph.with_edge_prob(self.edge_prob[is_past])
+        return self.select_edges(self.key <= self.query)
 
     def transpose(self) -> BipartiteGraph:
         """The graph in which keys and queries have changed places."""

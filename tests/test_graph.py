@@ -317,6 +317,9 @@ REORDERED = {
     'pickle': lambda graph: pickle.loads(pickle.dumps(graph)),
     'batch': lambda graph: BipartiteGraph.batch([GRAPHS['square'](), graph]),
     'batch of one': lambda graph: BipartiteGraph.batch([graph]),
+    'block': lambda graph: BipartiteGraph.batch([graph] * 2).block(1),
+    'unbatch': lambda graph: BipartiteGraph.batch([graph] * 2).unbatch()[0],
+    'select_edges': lambda graph: graph.select_edges(graph.key < 2),
 }
 
 
@@ -524,6 +527,8 @@ def test_a_causal_graph_has_no_edge_to_a_later_token(name):
     edge_prob = torch.rand(graph.num_edges)
     assert graph.with_edge_prob(edge_prob).causal() == past.with_edge_prob(
         edge_prob[graph.key <= graph.query])
+    assert not past.is_reordered
+    assert BipartiteGraph.from_edge_index(edges((1, 1), (0, 0)), 2).causal().is_reordered
 
 
 def test_equality(blocks):
