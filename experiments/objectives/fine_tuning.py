@@ -15,7 +15,6 @@ from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassConfusionMatrix,
     MulticlassF1Score,
-    MulticlassMatthewsCorrCoef,
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
@@ -194,10 +193,29 @@ def new_metrics(num_classes: int) -> MetricCollection:
             return MetricCollection({'spearman': SpearmanCorrCoef(), 'pearson': PearsonCorrCoef()})
     metrics = {'accuracy': MulticlassAccuracy(num_classes, average='micro'),
                'macro_f1': MulticlassF1Score(num_classes, average='macro'),
-               'matthews': MulticlassMatthewsCorrCoef(num_classes)}
+               'matthews': Matthews(num_classes)}
     metrics |= {'f1': BinaryF1Score()} if num_classes == 2 else {'published_f1': PublishedF1(3)}
     # Groups of metrics that share their state would hand PublishedF1's to the others.
     return MetricCollection(metrics, compute_groups=False)
+
+
+class Matthews(MulticlassConfusionMatrix):
+    r"""How predictions and labels correlate (Matthews, 1975; Gorodkin, 2004).
+
+    .. math::
+        \frac{c s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)(s^2 - \sum_k t_k^2)}}
+
+    Of s examples c are right; class k is predicted p_k times and true t_k times. Where all
+    predictions or all labels are of one class it is 0, as scikit-learn has it, whose numbers are
+    GLUE's; torchmetrics gives two classes a small number there that is not.
+    """
+
+    def compute(self) -> Tensor:
+        matrix = super().compute().double()
+        size, predicted, true = matrix.sum(), matrix.sum(dim=0), matrix.sum(dim=1)
+        spread = (size**2 - predicted.square().sum()) * (size**2 - true.square().sum())
+        covariance = matrix.trace() * size - (predicted * true).sum()
+        return covariance / spread.sqrt() if spread > 0 else spread
 
 
 class PublishedF1(MulticlassConfusionMatrix):
