@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.data.text.csv_rows import csv_rows
 from experiments.data.text.question_files import QuestionData, read_file, read_parts, value_of
-from graphattn._reading import read_lines
 
 NUM_ENDINGS = 4
 
@@ -97,16 +96,10 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     endings = [f'ending{number}' for number in range(NUM_ENDINGS)]
     needed = ['sent1', 'sent2', *endings, 'label']
     try:
-        rows = csv.reader((line for _, line in read_lines(Path(path))), strict=True)
-        columns = next(rows, [])
-        for name in needed:
-            if name not in columns:
-                raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
-        for entries in rows:
-            where = f'{path}, line {rows.line_num}'
-            if len(entries) != len(columns):
-                raise ValueError(f'{where}: expected {len(columns)} columns (got {len(entries)})')
-            row = dict(zip(columns, entries))
+        for line, row in csv_rows(Path(path)):
+            if missing := [name for name in needed if name not in row]:
+                raise ValueError(f'{path}, line 1: no column {missing[0]!r} (got {", ".join(row)})')
+            where = f'{path}, line {line}'
             if missing := [name for name in ('sent1', *endings) if not row[name].strip()]:
                 raise ValueError(f'{where}: no text in column {missing[0]!r}; each question has '
                                  f'{NUM_ENDINGS} choices')
@@ -114,13 +107,11 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
                 raise ValueError(f'{where}: expected a label from 0 to {NUM_ENDINGS - 1} (got '
                                  f'{row["label"]!r:.60})')
             yield ChoiceQuestion(
-                str(rows.line_num), row['sent1'],
+                str(line), row['sent1'],
                 tuple(f'{row["sent2"]} {row[name]}'.strip() for name in endings), (),
                 int(row['label']))
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror})') from error
-    except csv.Error as error:
-        raise ValueError(f'{path}, line {rows.line_num}: not CSV ({error})') from error
 
 
 def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:

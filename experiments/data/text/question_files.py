@@ -212,7 +212,8 @@ def _squad_questions(path: str) -> Iterator[Question]:
 def _squad_question(row: Any, context: str, where: str) -> Question:
     # Those of SQuAD 2.0 without an answer have none of these, or say so.
     answers = value_of(row, 'answers', list, where)
-    answers = [] if row.get('is_impossible', False) else answers
+    if 'is_impossible' in row and value_of(row, 'is_impossible', bool, where):
+        answers = []
     spans, accepted = [], []
     for number, answer in enumerate(answers):
         place = f'{where}.answers[{number}]'

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments.data.labels import class_names, class_numbers, given_parts, stratified
+from experiments.data.text.csv_rows import csv_rows
 from experiments.data.text.document_files import (
     PARTS,
     Collection,
@@ -20,7 +19,6 @@ from experiments.data.text.document_files import (
     Pair,
     read_json_lines,
 )
-from graphattn._reading import LONGEST_LINE, read_lines
 
 DEFAULTS = (['text'], ['text_a', 'text_b'])
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
@@ -127,27 +125,10 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     kind = Path(path.name.removesuffix('.gz')).suffix
-    csv.field_size_limit(LONGEST_LINE)
-    lines = (line for _, line in read_lines(path))
-    reader = csv.reader(lines, delimiter=SEPARATORS[kind], strict=True)
-    last = 0  # line of the row before
     try:
-        names = next(reader, [])
-        repeated = [name for name in names if names.count(name) > 1]
-        if repeated:
-            raise ValueError(f'{path}, line 1: the column {repeated[0]!r:.60} is there twice')
-        last = reader.line_num
-        for row in tqdm(reader, desc=f'reading {path.name}', unit=' rows', disable=None):
-            if row and len(row) != len(names):
-                raise ValueError(f'{path}, line {last + 1}: expected {len(names)} columns (got '
-                                 f'{len(row)})')
-            if row:
-                yield last + 1, dict(zip(names, row))
-            last = reader.line_num
+        yield from csv_rows(path, SEPARATORS[kind])
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error})") from error
-    except csv.Error as error:
-        raise ValueError(f'{path}, line {last + 1}: {error}') from error
 
 
 def _documents(rows: list[Row], path: Path,

@@ -183,7 +183,7 @@ BAD_TABLES = [
     ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
     ('a.csv', 'text,label\nx,1,2\n', r'line 2: expected 2 columns \(got 3\)'),
     ('a.csv', 'text,text\nx,1\n', "line 1: the column 'text' is there twice"),
-    ('a.csv', 'text,label\n"x,1\n', 'line 2: unexpected end of data'),
+    ('a.csv', 'text,label\n"x,1\n', 'line 2: not CSV .unexpected end of data'),
     ('a.csv', 'text,label\n ,1\n', "line 2: expected a text as 'text'"),
     ('a.csv', 'text,label\nx,\n', "line 2: expected a text or a whole number as 'label'"),
     ('a.jsonl', '{"text": "x", "label": 1.5}\n', "line 1: expected a text or a whole number"),

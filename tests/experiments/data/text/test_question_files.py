@@ -65,6 +65,8 @@ def test_answers_that_are_not_in_their_context_are_named_and_not_trained_on(tmp_
      '"answer_start": true}]}]}]}]}', r"answers\[0\]: expected 'answer_start', a JSON int"),
     ('{"data": []}', 'train.json: no question has its answer'),
     ('{"data": [{"paragraphs": [{"context": "a", "qas": [3]}]}]}', r"qas\[0\]: expected 'answers'"),
+    ('{"data": [{"paragraphs": [{"context": "a", "qas": [{"answers": [], "is_impossible": "false"}'
+     ']}]}]}', r"qas\[0\]: expected 'is_impossible', a JSON bool .got 'false'"),
     (b'\xff\xfe', 'train.json: not UTF-8')])
 def test_a_malformed_squad_is_refused(content, match, tmp_path):
     path = tmp_path / 'train.json'
@@ -177,9 +179,15 @@ def test_swag(tmp_path):
     path = write_swag(tmp_path / 'train.csv', swag_row(0), swag_row(1, '0'))
     parts = Swag(path, path).read().parts
     assert [question.label for question in parts['train']] == [2, 0]
+    assert [question.id for question in parts['train']] == ['2', '4']  # their first lines
     assert parts['train'][0].text == 'A man enters.'
     assert parts['train'][0].choices == ('He sits.', 'He runs, fast.', 'He says "no".',
                                          'He waits\nlong.')
+
+
+def test_blank_lines_are_no_questions(tmp_path):
+    path = write_swag(tmp_path / 'train.csv', [], swag_row(0), [], swag_row(1, '0'), [])
+    assert [question.id for question in Swag(path, path).read().parts['train']] == ['3', '6']
 
 
 @pytest.mark.parametrize('rows, header, match', [
@@ -188,8 +196,9 @@ def test_swag(tmp_path):
     ([swag_row(0, endings=('a', 'b', 'c'))], SWAG_HEADER, 'line 2: expected 12 columns .got 11'),
     ([swag_row(0), swag_row(1, endings='abcde')], SWAG_HEADER,
      'line 4: expected 12 columns .got 13'),
-    ([swag_row(0, '4')], SWAG_HEADER, "line 3: expected a label from 0 to 3 .got '4'"),
+    ([swag_row(0, '4')], SWAG_HEADER, "line 2: expected a label from 0 to 3 .got '4'"),
     ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: no column 'label'"),
+    ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1: the column 'label' is there twice"),
     ([], SWAG_HEADER, 'train.csv holds no questions')])
 def test_a_malformed_swag_is_refused(rows, header, match, tmp_path):
     path = write_swag(tmp_path / 'train.csv', *rows, header=header)
