@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
 from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
@@ -75,8 +76,13 @@ class Choices(TokenizedTask):
     def setup(self, stage: str | None = None) -> None:
         tokenizer = self.load_tokenizer()
         for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
-            if part not in self.sets:
-                self.sets[part] = EncodedChoices(self.data.parts[part], tokenizer, self.max_length)
+            if part in self.sets:
+                continue
+            if part == 'test' and self.data.parts['test'] is self.data.parts['dev']:
+                self.sets['test'] = self.sets['dev']
+            else:
+                self.sets[part] = EncodedChoices(self.data.parts[part], tokenizer, self.max_length,
+                                                 part)
                 self.sets[part].describe(self.data.about, part)
 
     def train_dataloader(self) -> DataLoader:
@@ -100,6 +106,7 @@ class EncodedChoices:
         questions (list): What to encode.
         tokenizer (tokenizers.Tokenizer): What with.
         max_length (int): The most tokens of a sequence.
+        name (str): What the progress bar says.
 
     Attributes:
         lengths (np.ndarray): Tokens of all sequences of each question, int64 ``[num_questions]``.
@@ -108,14 +115,16 @@ class EncodedChoices:
         ValueError: A question and its choices leave no room for documents; the message has its id.
     """
 
-    def __init__(self, questions: list[ChoiceQuestion], tokenizer: Tokenizer, max_length: int):
+    def __init__(self, questions: list[ChoiceQuestion], tokenizer: Tokenizer, max_length: int,
+                 name: str):
         self.special, self.max_length = special_tokens(tokenizer), max_length
         self.label = np.array([question.label for question in questions])
         self.ids = [question.id for question in questions]
         texts = list(dict.fromkeys(chain.from_iterable(
             (question.text, *question.choices, *question.documents) for question in questions)))
         ids: dict[str, np.ndarray] = {}
-        for begin in range(0, len(texts), AT_ONCE):
+        for begin in tqdm(range(0, len(texts), AT_ONCE), desc=f'encoding choices of {name}',
+                          unit=f' x {AT_ONCE}', disable=len(texts) <= AT_ONCE):
             some = texts[begin:begin + AT_ONCE]
             encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
             ids |= {text: np.array(one.ids, dtype=np.int32) for text, one in zip(some, encoded)}
@@ -174,9 +183,10 @@ class EncodedChoices:
     def describe(self, about: str, name: str) -> None:
         """Prints how many there are, and how long."""
         counts = [len(choices) for _, choices, _ in self.parts]
+        range_of = dict.fromkeys((min(counts), max(counts)))  # one number if they are equal
         most = np.bincount(self.label).max()
-        print(f'{about}, {name:<5} {len(self.label):>7,} questions of {min(counts)} to '
-              f'{max(counts)} choices; the most frequent number is right in '
+        print(f'{about}, {name:<5} {len(self.label):>7,} questions of '
+              f'{" to ".join(map(str, range_of))} choices; the most frequent number is right in '
               f'{most / len(self.label):.1%}; the longest has {self.lengths.max():,} tokens')
 
 

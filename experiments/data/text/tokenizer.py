@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from graphattn._reading import read_text
 
@@ -29,6 +30,7 @@ class SpecialTokens(NamedTuple):
 NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
 UNKNOWN = 'a \uffff'  # which no vocabulary has
+TRAINING = 'training a tokenizer'
 COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
 
 
@@ -55,7 +57,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
     learner = Tokenizer(WordPiece(unk_token='[UNK]'))
     _process_as_bert(learner)
-    letters = _letters(texts(), learner)
+    letters = _letters(_watched(texts(), 'counting letters'), learner)
     # The trainer numbers the pieces of one letter in an order of its own, another one each time,
     # which then settles ties; those that it is given as special tokens keep theirs.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
@@ -64,7 +66,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
                          f"each letter at the start of a word and within (got {vocab_size})")
     trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
                                initial_alphabet=letters, limit_alphabet=len(letters))
-    learner.train_from_iterator(texts(), trainer)
+    learner.train_from_iterator(_watched(texts(), TRAINING), trainer)
     tokenizer = Tokenizer(WordPiece(learner.get_vocab(), unk_token='[UNK]'))
     _process_as_bert(tokenizer)
     _frame_as_bert(tokenizer)
@@ -99,11 +101,16 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = Decoder()
-    tokenizer.train_from_iterator(texts(), BpeTrainer(
+    tokenizer.train_from_iterator(_watched(texts(), TRAINING), BpeTrainer(
         vocab_size=vocab_size, special_tokens=names, show_progress=False,
         initial_alphabet=sorted(alphabet)))
     tokenizer.post_processor = RobertaProcessing(('</s>', 2), ('<s>', 0), add_prefix_space=False)
     return tokenizer
+
+
+def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
+    """The same, with a bar for whoever waits for them in a terminal longer than a second."""
+    return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
 def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:

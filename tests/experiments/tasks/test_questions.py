@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.data.batch import ChoiceBatch
-from experiments.data.text.choice_files import ChoiceQuestion
+from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
 from experiments.data.text.question_files import Question, QuestionData, QuestionSource
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
 from experiments.objectives import MultipleChoice, QuestionAnswering
@@ -295,7 +295,7 @@ HOP = ChoiceQuestion('h', 'bell cook', ('dird', 'gook bamp', 'fell'),
 
 def test_choices_stand_in_sequences_of_their_own_or_before_the_documents(tokenizer):
     special = special_tokens(tokenizer)
-    batch = EncodedChoices([STORY, HOP], tokenizer, 24).batch([0, 1])
+    batch = EncodedChoices([STORY, HOP], tokenizer, 24, 'test').batch([0, 1])
     assert batch.choice_ptr.tolist() == [0, 4, 7] and batch.label.tolist() == [1, 2]
     assert batch.selected[:4].tolist() == batch.ptr[:4].tolist()
     assert batch.choice[:4].tolist() == [0, 1, 2, 3]
@@ -316,7 +316,7 @@ def test_choices_stand_in_sequences_of_their_own_or_before_the_documents(tokeniz
 
 def test_the_choice_is_the_mean_over_the_pieces(tokenizer):
     objective = MultipleChoice(MultipleChoiceModel(Encoder('Full', **SIZES)))
-    batch = EncodedChoices([STORY, HOP], tokenizer, 24).batch([0, 1])
+    batch = EncodedChoices([STORY, HOP], tokenizer, 24, 'test').batch([0, 1])
     logits = torch.arange(len(batch.selected), dtype=torch.float)
     objective.model.forward = lambda *args, **kwargs: (logits, [])
     loss, dense, _ = objective._loss(batch)
@@ -328,10 +328,32 @@ def test_the_choice_is_the_mean_over_the_pieces(tokenizer):
 
 def test_long_choices_are_cut_and_those_without_room_for_documents_named(tokenizer):
     long = STORY._replace(text='bamp ' * 20, choices=('cook ' * 20,) * 4)
-    batch = EncodedChoices([long], tokenizer, 11).batch([0])
+    batch = EncodedChoices([long], tokenizer, 11, 'test').batch([0])
     assert batch.ptr.diff().tolist() == [11] * 4 and isinstance(batch, ChoiceBatch)
     assert batch.segments[:11].sum() == 5
     with pytest.raises(ValueError, match="'max_length' must be more than 13, the question 'h'"):
-        EncodedChoices([HOP], tokenizer, 12)
+        EncodedChoices([HOP], tokenizer, 12, 'test')
     with pytest.raises(ValueError, match="'max_length' must be at least 5"):
         Choices(None, max_length=4)
+
+
+class Stories(ChoiceSource):
+    """Some that are for testing too."""
+
+    def read(self):
+        dev = [STORY._replace(id=str(number)) for number in range(300)]
+        return QuestionData('stories', {'train': [STORY], 'dev': dev, 'test': dev})
+
+
+def test_a_part_that_is_also_for_testing_is_encoded_once(tokenizer, tmp_path, capsys):
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    data = Choices(Stories(), str(tmp_path / 'tokenizer.json'))
+    data.setup()
+    assert data.sets['test'] is data.sets['dev']
+    assert 'stories, dev       300 questions of 4 choices;' in capsys.readouterr().out
+
+
+def test_who_waits_for_choices_sees_how_far_they_are(tokenizer, capsys):
+    many = [STORY._replace(text=f'bamp bell {number}') for number in range(300)]
+    EncodedChoices(many, tokenizer, 24, 'train')
+    assert 'encoding choices of train: 100%' in capsys.readouterr().err

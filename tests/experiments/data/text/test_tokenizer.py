@@ -39,6 +39,17 @@ def test_training_again_gives_the_same_and_so_does_its_file(tmp_path):
     assert loaded.encode('The cat', 'sat').ids == tokenizer.encode('The cat', 'sat').ids
 
 
+@pytest.mark.parametrize('train, bars', [
+    (train_tokenizer, ['counting letters', 'training a tokenizer']),
+    (lambda texts, _: train_byte_pairs(texts, 261), ['training a tokenizer'])])
+def test_who_waits_for_a_tokenizer_sees_how_far_it_is(train, bars, monkeypatch):
+    seen = []
+    monkeypatch.setattr('experiments.data.text.tokenizer.tqdm',
+                        lambda rows, desc, **options: seen.append(desc) or rows)
+    train(texts, 60)
+    assert seen == bars
+
+
 def test_no_room_for_the_letters():
     with pytest.raises(ValueError, match="'vocab_size' must be at least 35, .*got 10"):
         train_tokenizer(texts, 10)
