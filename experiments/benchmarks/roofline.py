@@ -104,7 +104,8 @@ def main(
            'roofline_shapes', out)
     if getattr(torch, dtype).itemsize == 2:
         print('computed, not measured; attention by rows and by tiles on tensor cores:')
-        report([attention_by_tiles(getattr(torch, dtype), width, capability)
+        report([attention_by_tiles(getattr(torch, dtype), width, terms, capability)
+                for terms in TERMS[:1 if quick else None]
                 for width in attention_tiles.EDGES_OF_A_TILE], 'roofline_attention_tiles', out)
     print('computed, not measured; dot products on edges in float32, by rows and by tiles:')
     report([rows_against_tiles(width, capability) for width in WIDTHS], 'roofline_tiles', out)
@@ -128,10 +129,10 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
             / (floor['attend_rows'] + backward)}
 
 
-def attention_by_tiles(dtype: torch.dtype, channels: int, capability: int) -> dict:
+def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability: int) -> dict:
     """What an edge takes by rows and a pair by tiles, forward and with backward, and the edges of a
     tile with which the two are level."""
-    started = [launch for operator, arguments in operators(dtype, channels).items()
+    started = [launch for operator, arguments in operators(dtype, channels, terms).items()
                if name_of(operator).startswith('edge_attention')
                for launch in launches(operator, arguments)]
     edge = [picoseconds(launch, capability) for launch in started
@@ -140,8 +141,9 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, capability: int) -> di
     pairs = tiled[0].edges_of_a_program
     pair = [1e12 * sum(compiled(launch, capability).around.values()) * launch.num_warps / pairs
             / INSTRUCTIONS_PER_SECOND for launch in tiled]
-    return {'channels': channels, 'forward ps per edge': edge[0], 'ps per pair': pair[0],
-            'forward+backward ps per edge': sum(edge), 'forward+backward ps per pair': sum(pair),
+    return {'terms': terms, 'channels': channels, 'forward ps per edge': edge[0],
+            'ps per pair': pair[0], 'forward+backward ps per edge': sum(edge),
+            'forward+backward ps per pair': sum(pair),
             'edges of a tile when level': pairs * sum(pair) / sum(edge),
             'level at %': 100 * sum(pair) / sum(edge)}
 

@@ -39,8 +39,9 @@ def _(
         raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
                                   "edge_feature_attention takes them in two steps")
     width = max(query.size(2), value.size(2))
-    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
-    rows, terms = Rows.of(indptr, edge_key, num_tiles), Terms.of(bias, gate, seed, scale, dropout_p)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
+    rows = Rows.of(indptr, edge_key, num_tiles)
     out, statistics = attend(query, key, value, rows, terms)
     if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
@@ -85,7 +86,7 @@ def _(
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
     width = max(channels, value_channels)
-    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
     rows = Rows.of(indptr, edge_key, num_tiles)
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
@@ -100,7 +101,8 @@ def _(
             num_tiles, indptr, edge_key, nodes, terms, (out, statistics, softmax),
             (grad_query, grad_bias, grad_gate))
 
-    num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype)
+    num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype,
+                                       terms)
     rows, key_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
     parts, value_parts = (rows.tasks.parts(key_heads, n, dtype) for n in (channels, value_channels))

@@ -30,6 +30,7 @@ _COLUMNS = 32
 # backward; more channels take more registers than there are. Computed, not measured: python -m
 # experiments.benchmarks.roofline.
 EDGES_OF_A_TILE = {16: 358, 32: 166, 64: 118, 128: 93}
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 1, 0.4  # times as many, as tiles then take longer
 _MOST_CHANNELS_OF_SUMS = 128  # that fit the registers of four warps beside all else
 # Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
 # a fraction of what one of the few hundred programs takes that a GPU runs at once.
@@ -37,17 +38,19 @@ _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
-           dtype: torch.dtype) -> Tensor | None:
+           dtype: torch.dtype, terms: Terms) -> Tensor | None:
     """How many tiles each 64 rows have, at most; 0 where rows of edges take less time. ``None``
     where no rows go by tiles."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE:
         return None
+    edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
+                                      + _MORE_WITH_DROPOUT * (terms.seed is not None))
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
     num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
     launch(choose_tiles, (num_programs,), indptr, column, num_tiles, num_rows, num_columns,
-           EDGES=EDGES_OF_A_TILE[width], ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
+           EDGES=int(edges), ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
     return num_tiles
 
 
@@ -111,8 +114,11 @@ def _num_warps(terms: Terms, *summed: Tensor) -> int:
     """Four multiply no pair twice, as eight do, but have half of the registers for sums and for
     what is known of each edge."""
     width = sum(width_of(x.size(2)) for x in summed)
-    has_logits_of_edges = terms.bias is not None or terms.gate is not None
-    return 8 if has_logits_of_edges or width > _MOST_CHANNELS_OF_SUMS else 4
+    return 8 if _has_logits_of_edges(terms) or width > _MOST_CHANNELS_OF_SUMS else 4
+
+
+def _has_logits_of_edges(terms: Terms) -> bool:
+    return terms.bias is not None or terms.gate is not None
 
 
 # Kernels #############################################################################

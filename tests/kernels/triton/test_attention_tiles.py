@@ -17,8 +17,12 @@ from tests.kernels.triton.test_triton import attend, inputs
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from graphattn.kernels.triton import attention_tiles as tiles  # noqa: E402
+from graphattn.kernels.triton.softmax import Terms  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
+
+
+PLAIN = Terms.of(None, None, None, 1., 0.)
 
 
 def demand(edges_of_a_tile, monkeypatch):
@@ -154,7 +158,7 @@ def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
 
 def chosen(graph, channels=8, dtype=torch.bfloat16):
     with interpreted():
-        num_tiles = tiles.choose(*graph.csr, graph.num_keys, channels, dtype)
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, channels, dtype, PLAIN)
     return None if num_tiles is None else (num_tiles > 0).tolist()
 
 
@@ -175,7 +179,7 @@ def test_rows_are_tiled_by_the_tiles_they_have(density):
     mask[3], mask[64:] = True, mask[64:] & (torch.arange(300) > 220)
     graph = BipartiteGraph.from_mask(mask)
     with interpreted():
-        num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16)
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, PLAIN)
     padded = torch.zeros(192, 320, dtype=torch.bool)
     padded[:150, :300] = mask
     in_tiles = padded.view(3, 64, 10, 32).sum((1, 3))
@@ -183,6 +187,19 @@ def test_rows_are_tiled_by_the_tiles_they_have(density):
     is_close = (edges >= tiles.EDGES_OF_A_TILE[64] * have) & (have > 0)
     assert (num_tiles > 0).tolist() == is_close.tolist()
     assert (num_tiles >= have)[is_close].all()
+
+
+@pytest.mark.slow
+def test_terms_of_edges_ask_for_more_edges_in_a_tile():
+    graph, one = random_graph(64, 32, 0.1), torch.ones(1, 1)
+    fewest = graph.num_edges / tiles.EDGES_OF_A_TILE[64]
+    assert 1 < fewest < 2
+    for terms, expected in [(PLAIN, True), (PLAIN._replace(bias=one), False),
+                            (PLAIN._replace(gate=one), False),
+                            (PLAIN._replace(seed=one), fewest >= 1.4)]:
+        with interpreted():
+            num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, terms)
+        assert (num_tiles > 0).tolist() == [expected]
 
 
 def test_what_tensor_cores_do_not_take_goes_by_rows():
