@@ -36,8 +36,8 @@ from graphattn.sources import BlockModelSource
 
 LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
-PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'RandomBlocks(3, 64)', 'RandomKeys(204)',
-            'RandomKeys(1024)')
+PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
+            'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
 # Masks and edges x heads x channels numbers, where they are more than a GPU holds, are left out.
 MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
 
