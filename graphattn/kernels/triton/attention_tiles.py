@@ -23,15 +23,15 @@ from graphattn.kernels.triton.softmax import (
     put_part,
     put_statistics,
 )
-from graphattn.kernels.triton.tiles import add_edge_by_edge, next_tile
+from graphattn.kernels.triton.tiles import MOST_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
 # By the number of channels, the edges that take as long by rows as a tile does, forward with
 # backward; more channels take more registers than there are. Computed, not measured: python -m
 # experiments.benchmarks.roofline.
-EDGES_OF_A_TILE = {16: 358, 32: 166, 64: 118, 128: 93}
-_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 1, 0.4  # times as many, as tiles then take longer
-_MOST_CHANNELS_OF_SUMS = 128  # that fit the registers of four warps beside all else
+EDGES_OF_A_TILE = {16: 270, 32: 138, 64: 86, 128: 72}
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # times as many, as tiles then take longer
+_FEW_CHANNELS = 64  # for which the registers of four warps are enough, whatever is summed
 # Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
 # a fraction of what one of the few hundred programs takes that a GPU runs at once.
 _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
@@ -42,7 +42,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
     """How many tiles each 64 rows have, at most; 0 where rows of edges take less time. ``None``
     where no rows go by tiles."""
     width = width_of(channels)
-    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE:
+    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MOST_COLUMNS:
         return None
     edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
                                       + _MORE_WITH_DROPOUT * (terms.seed is not None))
@@ -113,8 +113,9 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
     """Four multiply no pair twice, as eight do, but have half of the registers for sums and for
     what is known of each edge."""
-    width = sum(width_of(x.size(2)) for x in summed)
-    return 8 if _has_logits_of_edges(terms) or width > _MOST_CHANNELS_OF_SUMS else 4
+    widths = [width_of(x.size(2)) for x in summed]
+    is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
+    return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
 
 
 def _has_logits_of_edges(terms: Terms) -> bool:
@@ -130,18 +131,19 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
     """How many tiles some rows have, if that is at least ``EDGES`` edges for each, on average. They
     are counted one by one where neither the longest row nor the distance from the first column to
     the last says enough, which is counted in place of them."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    edge = tl.load(indptr + row, mask=row < num_rows, other=0)
-    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)
+    column += base
     most = tl.sum(end - edge, axis=0) // EDGES
     low, high = _columns_between(column, edge, end, num_columns)
-    counted = tl.maximum(high // COLUMNS - low // COLUMNS + 1, 0).to(tl.int64)
+    counted = tl.maximum(high // COLUMNS - low // COLUMNS + 1, 0)
     longest = tl.max(end - edge, axis=0)
     if (counted > most) & (longest <= most * COLUMNS):
         counted = most * 0
         while (tl.max(end - edge, axis=0) > 0) & (counted <= most):
-            _, _, is_edge = next_tile(column, edge, end, num_columns, COLUMNS)
-            edge += tl.sum(is_edge.to(tl.int32), axis=1)
+            _, _, _, count = next_tile(column, edge, end, num_columns, COLUMNS)
+            edge += count
             counted += 1
     tl.store(num_tiles + tl.program_id(0), tl.where(counted <= most, counted, 0))
 
@@ -159,33 +161,34 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
                   ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of this program: rows, whether each is one, where their edges begin and end, and which part
-    of parts to put their sums in, with whether that is so. A part has the edges to some columns."""
+    """Of this program: rows, whether each is one, their edges as ``edges_of_rows`` has them, and
+    which part of parts to put their sums in, with whether that is so. A part has the edges to some
+    columns."""
     task = tl.program_id(0).to(tl.int64)
     place = tl.load(place_of_task + task).to(tl.int64)
     is_task = place * ROWS < num_rows
     first = tl.load(last_task + place - 1, mask=is_task & (place > 0), other=0)
     num_parts = tl.load(last_task + place, mask=is_task, other=0) - first
-    number = tl.arange(0, ROWS)
-    row = tl.load(order + place, mask=is_task, other=0) * ROWS + number
+    number, first_row = tl.arange(0, ROWS), tl.load(order + place, mask=is_task, other=0) * ROWS
+    row = first_row + number
     is_row = (row < num_rows) & is_task
-    begin = tl.load(indptr + row, mask=is_row, other=0)
-    end = tl.load(indptr + row + 1, mask=is_row, other=0)
+    base, begin, end = edges_of_rows(indptr, first_row, row, is_row)
     if num_parts > 1:
+        column += base
         low, high = _columns_between(column, begin, end, num_columns)
         low = low // COLUMNS * COLUMNS
         step = tl.cdiv(tl.cdiv(high + 1 - low, num_parts), COLUMNS) * COLUMNS
         begin = _first_edge(column, begin, end, low + step * (task - first))
         end = _first_edge(column, begin, end, low + step * (task - first + 1))
     is_part = is_row & (num_parts > 1)
-    return row, is_row, begin, end, task * ROWS + number, is_part
+    return row, is_row, base, begin, end, task * ROWS + number, is_part
 
 
 @triton.jit
 def _first_edge(column, begin, end, least):
     """Of each row the first edge to ``least`` or a later column, by bisection."""
     while tl.max(end - begin, axis=0) > 0:
-        middle = (begin + end) // 2
+        middle = begin + (end - begin) // 2
         found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
         is_before = (found < least) & (begin < end)
         begin, end = tl.where(is_before, middle + 1, begin), tl.where(is_before, end, middle)
@@ -202,7 +205,7 @@ def attend_tiles(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Output and softmax statistics of some queries."""
-    row, is_row, first, end, part, is_part = _rows_of_task(
+    row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
@@ -211,8 +214,8 @@ def attend_tiles(
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
-        j, step, is_edge = next_tile(edge_key, first, end, num_columns, COLUMNS)
-        edge = first[:, None] + step
+        j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
+        edge = base + (first[:, None] + step)
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, j < num_columns,
                        key.dtype.element_ty)
         dot = tl.dot(query_i, tl.trans(key_j))
@@ -221,7 +224,7 @@ def attend_tiles(
         higher = tl.maximum(high, tl.max(logit, axis=1))
         shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
         fading = tl.exp(high - shift)
-        weight = tl.where(is_edge, tl.exp(logit - shift[:, None]), 0)
+        weight = tl.exp(logit - shift[:, None])
         total = total * fading + tl.sum(weight, axis=1)
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
@@ -230,7 +233,7 @@ def attend_tiles(
         sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, value, j, num_columns,
                             key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
         high = higher
-        first += tl.sum(is_edge.to(tl.int32), axis=1)
+        first += count
     share = tl.where(total == 0, 0, 1 / total)
     is_whole = is_row & (is_part == 0)
     put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * share[:, None])
@@ -249,16 +252,26 @@ def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.
     IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
     DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
-    of_x = x_j.to(tl.float32)
-    if tl.max((of_x - of_x != 0).to(tl.int32)) == 0:
-        for _ in tl.static_range(3 if IS_BF16 else 2):
-            part = (weight.to(tl.uint32, bitcast=True) & DIGITS).to(tl.float32, bitcast=True)
-            sums = tl.dot(part.to(DTYPE), x_j.to(DTYPE), sums, input_precision='tf32')
-            weight = tl.where(part - part == 0, weight - part, 0)  # inf less inf would be NaN
+    EXPONENT: tl.constexpr = 0x7F80 if IS_BF16 else 0x7C00  # of what is not finite
+    if tl.max(x_j.to(tl.int16, bitcast=True) & EXPONENT) < EXPONENT:
+        x_j = x_j.to(DTYPE)
+        part = _of_few_digits(weight, DIGITS)
+        sums = tl.dot(part.to(DTYPE), x_j, sums, input_precision='tf32')
+        rest = tl.where(tl.abs(weight) < float('inf'), weight - part, 0)  # else inf less inf
+        part = _of_few_digits(rest, DIGITS)
+        sums = tl.dot(part.to(DTYPE), x_j, sums, input_precision='tf32')
+        if IS_BF16:
+            part = _of_few_digits(rest - part, DIGITS)
+            sums = tl.dot(part.to(DTYPE), x_j, sums)
     else:
         sums = add_edge_by_edge(sums, weight, is_edge, x, j, num_columns, head, HEADS, CHANNELS,
                                 WIDTH, tl.float32)
     return sums
+
+
+@triton.jit
+def _of_few_digits(x, DIGITS: tl.constexpr):
+    return (x.to(tl.uint32, bitcast=True) & DIGITS).to(tl.float32, bitcast=True)
 
 
 @kernel
@@ -273,7 +286,7 @@ def grads_of_tiled_queries(
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
     statistics and the mean gradient of weights of each query, side by side."""
-    row, is_row, first, end, part, is_part = _rows_of_task(
+    row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
@@ -290,8 +303,8 @@ def grads_of_tiled_queries(
     tl.store(softmax + 4 * at + 2, delta, mask=is_row)
     sums = tl.zeros([ROWS, WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
-        j, step, is_edge = next_tile(edge_key, first, end, num_columns, COLUMNS)
-        edge = first[:, None] + step
+        j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
+        edge = base + (first[:, None] + step)
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, j < num_columns,
                        key.dtype.element_ty)
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
@@ -315,7 +328,7 @@ def grads_of_tiled_queries(
                               tl.float32)
         sums = _add_product(sums, grad_dot, is_edge, key_j, key, j, num_columns, key_head,
                             HEADS // SHARING, CHANNELS, WIDTH)
-        first += tl.sum(is_edge.to(tl.int32), axis=1)
+        first += count
     put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row & (is_part == 0), sums)
     put(parts, head * num_parts + part, 0, 1, CHANNELS, WIDTH, is_part, sums)
 
@@ -330,7 +343,7 @@ def grads_of_tiled_keys(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Gradients of some keys and values."""
-    row, is_row, begin, end, part, is_part = _rows_of_task(
+    row, is_row, base, begin, end, part, is_part = _rows_of_task(
         indptr, edge_query, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     key_head = tl.program_id(1)
     key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row,
@@ -342,9 +355,10 @@ def grads_of_tiled_keys(
     for head in range(key_head * SHARING, (key_head + 1) * SHARING):
         first = begin
         while tl.max(end - first, axis=0) > 0:
-            i, step, is_edge = next_tile(edge_query, first, end, num_columns, COLUMNS)
+            i, step, is_edge, count = next_tile(edge_query + base, first, end, num_columns, COLUMNS)
             is_query = i < num_columns
-            edge = tl.load(position + first[:, None] + step, mask=is_edge, other=0).to(tl.int64)
+            edge = tl.load(position + base + (first[:, None] + step), mask=is_edge,
+                           other=0).to(tl.int64)
             query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, is_query,
                              query.dtype.element_ty)
             grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_query,
@@ -372,7 +386,7 @@ def grads_of_tiled_keys(
                                     head, HEADS, CHANNELS, WIDTH)
             value_sums = _add_product(value_sums, used, is_edge, grad_i, grad_out, i, num_columns,
                                       head, HEADS, VALUE_CHANNELS, VALUE_WIDTH)
-            first += tl.sum(is_edge.to(tl.int32), axis=1)
+            first += count
     is_whole = is_row & (is_part == 0)
     put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_whole, key_sums)
     put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_whole,

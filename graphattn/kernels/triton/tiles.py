@@ -22,6 +22,7 @@ from graphattn.kernels.triton.rows import gather, put
 # experiments.benchmarks.gpu.
 FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
 _MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
+MOST_COLUMNS = 2**31 // _MOST_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
@@ -30,7 +31,7 @@ def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bo
     them. The figures are those of float32; of float64 there are products that Triton fails to
     compile."""
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
-    return (query.dtype == torch.float32
+    return (query.dtype == torch.float32 and max(len(query), len(key)) <= MOST_COLUMNS
             and num_edges * num_blocks > share * len(query) * len(key))
 
 
@@ -74,10 +75,10 @@ def dot_of_tiles(
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, DEPTH: tl.constexpr):
     """The dot products of some queries with the keys of their edges."""
-    row, head, edge, end = _edges_of_rows(indptr, num_rows, ROWS)
-    of_head = dot + head.to(tl.int64) * num_edges
+    row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
+    of_edges = dot + head.to(tl.int64) * num_edges + base
     while tl.max(end - edge, axis=0) > 0:
-        j, step, is_edge = next_tile(edge_key, edge, end, num_columns, COLUMNS)
+        j, step, is_edge, count = next_tile(edge_key + base, edge, end, num_columns, COLUMNS)
         product = tl.zeros([ROWS, COLUMNS], DTYPE)
         for first in range(0, CHANNELS, DEPTH):
             query_i = _some_channels(query, row, row < num_rows, head, first, HEADS, CHANNELS,
@@ -86,8 +87,8 @@ def dot_of_tiles(
                                    DTYPE)
             product = tl.dot(query_i, tl.trans(key_j), product, input_precision=PRECISION,
                              out_dtype=DTYPE)
-        tl.store(of_head + edge[:, None] + step, product, mask=is_edge)
-        edge += tl.sum(is_edge.to(tl.int32), axis=1)
+        tl.store(of_edges + (edge[:, None] + step), product, mask=is_edge)
+        edge += count
 
 
 @kernel
@@ -96,19 +97,19 @@ def sum_of_tiles(
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, WIDTH: tl.constexpr):
     """The sums by weights of some rows."""
-    row, head, edge, end = _edges_of_rows(indptr, num_rows, ROWS)
-    of_head = weight + head.to(tl.int64) * num_edges
+    row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
+    of_edges = weight + head.to(tl.int64) * num_edges + base
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
     while tl.max(end - edge, axis=0) > 0:
-        j, step, is_edge = next_tile(column, edge, end, num_columns, COLUMNS)
-        weight_j = tl.load(of_head + edge[:, None] + step, mask=is_edge, other=0).to(DTYPE)
+        j, step, is_edge, count = next_tile(column + base, edge, end, num_columns, COLUMNS)
+        weight_j = tl.load(of_edges + (edge[:, None] + step), mask=is_edge, other=0).to(DTYPE)
         x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, j < num_columns, DTYPE)
         if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
             sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
         else:
             sums = add_edge_by_edge(sums, weight_j, weight_j != 0, x, j, num_columns, head, HEADS,
                                     CHANNELS, WIDTH, DTYPE)
-        edge += tl.sum(is_edge.to(tl.int32), axis=1)
+        edge += count
     put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
 
 
@@ -137,29 +138,41 @@ def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS:
 
 
 @triton.jit
-def _edges_of_rows(indptr, num_rows, ROWS: tl.constexpr):
-    """The rows of this program and its head, and where their edges begin and end."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    begin = tl.load(indptr + row, mask=row < num_rows, other=0)
-    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
-    return row, tl.program_id(1), begin, end
+def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
+    """The rows of this program and its head, and their edges."""
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
+    return row, tl.program_id(1), base, begin, end
+
+
+@triton.jit
+def edges_of_rows(indptr, first_row, row, is_row):
+    """Where the edges of rows that follow one another begin, and where those of each begin and end
+    from there on: in 32 bits, as there are few registers."""
+    base = tl.load(indptr + first_row)
+    begin = tl.load(indptr + row, mask=is_row, other=0) - base
+    end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
+    return base, tl.where(is_row, begin, 0).to(tl.int32), tl.where(is_row, end, 0).to(tl.int32)
 
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
     """The columns of the first tile that edges from ``edge`` on are in; for each pair of a row and
-    one of these, how many edges further it would be, and whether it is one."""
-    nearest = tl.load(column + edge, mask=edge < end, other=0).to(tl.int32)
-    nearest = tl.min(tl.where(edge < end, nearest, num_columns), axis=0)
-    first, number = nearest // COLUMNS * COLUMNS, tl.arange(0, COLUMNS)
-    inside = number[None, :] < (end - edge).to(tl.int32)[:, None]
-    found = tl.load(column + edge[:, None] + number[None, :], mask=inside, other=0).to(tl.int32)
+    one of these, how many edges further it would be, and whether it is one; and how many edges of
+    each row there are."""
+    number = tl.arange(0, COLUMNS)
+    inside = number[None, :] < (end - edge)[:, None]
+    found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
+    nearest = tl.min(tl.where(inside, found, num_columns))
+    first = nearest // COLUMNS * COLUMNS
     place = found - first
     # Columns ascend, so that those of a row are different bits of one number.
     bit = tl.full([1, 1], 1, tl.uint32) << (place & (COLUMNS - 1)).to(tl.uint32)
-    bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)[:, None]
+    bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)
     of_column = tl.full([1, COLUMNS], 1, tl.uint32) << number[None, :].to(tl.uint32)
-    return first + number, _count_bits(bits & (of_column - 1)), (bits & of_column) != 0
+    step, is_edge = _count_bits(bits[:, None] & (of_column - 1)), (bits[:, None] & of_column) != 0
+    return first + number, step, is_edge, _count_bits(bits)
 
 
 @triton.jit

@@ -151,7 +151,7 @@ def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
     tensors = inputs(graph, 2, 2, 4, 2, torch.bfloat16)
     expected = by(10**9, monkeypatch, graph, tensors)
     monkeypatch.setattr('graphattn.kernels.triton.rows.EDGES_OF_A_PART', 16)
-    actual = by(182, monkeypatch, graph, tensors)
+    actual = by(100, monkeypatch, graph, tensors)
     assert chosen(graph) == [True, False, False, False]
     torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
 
@@ -191,12 +191,12 @@ def test_rows_are_tiled_by_the_tiles_they_have(density):
 
 @pytest.mark.slow
 def test_terms_of_edges_ask_for_more_edges_in_a_tile():
-    graph, one = random_graph(64, 32, 0.1), torch.ones(1, 1)
+    graph, one = random_graph(64, 32, 0.06), torch.ones(1, 1)
     fewest = graph.num_edges / tiles.EDGES_OF_A_TILE[64]
-    assert 1 < fewest < 2
+    assert 1 < fewest < 1.7
     for terms, expected in [(PLAIN, True), (PLAIN._replace(bias=one), False),
                             (PLAIN._replace(gate=one), False),
-                            (PLAIN._replace(seed=one), fewest >= 1.4)]:
+                            (PLAIN._replace(seed=one), fewest >= 1.5)]:
         with interpreted():
             num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, terms)
         assert (num_tiles > 0).tolist() == [expected]
@@ -205,3 +205,4 @@ def test_terms_of_edges_ask_for_more_edges_in_a_tile():
 def test_what_tensor_cores_do_not_take_goes_by_rows():
     graph = random_graph(9, 9, 1.)
     assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
+    assert tiles.choose(*graph.csr, tiles.MOST_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None

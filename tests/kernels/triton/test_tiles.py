@@ -110,11 +110,12 @@ def test_the_density_of_blocks_decides(density, expected, monkeypatch):
     assert taken == expected
 
 
-def test_other_dtypes_go_by_rows(always):
+def test_other_dtypes_and_more_columns_go_by_rows(always):
     query = torch.ones(3, 1, 4)
     assert tiles.is_faster(query, query, 9, 1)
     assert not tiles.is_faster(query.double(), query, 9, 1)
     assert not tiles.is_faster(query.half(), query, 9, 1)
+    assert not tiles.is_faster(query, query.expand(tiles.MOST_COLUMNS + 1, 1, 4), 9, 1)
 
 
 @pytest.mark.parametrize('flag, precision', [('highest', 'tf32x3'), ('high', 'tf32')])
