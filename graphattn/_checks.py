@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from numbers import Integral, Real
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn._tensors import is_traced, on_cpu
 
@@ -151,12 +151,21 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
                          f"meta)")
 
 
-def check_features(x: Tensor, channels: int, weight: Tensor, name: str = 'x') -> None:
-    """That ``x`` holds tokens that a layer with this weight can take."""
+def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
+    """That ``x`` holds tokens that a layer can take."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
                          f"{tuple(x.shape)})")
+    check_place(name, x, layer)
+
+
+def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
+    """That ``x`` is where a layer is, and of its dtype. What has taken the layer's place and has no
+    such weight, as adapters and quantised layers, says itself what it takes."""
+    weight = getattr(layer, 'weight', None)
+    if not isinstance(weight, Tensor) or not is_float(weight.dtype):
+        return
     if x.device != weight.device:
         raise ValueError(f"'{name}' must be on {weight.device}, where the layer is (got "
                          f"{x.device})")

@@ -110,7 +110,7 @@ class EncoderLayer(nn.Module):
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
         """Arguments and results are those of :meth:`GraphAttention.forward`."""
-        check_features(x, self.attention.channels, self.attention_norm.weight)
+        check_features(x, self.attention.channels, self.attention_norm)
         check_bool(return_graph=return_graph)
         # Attention of others need not know of rotations.
         rotated = {} if rotation is None else {'rotation': rotation}

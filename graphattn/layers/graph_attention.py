@@ -193,7 +193,7 @@ class GraphAttention(nn.Module):
             ValueError: There is neither a source nor a graph, or one of them does not fit the
                 heads, the tokens or the sequences.
         """
-        check_features(x, self.channels, self.lin_query.weight)
+        check_features(x, self.channels, self.lin_query)
         check_generator(generator)
         check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
         if rotation is not None:
@@ -271,7 +271,7 @@ class GraphAttention(nn.Module):
         if isinstance(ptr, Shard):
             raise ValueError(f"'memory' must be None where 'ptr' is a {Shard.__name__}, whose "
                              f"tokens attend to one another")
-        check_features(memory, self.channels, self.lin_key.weight, 'memory')
+        check_features(memory, self.channels, self.lin_key, 'memory')
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
         check_pointer('ptr', ptr, memory.device)
         check_same_sequences(ptr, memory_ptr, 'memory_ptr')

@@ -121,7 +121,7 @@ class GraphGPSConv(GPSConv):
         Raises:
             TypeError, ValueError: As the two parts, or ``batch`` does not ascend.
         """
-        check_features(x, self.channels, self.mlp[0].weight)
+        check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
         ptr = _ptr_of(batch, len(x))
         attended = self.attn(x, ptr, source=source)

@@ -14,7 +14,7 @@ from graphattn._checks import (
     check_bool,
     check_dropout,
     check_floating,
-    check_layer_dtype,
+    check_place,
     check_sides,
     check_size,
 )
@@ -225,12 +225,9 @@ def _is_uncoalesced(edges: Edges) -> bool:
     return isinstance(edges, Tensor) and edges.is_sparse and not edges.is_coalesced()
 
 
-def _check_nodes(x: Tensor, linear: Linear) -> None:
+def _check_nodes(x: Tensor, linear: nn.Module) -> None:
     check_floating('x', x)
-    if x.dim() != 2 or linear.in_channels not in (-1, x.size(1)):
-        raise ValueError(f"'x' must be [num_nodes, {linear.in_channels}] (got shape "
-                         f"{tuple(x.shape)})")
-    if x.device != linear.weight.device:
-        raise ValueError(f"'x' must be on {linear.weight.device}, where the layer is (got "
-                         f"{x.device})")
-    check_layer_dtype('x', x, linear.weight)
+    channels = getattr(linear, 'in_channels', -1)
+    if x.dim() != 2 or channels not in (-1, x.size(1)):
+        raise ValueError(f"'x' must be [num_nodes, {channels}] (got shape {tuple(x.shape)})")
+    check_place('x', x, linear)

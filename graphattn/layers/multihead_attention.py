@@ -14,7 +14,7 @@ from graphattn._checks import (
     check_dropout,
     check_floating,
     check_kind,
-    check_layer_dtype,
+    check_place,
     check_sides,
     check_strided,
     is_float,
@@ -163,7 +163,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return out if self.batch_first else out.transpose(0, 1), weight
 
     def _batch_first(self, *tensors: Tensor) -> list[Tensor]:
-        dim, device = tensors[0].dim(), self.out_proj.weight.device
+        dim = tensors[0].dim()
         if dim not in (2, 3) or any(x.dim() != dim for x in tensors):
             raise ValueError(f"'query', 'key' and 'value' must be of three dimensions, or of two "
                              f"without the batch (got {[x.dim() for x in tensors]})")
@@ -172,10 +172,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             if x.size(-1) != size:
                 raise ValueError(f"'{name}' must have {size} channels in its last dimension (got "
                                  f"shape {tuple(x.shape)})")
-            if x.device != device:
-                raise ValueError(f"'{name}' must be on {device}, where the layer is (got "
-                                 f"{x.device})")
-            check_layer_dtype(name, x, self.out_proj.weight)
+            check_place(name, x, self.out_proj)
         if dim == 2:
             tensors = [x.unsqueeze(0) for x in tensors]
         elif not self.batch_first:

@@ -292,7 +292,7 @@ num_blocks=2, density=32.4%))
         if self.padding_token is not None:
             raise TypeError(f"'tokens' must be ids for a model with 'padding_token' (got "
                             f"{tokens.dtype})")
-        check_features(tokens, self.channels, self.norm.weight, 'tokens')
+        check_features(tokens, self.channels, self.norm, 'tokens')
         return tokens
 
     @property

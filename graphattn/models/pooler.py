@@ -23,6 +23,7 @@ class Pooler(nn.Module):
         super().__init__()
         check_sides(channels=channels)
         check_dropout(dropout=dropout)
+        self.channels = channels
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, channels)
 
@@ -39,7 +40,7 @@ class Pooler(nn.Module):
         Raises:
             ValueError: A sequence is empty.
         """
-        check_features(x, self.linear.in_features, self.linear.weight)
+        check_features(x, self.channels, self.linear)
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_not_empty(ptr)
         return self.linear(self.dropout(x[ptr[:-1]])).tanh()

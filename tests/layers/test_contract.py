@@ -135,6 +135,51 @@ def test_copies_do_what_the_original_does(module):
         assert_same(evaluate(make(module)), evaluated)
 
 
+class Adapter(nn.Module):
+    """A layer beside which another is learned (LoRA, Hu et al., 2022), without its attributes."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Linear(layer.in_features, 2, bias=False)
+        self.up = nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.up(self.down(x))
+
+
+    def merged(self) -> Tensor:
+        return self.layer.weight + self.up.weight @ self.down.weight
+
+
+class Quantised(nn.Module):
+    """A layer with weights of 8 bits."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.scale, self.bias = layer.weight.detach().abs().max() / 127, layer.bias
+        self.weight = nn.Parameter((layer.weight / self.scale).round().to(torch.int8), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.merged(), self.bias)
+
+    def merged(self) -> Tensor:
+        return self.weight * self.scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('other', [Adapter, Quantised])
+def test_another_module_may_take_the_place_of_a_projection(module, other):
+    replaced = copy.deepcopy(module)
+    for name, part in module.named_modules():
+        if type(part) is nn.Linear:
+            parent, _, own = name.rpartition('.')
+            stand_in = other(replaced.get_submodule(name))
+            setattr(replaced.get_submodule(parent), own, stand_in)
+            part.weight.data = stand_in.merged().detach()
+    assert_same(evaluate(replaced), evaluate(module))
+
+
 @pytest.mark.parametrize('positions', ['learned', 'sinusoidal', 'rotary', 'none'])
 def test_what_was_built_without_numbers_has_those_that_are_loaded(positions):
     def build() -> Encoder:
