@@ -254,15 +254,15 @@ def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.
     DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
     EXPONENT: tl.constexpr = 0x7F80 if IS_BF16 else 0x7C00  # of what is not finite
     if tl.max(x_j.to(tl.int16, bitcast=True) & EXPONENT) < EXPONENT:
-        x_j = x_j.to(DTYPE)
+        of_x = x_j.to(DTYPE)
         part = _of_few_digits(weight, DIGITS)
-        sums = tl.dot(part.to(DTYPE), x_j, sums, input_precision='tf32')
+        sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
         rest = tl.where(tl.abs(weight) < float('inf'), weight - part, 0)  # else inf less inf
         part = _of_few_digits(rest, DIGITS)
-        sums = tl.dot(part.to(DTYPE), x_j, sums, input_precision='tf32')
+        sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
         if IS_BF16:
             part = _of_few_digits(rest - part, DIGITS)
-            sums = tl.dot(part.to(DTYPE), x_j, sums)
+            sums = tl.dot(part.to(DTYPE), of_x, sums)
     else:
         sums = add_edge_by_edge(sums, weight, is_edge, x, j, num_columns, head, HEADS, CHANNELS,
                                 WIDTH, tl.float32)
