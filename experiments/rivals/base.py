@@ -104,7 +104,7 @@ class Rival(nn.Module, ABC):
             TypeError: An argument is of the wrong type.
             ValueError: A shape does not fit, a sequence is too long, or there is a graph.
         """
-        check_features(x, self.channels, self.lin_out.weight)
+        check_features(x, self.channels, self.lin_out)
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_generator(generator)
         for name, given in (('source', source), ('graph', graph)):
