@@ -129,8 +129,10 @@ class RunFolder(Callback):
         }
         write_summary(folder, summary)
         print()
+        width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
-            print(f'test {name:<21} {value:.4f}')
+            print(f'test {name:<{width}} {value:.4f}' if abs(value) < 1e9 else
+                  f'test {name:<{width}} {value:.0e}')  # the threshold of who never says nothing
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
         if lost:

@@ -72,9 +72,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     """
     lines = _lines(path)
     columns = list(task.columns) or next(lines, (1, ['']))[1]
-    for name in (*task.text, task.label):
-        if name not in columns:
-            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+    _check_columns(path, columns, (*task.text, task.label))
     positions = [columns.index(name) for name in task.text]
     label = columns.index(task.label)
     num_rows = num_broken = 0
@@ -100,6 +98,14 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
               f'passed over')
 
 
+def _check_columns(path: Path, columns: list[str], needed: tuple[str, ...]) -> None:
+    for name in needed:
+        if name not in columns:
+            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+        if columns.count(name) > 1:
+            raise ValueError(f'{path}, line 1: the column {name!r} is there twice')
+
+
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The number and the sentences of each row of a test set, which has a header, no labels, and
     for the server no row may be missing: a sentence that is not there is empty.
@@ -110,9 +116,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
     """
     lines = _lines(path)
     _, columns = next(lines, (1, ['']))
-    for name in task.text:
-        if name not in columns:
-            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+    _check_columns(path, columns, task.text)
     positions, is_empty = [columns.index(name) for name in task.text], True
     for number, entries in lines:
         if not entries[0].isdecimal() or len(entries) > len(columns):

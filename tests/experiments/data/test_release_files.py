@@ -141,6 +141,7 @@ def bad_picture(write):
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
+    (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png is listed 2 times'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
     (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: path.write_bytes(b'')), 'sample_3.png: expected a grey PNG'),
