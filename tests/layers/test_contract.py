@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -301,6 +302,24 @@ def test_a_checkpoint_that_begins_without_gradients_drops_the_same_weights(name)
     assert_same(train(Reentrant(module), tokens(module)), expected)
 
 
+def test_gradients_are_those_of_the_pass_whatever_became_of_the_module(module):
+    """What is computed once more in the backward pass is computed of what there was."""
+    expected = train(copy.deepcopy(module))
+    parameters = {name: value.detach().clone().requires_grad_()
+                  for name, value in module.named_parameters()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(0.1)
+    torch.manual_seed(3)
+    out = functional_call(module.train(), parameters, (tokens(module), PTR))
+    out = out[0] if isinstance(out, tuple) else out
+    module.eval()
+    grads = torch.autograd.grad(out.square().sum(), parameters.values(), allow_unused=True)
+    assert_same([out.detach(), *grads], expected)
+    assert not module.training
+    assert all(bool((parameter == 0.1).all()) for parameter in module.parameters())
+
+
 # torch.compile #######################################################################
 
 
@@ -328,7 +347,8 @@ def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynam
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, name', [
     ('encoder', 'pattern'), ('diffusion', 'pattern of each head'),
-    ('shared source', 'pattern of each head')])
+    ('shared source', 'pattern of each head'), ('recomputed', 'pattern of each head'),
+    ('checkpointed', 'pattern')])
 def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]())
@@ -385,7 +405,7 @@ def test_gradients_by_torch_func(source):
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         torch.manual_seed(3)
-        return torch.func.functional_call(module, parameters, (x, PTR)).square().sum()
+        return functional_call(module, parameters, (x, PTR)).square().sum()
 
     parameters = {name: value.detach() for name, value in module.named_parameters()}
     grads = torch.func.grad(loss)(parameters, x)
