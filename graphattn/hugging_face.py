@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,7 +147,7 @@ def attach(
         module.graph_attachment.attends = True
         module.graph_attachment.is_cross = _is_cross(name, module)
         if source is not None:
-            module.graph_source = _copy_for(module, source)
+            module.graph_source = _copy_for(module, model, source)
     for module in _configured(model):
         module.config._attn_implementation = NAME
     return model
@@ -270,11 +271,13 @@ def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> No
                          f"{source.heads})")
 
 
-def _copy_for(module: nn.Module, source: GraphSource) -> GraphSource:
+def _copy_for(module: nn.Module, model: PreTrainedModel, source: GraphSource) -> GraphSource:
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
     place = next(module.parameters(), None)
-    return source if place is None else source.to(place.device, place.dtype)
+    # What it computes in; weights that are quantised are of other dtypes.
+    dtypes = (parameter.dtype for parameter in chain(module.parameters(), model.parameters()))
+    return source.to(None if place is None else place.device, next(filter(is_float, dtypes), None))
 
 
 # What transformers calls ##############################################################
@@ -445,9 +448,18 @@ def graph_attention(
         along = _graph_of(indices, source, tokens)
     else:
         along = _source_for(source, module, attachment, query)
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
                          return_attention_weights=bool(options.get('output_attentions')))
+
+
+def _as_autocast(x: Tensor) -> Tensor:
+    """In the dtype that autocast has for SDPA. Rotary embeddings leave queries and keys in another
+    than that of the values."""
+    kind = x.device.type
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    is_cast = is_on and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(kind)) if is_cast else x
 
 
 def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Tensor, Tensor],

@@ -391,6 +391,42 @@ def test_keys_that_heads_share_are_not_repeated(monkeypatch):
     assert seen == [(4, 2)] * 2
 
 
+@pytest.mark.parametrize('family', [family for family in FAMILIES if family != 'ViT'])
+def test_autocast_is_that_of_sdpa(family):
+    model, kwargs = new_model(family).train(), inputs(family, PADDINGS['none'], is_dense=False)
+    if FAMILIES[family][2]:
+        kwargs['use_cache'] = False  # which joins what is of two dtypes
+    with torch.autocast('cpu', torch.bfloat16):
+        expected = model(**kwargs).last_hidden_state
+        attach(model, 'Full()' if edges_of(model) else None)
+        hidden = model(**kwargs).last_hidden_state
+    hidden.float().square().sum().backward()
+    torch.testing.assert_close(hidden, expected, atol=.1, rtol=.1)
+
+
+class Quantised(torch.nn.Module):
+    """A layer with weights of 8 bits and no other parameter."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.scale = layer.weight.detach().abs().max() / 127
+        self.weight = torch.nn.Parameter((layer.weight / self.scale).round().to(torch.int8), False)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_models_with_weights_of_8_bits_are_attached(dtype):
+    model = new_model('Llama').to(dtype)
+    for layer in model.layers:
+        for name, part in layer.self_attn.named_children():
+            setattr(layer.self_attn, name, Quantised(part))
+    attach(model, BlockModelSource(heads=4, head_channels=8, clusters=8))
+    assert model.layers[0].self_attn.graph_source.centroid.dtype == dtype
+    assert model(TOKENS).last_hidden_state.isfinite().all()
+
+
 def test_dropout_is_on_the_edges():
     torch.manual_seed(0)
     config = transformers.BertConfig(**{**SIZES, **NO_DROPOUT, 'attention_probs_dropout_prob': .5})
