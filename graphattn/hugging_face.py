@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +24,7 @@ from graphattn.layers.padded import (
 )
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, PatternSource, as_source
+from graphattn.sources.base import copy_beside
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -147,7 +146,7 @@ def attach(
         module.graph_attachment.attends = True
         module.graph_attachment.is_cross = _is_cross(name, module)
         if source is not None:
-            module.graph_source = _copy_for(module, model, source)
+            module.graph_source = copy_beside(source, module, model)
     for module in _configured(model):
         module.config._attn_implementation = NAME
     return model
@@ -269,15 +268,6 @@ def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> No
     if source is not None and source.heads is not None and heads not in (None, source.heads):
         raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
                          f"{source.heads})")
-
-
-def _copy_for(module: nn.Module, model: PreTrainedModel, source: GraphSource) -> GraphSource:
-    source = copy.deepcopy(source).train(module.training)
-    source.reset_parameters()
-    place = next(module.parameters(), None)
-    # What it computes in; weights that are quantised are of other dtypes.
-    dtypes = (parameter.dtype for parameter in chain(module.parameters(), model.parameters()))
-    return source.to(None if place is None else place.device, next(filter(is_float, dtypes), None))
 
 
 # What transformers calls ##############################################################

@@ -7,6 +7,7 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from graphattn._checks import (
     check_bool,
@@ -30,6 +31,7 @@ from graphattn.layers.padded import (
 )
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, as_source
+from graphattn.sources.base import copy_beside
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -92,14 +94,14 @@ class MultiheadAttention(nn.MultiheadAttention):
             check_device(device)
         if dtype is not None:
             check_kind('dtype', dtype, torch.dtype)
-        for name, value in (('add_bias_kv', add_bias_kv), ('add_zero_attn', add_zero_attn)):
-            check_bool(**{name: value})
-            if value:
-                raise ValueError(f"'{name}' must be False, for a key that belongs to no token is "
-                                 f"on no graph (got True)")
+        _check_keys(add_bias_kv, add_zero_attn)
         super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
                          batch_first=batch_first, device=device, dtype=dtype)
         self.source = check_source(Full() if source is None else source, num_heads)
+
+    def _reset_parameters(self) -> None:
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
         # What TransformerEncoderLayer asks before it goes past a module's forward.
         self._qkv_same_embed_dim = False
 
@@ -197,6 +199,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         return f'{self.embed_dim}, heads={self.num_heads}, batch_first={self.batch_first}'
 
 
+def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
+    for name, value in (('add_bias_kv', add_bias_kv), ('add_zero_attn', add_zero_attn)):
+        check_bool(**{name: value})
+        if value:
+            raise ValueError(f"'{name}' must be False, for a key that belongs to no token is "
+                             f"on no graph (got True)")
+
+
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
            device: torch.device) -> tuple[Tensor, ...]:
     """The mask with ``True`` where a query may attend, of four dimensions."""
@@ -244,7 +254,8 @@ def from_torch(
     """A copy of a module of torch's whose attention flows along the edges of a source.
 
     Weights, dropout, activation and the order of the norms are those of ``module``, and so is the
-    call. Each attention has a copy of the source, with parameters drawn anew.
+    call; hooks, pruning and other modules in the place of projections stay. Each attention has a
+    copy of the source, with parameters drawn anew.
 
     Args:
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
@@ -255,7 +266,7 @@ def from_torch(
         :class:`MultiheadAttention`, or the module of torch's around such.
 
     Raises:
-        TypeError: ``module`` is another kind of module.
+        TypeError: ``module`` is another kind of module, or has another ``forward``.
         ValueError: The source is for another number of heads, or the module has a key that belongs
             to no token (``add_bias_kv``, ``add_zero_attn``).
 
@@ -272,28 +283,30 @@ def from_torch(
     if not isinstance(module, kinds):
         raise TypeError(f"'module' must be a torch.nn.MultiheadAttention, TransformerEncoderLayer "
                         f"or TransformerEncoder (got {type(module).__name__})")
-    source = as_source(source)
+    source, module = as_source(source), copy.deepcopy(module)
     if isinstance(module, nn.MultiheadAttention):
-        return _converted(module, source)
-    module = copy.deepcopy(module)
+        return _convert(module, source)
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoderLayer):
-            part.self_attn = _converted(part.self_attn, source)
+            _convert(part.self_attn, source)
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # which the path of inference takes, and no graph
     return module
 
 
-def _converted(attention: nn.MultiheadAttention, source: GraphSource) -> MultiheadAttention:
-    place = attention.out_proj.weight
-    source = copy.deepcopy(source).to(place.device, place.dtype)
-    source.reset_parameters()
-    converted = MultiheadAttention(
-        attention.embed_dim, attention.num_heads, attention.dropout,
-        attention.in_proj_bias is not None, attention.bias_k is not None, attention.add_zero_attn,
-        attention.kdim, attention.vdim, attention.batch_first, place.device, place.dtype,
-        source=source)
-    converted.load_state_dict(attention.state_dict(), strict=False)  # but for the source
-    for name, parameter in attention.named_parameters():  # what is frozen stays so
-        converted.get_parameter(name).requires_grad_(parameter.requires_grad)
-    return converted.train(attention.training)
+def _convert(attention: nn.MultiheadAttention, source: GraphSource) -> MultiheadAttention:
+    """In place: parameters may be shared, pruned, parametrised or another module's, and hooked."""
+    kind = type(attention)
+    if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
+                                              MultiheadAttention.forward):
+        raise TypeError(f"'module' must attend as torch.nn.MultiheadAttention does (got "
+                        f"{kind.__name__}, which has a forward of its own)")
+    _check_keys(attention.bias_k is not None, attention.add_zero_attn)
+    source = check_source(source, attention.num_heads)
+    if not isinstance(attention, MultiheadAttention):
+        # A parametrised module has a class of its own, which knows where its parameters are.
+        attention.__class__ = (type(kind.__name__, (kind, MultiheadAttention), {})
+                               if is_parametrized(attention) else MultiheadAttention)
+    attention._qkv_same_embed_dim = False  # see MultiheadAttention._reset_parameters
+    attention.source = copy_beside(source, attention)
+    return attention

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_floating, check_has_numbers, check_ptr
+from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
 from graphattn.graph import BipartiteGraph
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
@@ -125,6 +127,27 @@ class GraphSource(nn.Module, ABC):
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, key.size(0), key.device)
             check_same_sequences(ptr, key_ptr)
+
+
+def copy_beside(source: GraphSource, module: nn.Module,
+                model: nn.Module | None = None) -> GraphSource:
+    """A copy of the source for a module that has none, with parameters drawn anew.
+
+    Args:
+        source (GraphSource): What is copied.
+        module (nn.Module): On whose device and in whose mode the copy is.
+        model (nn.Module, optional): What ``module`` is a part of. The copy has the dtype that they
+            compute in; weights that are quantised are of others.
+
+    Returns:
+        GraphSource.
+    """
+    source = copy.deepcopy(source).train(module.training)
+    source.reset_parameters()
+    place = next(module.parameters(), None)
+    parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
+    dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
+    return source.to(None if place is None else place.device, dtype)
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:

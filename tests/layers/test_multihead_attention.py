@@ -8,6 +8,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 from graphattn.layers import MultiheadAttention, from_torch
 from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
@@ -287,6 +290,81 @@ def test_converting_keeps_options_and_what_learns():
     assert ours.q_proj_weight.any()
 
 
+class Adapted(nn.Module):
+    """Another module in the place of a projection, without its weight."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.scale = layer, nn.Parameter(torch.tensor(.5))
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
+
+
+class Halved(nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+def pruned(module, name):
+    with torch.no_grad():  # so that it can be copied
+        return prune.l1_unstructured(module, name, .5)
+
+
+# What may have become of attention before it is converted.
+BECAME = {
+    'parametrised': lambda module: register_parametrization(module, 'in_proj_weight', Halved()),
+    'parametrised output': lambda module: weight_norm(module.out_proj),
+    'pruned': lambda module: pruned(module, 'in_proj_weight'),
+    'pruned output': lambda module: pruned(module.out_proj, 'weight'),
+    'hooked': lambda module: module.register_forward_hook(
+        lambda module, inputs, outputs: (-outputs[0], outputs[1])),
+    'frozen': lambda module: module.in_proj_bias.requires_grad_(False),
+}
+
+
+@pytest.mark.parametrize('became', BECAME)
+def test_converting_keeps_what_became_of_attention(became):
+    theirs, x = pair()[0], torch.randn(LENGTH, BATCH, CHANNELS)
+    BECAME[became](theirs)
+    ours = from_torch(theirs, Full())
+    copied = copy.deepcopy(ours)
+    assert isinstance(ours, MultiheadAttention)
+    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x), atol=1e-5, rtol=1e-5)
+    learned = [{name for name, parameter in module.named_parameters() if parameter.requires_grad}
+               for module in (ours, theirs)]
+    assert learned[0] == learned[1]
+    torch.testing.assert_close(copied(x, x, x), ours(x, x, x))
+
+
+def test_converting_keeps_what_stands_for_a_projection_and_what_layers_share():
+    encoder = nn.TransformerEncoder(layer(), 3, enable_nested_tensor=False)
+    first, second, third = (part.self_attn for part in encoder.layers)
+    second.in_proj_weight = first.in_proj_weight
+    third.out_proj = Adapted(third.out_proj)
+    ours = from_torch(encoder, BlockModelSource(HEADS, CHANNELS // HEADS, 4))
+    shared, again, adapted = (part.self_attn for part in ours.layers)
+    assert shared.in_proj_weight is again.in_proj_weight is not first.in_proj_weight
+    assert isinstance(adapted.out_proj, Adapted)
+    assert ours(torch.randn(LENGTH, BATCH, CHANNELS)).isfinite().all()
+
+
+def test_parameters_are_drawn_anew_as_in_torch():
+    for sizes in ({}, {'kdim': 12, 'vdim': 20}):
+        theirs, ours = pair(**sizes)
+        torch.manual_seed(0)
+        theirs._reset_parameters()
+        torch.manual_seed(0)
+        ours._reset_parameters()
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+class Doubled(nn.MultiheadAttention):
+    def forward(self, *inputs, **options):
+        out, weight = super().forward(*inputs, **options)
+        return 2 * out, weight
+
+
 X = torch.randn(LENGTH, BATCH, CHANNELS)
 BAD = {
     'bias_kv': (lambda: MultiheadAttention(16, 4, add_bias_kv=True), ValueError,
@@ -299,6 +377,8 @@ BAD = {
                "'source' must be a GraphSource, a Pattern or the expression of one"),
     'module': (lambda: from_torch(nn.Linear(2, 2), PATTERN), TypeError,
                r"'module' must be a torch.nn.MultiheadAttention, .* \(got Linear\)"),
+    'forward': (lambda: from_torch(Doubled(16, 4), PATTERN), TypeError,
+                r"'module' must attend as .* \(got Doubled, which has a forward of its own"),
     'channels': (lambda: pair()[1](X[..., 1:], X, X), ValueError, "'query' must have 16 channels"),
     'dimensions': (lambda: pair()[1](X, X[0], X[0]), ValueError,
                    r"'query', 'key' and 'value' must be .*\[3, 2, 2\]"),
