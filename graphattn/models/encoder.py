@@ -265,13 +265,13 @@ num_blocks=2, density=32.4%))
         return (x, graphs) if return_graphs else x
 
     def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
-        x, device = self._features(tokens), self.norm.weight.device
+        x, device = self._features(tokens), self._device(tokens)
         if not self._is_rotary:
             x = x + self.position_embedding(self._positions(tokens, ptr))
         if self.segment_embedding is not None:
             if segments is None:
                 segments = torch.zeros(len(tokens), dtype=torch.long, device=device)
-            check_ids('segments', segments, self.segment_embedding.num_embeddings, device)
+            check_ids('segments', segments, _size_of(self.segment_embedding), device)
             if len(segments) != len(tokens):
                 raise ValueError(f"'segments' must have an entry for each of the {len(tokens)} "
                                  f"tokens (got {len(segments)})")
@@ -286,14 +286,18 @@ num_blocks=2, density=32.4%))
             if self.token_embedding is None:
                 raise TypeError("'tokens' must be features for a model without a vocabulary; build "
                                 "it with 'num_tokens' for ids")
-            check_ids('tokens', tokens, self.token_embedding.num_embeddings,
-                      self.norm.weight.device)
+            check_ids('tokens', tokens, _size_of(self.token_embedding), self._device(tokens))
             return self.token_embedding(tokens)
         if self.padding_token is not None:
             raise TypeError(f"'tokens' must be ids for a model with 'padding_token' (got "
                             f"{tokens.dtype})")
         check_features(tokens, self.channels, self.norm, 'tokens')
         return tokens
+
+    def _device(self, tokens: Tensor) -> torch.device:
+        """Of the model; that of the tokens where another module stands for the norm."""
+        weight = getattr(self.norm, 'weight', None)
+        return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
     @property
     def _is_rotary(self) -> bool:
@@ -315,11 +319,16 @@ num_blocks=2, density=32.4%))
         return torch.arange(len(tokens), device=tokens.device) - start
 
     def _check_lengths(self, length: Tensor) -> None:
-        max_length = self.position_embedding.num_embeddings
+        max_length = _size_of(self.position_embedding)
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
                              f"was built for max_length={max_length}; cut it off there, or build "
                              f"a model with more")
+
+
+def _size_of(embedding: nn.Module) -> float:
+    """Ids that it knows; an adapter in its place says itself which those are."""
+    return getattr(embedding, 'num_embeddings', math.inf)
 
 
 class SinusoidalPositions(PositionTable):

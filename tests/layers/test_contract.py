@@ -181,6 +181,34 @@ def test_another_module_may_take_the_place_of_a_projection(module, other):
     assert_same(evaluate(replaced), evaluate(module))
 
 
+class Wrapped(nn.Module):
+    """A module around another, without its attributes."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)
+
+
+def test_another_module_may_take_the_place_of_a_norm_or_an_embedding(module):
+    wrapped = copy.deepcopy(module)
+    tied = isinstance(module, MaskedLanguageModel)  # whose weight is read again
+    for name, part in module.named_modules():
+        if isinstance(part, nn.LayerNorm | nn.Embedding) and not (tied and 'token' in name):
+            parent, _, own = name.rpartition('.')
+            setattr(wrapped.get_submodule(parent), own, Wrapped(wrapped.get_submodule(name)))
+    assert_same(evaluate(wrapped), evaluate(module))
+
+
+def test_a_norm_may_be_without_a_weight():
+    module = encoder(PatternSource(SlidingWindow(1)), num_segments=2)
+    expected = evaluate(module)
+    module.norm = nn.LayerNorm(CHANNELS, elementwise_affine=False)
+    assert_same(evaluate(module), expected)
+
+
 @pytest.mark.parametrize('positions', ['learned', 'sinusoidal', 'rotary', 'none'])
 def test_what_was_built_without_numbers_has_those_that_are_loaded(positions):
     def build() -> Encoder:
