@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import warnings
@@ -69,6 +70,8 @@ def attach(
     stay too, as far as they are more than padding: an edge is followed if the source has it and
     the mask lets it through. Padding is taken out on whichever side it stands, so that a pattern
     sees every sequence from its first token on; the output for padding is 0.
+
+    The model's config becomes a copy, for another model may have been made of the same.
 
     A source becomes a submodule of each attention module, ``graph_source``, with parameters of
     its own, drawn anew: they train, save and load with the model. To load, attach first.
@@ -138,6 +141,7 @@ def attach(
         warnings.warn(f"{len(modules) - len(chosen)} modules of attention between two sequences "
                       f"stay as they are, for the places in one say nothing of those in the other; "
                       f"name them in 'layers' to attach them", stacklevel=2)
+    _own_configs(model)
     for module in _configured(model):
         if not hasattr(module, 'graph_attachment'):
             module.graph_attachment = Attachment(module.config._attn_implementation)
@@ -231,6 +235,16 @@ def _configured(model: PreTrainedModel) -> list[nn.Module]:
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
+
+
+def _own_configs(model: PreTrainedModel) -> None:
+    """Copies of configs, of which other models may be made, too; what modules share stays one."""
+    from transformers import PreTrainedConfig
+    copied: dict[int, object] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, PreTrainedConfig):
+                setattr(module, name, copy.deepcopy(value, copied))
 
 
 def _is_cross(name: str, module: nn.Module) -> bool:

@@ -300,6 +300,22 @@ def test_some_layers_are_attached_and_others_stay():
     torch.testing.assert_close(got.hidden, first.hidden, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['BertModel', 'T5ForConditionalGeneration'])
+def test_other_models_of_the_same_config_stay_as_they_are(name):
+    kind = getattr(transformers, name)
+    config = kind.config_class(**FAMILIES['BERT' if name == 'BertModel' else 'T5'][1])
+    one, other = kind(config).eval(), kind(config).eval()
+    kwargs = {'input_ids': TOKENS}
+    kwargs |= {'decoder_input_ids': TOKENS} if name != 'BertModel' else {}
+    expected = other(**kwargs)[0]
+    with warnings.catch_warnings(action='ignore'):  # of attention between two sequences
+        attach(one, PATTERN)
+    assert one(**kwargs)[0].isfinite().all()
+    torch.testing.assert_close(other(**kwargs)[0], expected)
+    assert config._attn_implementation == other.config._attn_implementation == 'sdpa'
+    assert one.config._attn_implementation != 'sdpa'
+
+
 def test_layers_that_stay_keep_their_implementation():
     torch.manual_seed(0)
     model = new_model('BERT')
