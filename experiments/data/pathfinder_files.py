@@ -44,10 +44,10 @@ class PathfinderFiles(SequenceSource):
             raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
                              f"image (got {max_length})")
         listed = [row for path in self._lists() for row in self._rows(path)]
-        count = Counter(path for path, _ in listed)
-        if repeated := [path for path in count if count[path] > 1]:
-            raise ValueError(f'{repeated[0]} is listed {count[repeated[0]]} times, and might be '
-                             f'tested after it was trained on; list each picture once')
+        [(picture, times)] = Counter(path for path, _ in listed).most_common(1)
+        if times > 1:
+            raise ValueError(f'{picture} is listed {times} times, and might be tested after it was '
+                             f'trained on; list each picture once')
         image = np.empty((len(listed), self.size**2), np.uint8)
         for i, (path, _) in enumerate(tqdm(listed, desc='reading Pathfinder', unit=' images',
                                            disable=None)):

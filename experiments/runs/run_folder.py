@@ -131,8 +131,8 @@ class RunFolder(Callback):
         print()
         width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
-            print(f'test {name:<{width}} {value:.4f}' if abs(value) < 1e9 else
-                  f'test {name:<{width}} {value:.0e}')  # the threshold of who never says nothing
+            # The threshold of questions is -1e30 where no answer is ever said.
+            print(f'test {name:<{width}} {value:{".4f" if abs(value) < 1e9 else ".0e"}}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
         if lost:

@@ -145,7 +145,7 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
     bias = terms.bias
     if terms.dropout_p > 0 and graph.device.type == 'cpu':
         # torch forms all weights then: of 64 to 1,024 tokens, 70 to 100 % dense, a training step
-        # took 0.8 to 8 times as long. And a checkpoint may begin without gradients, by which what
+        # took 0.6 to 8 times as long. And a checkpoint may begin without gradients, by which what
         # follows chooses, while kernels that differ drop other weights.
         return False
     if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks, nor make a mask

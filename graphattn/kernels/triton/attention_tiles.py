@@ -30,7 +30,7 @@ _COLUMNS = 32
 # backward; more channels take more registers than there are. Computed, not measured: python -m
 # experiments.benchmarks.roofline.
 EDGES_OF_A_TILE = {16: 270, 32: 138, 64: 86, 128: 72}
-_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # times as many, as tiles then take longer
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # times as many more, as tiles take longer then
 _FEW_CHANNELS = 64  # for which the registers of four warps are enough, whatever is summed
 # Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
 # a fraction of what one of the few hundred programs takes that a GPU runs at once.
@@ -128,9 +128,9 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many tiles some rows have, if that is at least ``EDGES`` edges for each, on average. They
-    are counted one by one where neither the longest row nor the distance from the first column to
-    the last says enough, which is counted in place of them."""
+    """At most how many tiles some rows have; 0 if their edges are fewer than ``EDGES`` for each.
+    The columns from the first to the last bound them from above, the longest row from below; tiles
+    are counted one by one where this does not settle it."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)

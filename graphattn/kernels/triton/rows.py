@@ -21,7 +21,7 @@ class Tasks(NamedTuple):
     it: there are some tasks more than needed, which end at once.
     """
 
-    order: Tensor  # the first row of each place, divided by their number
+    order: Tensor  # which rows are at each place: those from so many times this number on
     last_task: Tensor  # the number of tasks up to the last of each place
     place_of_task: Tensor  # beyond all places where a task is not needed
     num_rows: int
@@ -43,12 +43,8 @@ class Tasks(NamedTuple):
 
     @property
     def most_long(self) -> int:
-        """Bounds the number of places that are in parts, and so do their parts come first."""
+        """Bounds the number of places in several parts; these come first, and so do their parts."""
         return min(self.number - self.order.numel(), self.order.numel())
-
-    def pointers(self) -> tuple[Tensor | int, ...]:
-        """What kernels are told of them."""
-        return *self[:4], self.number
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
         """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
@@ -104,7 +100,7 @@ class Rows(NamedTuple):
 
     def pointers(self) -> tuple[Tensor | int, ...]:
         """The arguments that every kernel over rows begins with."""
-        return self.indptr, self.column, *self.tasks.pointers()
+        return self.indptr, self.column, *self.tasks[:4], self.tasks.number
 
 
 @triton.jit

@@ -48,7 +48,7 @@ def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tens
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
     rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
     _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
-            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)
+            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)  # by registers for sums
     return out
 
 
@@ -117,12 +117,13 @@ def sum_of_tiles(
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
     """As the product of matrices, but that what is not added adds nothing, even if it is not
-    finite. Vectors are read once more, for which there are registers."""
-    for node in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
-        x_j = gather(x, node + tl.zeros([1], tl.int32), head, HEADS, CHANNELS, WIDTH,
-                     (node < num_columns) & (tl.zeros([1], tl.int32) == 0), DTYPE)
-        weight = tl.sum(tl.where((j == node)[None, :], weight_j, 0), axis=1)[:, None]
-        added = tl.max(((j == node)[None, :] & is_added).to(tl.int32), axis=1)[:, None] == 1
+    finite. Vectors are read again, one at a time: to hold all of them takes registers."""
+    for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
+        node = first + tl.zeros([1], tl.int32)
+        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
+        is_it = (j == first)[None, :]
+        weight = tl.sum(tl.where(is_it, weight_j, 0), axis=1)[:, None]
+        added = tl.max((is_it & is_added).to(tl.int32), axis=1)[:, None] == 1
         sums += tl.where(added, weight * x_j, 0)
     return sums
 
