@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import accumulate, repeat
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,14 +43,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     nothing = sum(x[:0].sum() for x in arguments)
     shape = (0, query.size(1), value.size(2))
     out = [value.new_empty(shape) + nothing]
-    edge_index = None if is_full else (graph.key, graph.query)
-    for rows, columns, num_blocks in _chunks(graph, is_full):
-        if columns.start == columns.stop:
-            out.append(value.new_zeros(rows.stop - rows.start, *shape[1:]) + nothing)
-            continue
-        mask = None if is_full else _mask(graph, edge_index, rows, columns, num_blocks, edge_bias)
-        out.append(_attend_to_all(query[rows], key[columns], value[columns], num_blocks, terms,
-                                  mask))
+    groups = _groups(graph, is_full)
+    # Cut at once, for the gradient of each slice would be as large as that of the whole.
+    queries = iter(query.split([rows for group in groups for rows in group.chunks]))
+    columns = [group.num_columns for group in groups]
+    masks = repeat(None) if is_full else _masks(graph, groups, edge_bias)
+    for group, keys, values in zip(groups, key.split(columns), value.split(columns)):
+        for rows in group.chunks:
+            own, mask = next(queries), next(masks)
+            if group.num_columns == 0:
+                out.append(value.new_zeros(rows, *shape[1:]) + nothing)
+            else:
+                out.append(_attend_to_all(own, keys, values, group.num_blocks, terms, mask))
     return torch.cat(out)
 
 
@@ -106,48 +112,67 @@ def _largest(x: Tensor) -> float:
     return max(-lowest.item(), highest.item())
 
 
-def _chunks(graph: BipartiteGraph, is_full: bool) -> Iterator[tuple[slice, slice, int]]:
-    """Queries and keys of consecutive blocks of one shape, or of some rows of a large block."""
-    ptrs = [on_cpu(ptr) for ptr in graph.blocks.ptrs]
-    query_ptr, key_ptr = (ptr.tolist() for ptr in ptrs)
-    shapes = list(zip(*(ptr.diff().tolist() for ptr in ptrs)))
-    block = 0
+class _Group(NamedTuple):
+    """Consecutive blocks of one shape, whose queries attend all at once, or one large block."""
+
+    num_blocks: int
+    num_columns: int  # keys of all its blocks
+    chunks: list[int]  # how many of its queries attend at a time
+
+
+def _groups(graph: BipartiteGraph, is_full: bool) -> list[_Group]:
+    shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
+    groups, block = [], 0
     while block < graph.num_blocks:
         num_rows, num_columns = shapes[block]
         most = max(1, PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
         last = block + 1
         while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
             last += 1
-        step = num_rows if is_full else min(num_rows, PAIRS_PER_CHUNK // max(1, num_columns))
-        step = max(1, (last - block) * num_rows if last - block > 1 else step)
-        columns = slice(key_ptr[block], key_ptr[last])
-        for start in range(query_ptr[block], query_ptr[last], step):
-            yield slice(start, min(start + step, query_ptr[last])), columns, last - block
-        block = last
+        num_blocks, block = last - block, last
+        step = num_rows * num_blocks
+        if num_blocks == 1 and not is_full:
+            step = min(step, PAIRS_PER_CHUNK // max(1, num_columns))
+        starts = range(0, num_rows * num_blocks, max(1, step))
+        groups.append(_Group(num_blocks, num_columns * num_blocks, [
+            min(starts.step, starts.stop - start) for start in starts]))
+    return groups
 
 
-def _mask(graph: BipartiteGraph, edge_index: tuple[Tensor, Tensor], rows: slice, columns: slice,
-          num_blocks: int, edge_bias: Tensor | None) -> Tensor:
-    """Boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair is below the highest of
-    its query, ``-inf`` where there is no edge."""
-    (edge_key, query), indptr = edge_index, on_cpu(graph.csr[0])
-    edges = slice(*indptr[[rows.start, rows.stop]].tolist())
-    num_rows = (rows.stop - rows.start) // num_blocks
-    num_columns = (columns.stop - columns.start) // num_blocks
-    row, key = query[edges] - rows.start, edge_key[edges] - columns.start
+def _masks(graph: BipartiteGraph, groups: list[_Group],
+           edge_bias: Tensor | None) -> Iterator[Tensor | None]:
+    """The mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair
+    is below the highest of its query, ``-inf`` where there is no edge."""
+    bounds = [0, *accumulate(rows for group in groups for rows in group.chunks)]
+    num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
+    edges = zip(*(x.split(num_edges) for x in (graph.key, graph.query)), repeat(None)
+                if edge_bias is None else edge_bias.split(num_edges), bounds)
+    first_column = 0
+    for group in groups:
+        for rows in group.chunks:
+            key, query, bias, first_row = next(edges)
+            yield None if group.num_columns == 0 else _mask(
+                query - first_row, key - first_column, bias, group.num_blocks,
+                (rows // group.num_blocks, group.num_columns // group.num_blocks))
+        first_column += group.num_columns
+
+
+def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
+          block_shape: tuple[int, int]) -> Tensor:
+    num_rows, num_columns = block_shape
     block = row.div(max(1, num_rows), rounding_mode='floor')
     at = block, row - block * num_rows, key - block * num_columns
     shape = num_blocks, num_rows, num_columns
-    if edge_bias is None:
-        mask = torch.zeros(shape, dtype=torch.bool, device=graph.device)
+    if bias is None:
+        mask = torch.zeros(shape, dtype=torch.bool, device=row.device)
         mask[at] = True
         return mask.unsqueeze(1)
-    bias = edge_bias.new_full((*shape, edge_bias.size(1)), -torch.inf)
-    bias = bias.index_put(at, edge_bias[edges]).permute(0, 3, 1, 2)
+    of_pairs = bias.new_full((*shape, bias.size(1)), -torch.inf)
+    of_pairs = of_pairs.index_put(at, bias).permute(0, 3, 1, 2)
     # Less the highest of each query, which changes no weight: torch's backward pass makes weights
     # of logits less their log-sum-exp, whose rounding is that of the largest logit.
-    highest = bias.detach().amax(dim=-1, keepdim=True)
-    return bias - highest.masked_fill(highest == -torch.inf, 0.)
+    highest = of_pairs.detach().amax(dim=-1, keepdim=True)
+    return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
 
 
 BACKEND = Backend('sdpa', where_numbers_are, attention=attend, shares_keys=True, takes_gate=False,

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.kernels import sdpa
+from graphattn.patterns import Full, SlidingWindow
 from tests.graphs import GRAPHS
 from tests.kernels.test_backends import EDGE_VALUES, assert_same, draw
 
@@ -27,6 +31,31 @@ def test_equals_reference(name, edge_values, chunks):
         grads = torch.autograd.grad(out.sin().sum(), list(leaves.values()))
         results.append({'out': out, **dict(zip(leaves, grads))})
     assert_same(*results)
+
+
+class CountNumbers(TorchDispatchMode):
+    """How many numbers operators have made."""
+
+    made = 0
+
+    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.made += sum(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize('pattern', [Full(), SlidingWindow(3)])
+def test_sequences_of_many_lengths_take_time_in_proportion(pattern):
+    def made_per_token(num_sequences):
+        graph = BipartiteGraph.batch([pattern.build(4 + number % 2)
+                                      for number in range(num_sequences)])
+        inputs = torch.randn(3, graph.num_queries, 2, 4, requires_grad=True)
+        bias = torch.randn(graph.num_edges, requires_grad=True)
+        with CountNumbers() as numbers:
+            edge_attention(*inputs, graph, edge_bias=bias, backend='sdpa').sum().backward()
+        return numbers.made / graph.num_queries
+
+    assert made_per_token(200) == pytest.approx(made_per_token(20), rel=0.1)
 
 
 @pytest.mark.parametrize('name', ['square', 'full'])
