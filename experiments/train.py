@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -38,6 +38,7 @@ from experiments.runs.checkpoints import (
     BEST,
     LAST,
     DurableCheckpoints,
+    EpochCheckpoints,
     StepCheckpoints,
     newest_good,
     read_checkpoint,
@@ -158,7 +159,7 @@ class TrainCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init.trainer
         folder = Path(options.default_root_dir)
-        checkpoint = partial(ModelCheckpoint, folder / 'checkpoints', enable_version_counter=False)
+        checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
         callbacks = [*_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
                      RunFolder(), EndTogether()]
         self.best = None

@@ -17,7 +17,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
@@ -68,6 +68,33 @@ class DurableCheckpoints(TorchCheckpointIO):
             except (OSError, ValueError):
                 self._steps[path] = None
         return None if path.is_symlink() else self._steps[path]
+
+
+class EpochCheckpoints(ModelCheckpoint):
+    """Lightning's, which knows what it wrote again where the folder was moved or copied.
+
+    Lightning notes whole paths, and in another folder forgets how good the best checkpoint was, so
+    that a worse one would take its place.
+    """
+
+    @property
+    def state_key(self) -> str:
+        # Under the name that it has in checkpoints that were written before.
+        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        best = self._here(state_dict['best_model_path'])  # empty where none was written yet
+        if not best or Path(best).is_file():
+            paths = 'best_model_path', 'kth_best_model_path', 'last_model_path'
+            state_dict = {
+                **state_dict, 'dirpath': self.dirpath,
+                **{name: self._here(state_dict[name]) for name in paths},
+                'best_k_models': {self._here(path): score
+                                  for path, score in state_dict['best_k_models'].items()}}
+        super().load_state_dict(state_dict)
+
+    def _here(self, path: str) -> str:
+        return path and str(Path(self.dirpath) / Path(path).name)
 
 
 class StepCheckpoints(Checkpoint):

@@ -109,6 +109,19 @@ def test_a_resumed_run_keeps_a_best_checkpoint_that_it_does_not_surpass(tmp_path
     assert read_summary(tmp_path)['loss'] == tested['loss']
 
 
+@pytest.mark.parametrize('take', [shutil.move, shutil.copytree])
+def test_a_run_whose_folder_is_elsewhere_still_knows_its_best(take, tmp_path, recwarn):
+    fit(tmp_path / 'here', *NO_BETTER)
+    before = weights(tmp_path / 'here', BEST)['global_step']
+    take(tmp_path / 'here', tmp_path / 'there')
+    (tmp_path / 'there/config.yaml').unlink()
+    resume(tmp_path / 'there', *NO_BETTER, '--trainer.max_epochs=3')
+    assert weights(tmp_path / 'there', LAST)['global_step'] == 9
+    assert weights(tmp_path / 'there', BEST)['global_step'] == before == 3
+    assert read_summary(tmp_path / 'there')['tested_after_step'] == before
+    assert not [row for row in recwarn if 'dirpath has changed' in str(row.message)]
+
+
 def test_a_finished_run_that_is_resumed_tests_its_best_again(tmp_path):
     options = '--select_on=val/loss', '--trainer.max_epochs=1'
     fit(tmp_path, *options)
