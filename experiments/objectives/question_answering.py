@@ -195,6 +195,8 @@ class QuestionAnswering(Training):
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
     """The mean over windows and over both ends of minus the log-probability of all answers."""
+    # As cross-entropies are computed under autocast, which does not know of this one.
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)
     is_answer[batch.first, 0] = True
     is_answer[batch.last, 1] = True

@@ -173,6 +173,14 @@ def test_the_loss_is_that_of_all_answers(tokenizer):
     assert torch.allclose(span_loss(logits, other), expected)
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
+def test_the_loss_of_short_numbers_is_as_exact_as_others(dtype, tokenizer):
+    batch = encoded(tokenizer, question(0, 12, 3, 5), question(1, 8)).questions_batch([0, 1])
+    logits = torch.randn(len(batch.tokens), 2, generator=torch.manual_seed(0)).to(dtype)
+    loss = span_loss(logits, batch)
+    assert loss.dtype == torch.float and torch.equal(loss, span_loss(logits.float(), batch))
+
+
 def row(name, margin, has_answer, f1, f1_of_none):
     return Answered(name, [(name, 0.)], margin, has_answer, (f1, f1), (f1_of_none, f1_of_none))
 
