@@ -33,6 +33,7 @@ from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from experiments.data.sequences import check_at_least
 from experiments.objectives import Training
 from experiments.runs.checkpoints import (
     BEST,
@@ -145,6 +146,7 @@ class TrainCLI(LightningCLI):
             best_is(self.config.select_on)
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
+        _check_trainer(self.config.trainer)
         if self.config.seeds is not None:
             _check_seeds(self.command, self.config)
 
@@ -221,6 +223,15 @@ def best_is(metric: str) -> Literal['min', 'max']:
                          f"{', '.join(sorted(LESS_IS_BETTER))}, whose least is best, or "
                          f"{', '.join(sorted(MORE_IS_BETTER))}, whose most is (got {metric!r})")
     return 'min' if words & LESS_IS_BETTER else 'max'
+
+
+def _check_trainer(options: Namespace) -> None:
+    """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
+    negative norm point uphill."""
+    for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
+                        ('gradient_clip_val', 0)):
+        if options[name] is not None:
+            check_at_least(least, **{f'trainer.{name}': options[name]})
 
 
 def _check_seed(seed: int | bool) -> None:

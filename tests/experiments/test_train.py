@@ -233,6 +233,15 @@ def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
             f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
 
+@pytest.mark.parametrize('option, value, least', [
+    ('accumulate_grad_batches', 0, 1), ('accumulate_grad_batches', -2, 1),
+    ('check_val_every_n_epoch', 0, 1), ('gradient_clip_val', -1, 0)])
+def test_numbers_that_lightning_takes_and_cannot_mean_are_refused(option, value, least, tmp_path):
+    with pytest.raises(ValueError, match=f"'trainer.{option}' must be at least {least} .got"):
+        fit(tmp_path / 'run', f'--trainer.{option}', str(value))
+    assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.parametrize('subcommand', ['fit', 'test'])
 @pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
 def test_an_unreadable_checkpoint_is_refused(content, subcommand, tmp_path):
