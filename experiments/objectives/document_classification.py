@@ -13,6 +13,7 @@ from experiments.data.batch import Batch
 from experiments.objectives.classification import Classification
 from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
+from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn.pair_mask import PairMask
@@ -67,8 +68,9 @@ class DocumentClassification(Classification):
         if not self.trainer.is_global_zero or not self.dev:
             return
         best = max(self.dev, key=lambda row: row['macro_f1'])
-        report = {'classes': self.model.num_classes, LAST: self.dev[-1], BEST: best}
-        text = json.dumps(report, indent=2) + '\n'
+        report = {'classes': self.model.num_classes, LAST: without_nan(self.dev[-1]),
+                  BEST: without_nan(best)}
+        text = json.dumps(report, indent=2, allow_nan=False) + '\n'
         write_whole(Path(self.trainer.default_root_dir) / 'dev.json',
                     lambda path: path.write_text(text))
 

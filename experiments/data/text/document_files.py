@@ -284,7 +284,8 @@ def divide(documents: Iterable[Document], seed: int,
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """Number and object of each line of a ``.json`` or ``.json.gz`` file.
+    """Number and object of each line of a ``.json`` or ``.json.gz`` file. Blank lines are passed
+    over.
 
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
@@ -292,7 +293,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
     try:
         for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
                                  disable=None):
-            yield number, json_object(line, f'{path}, line {number}')
+            if line.strip():
+                yield number, json_object(line, f'{path}, line {number}')
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 

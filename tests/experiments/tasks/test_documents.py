@@ -1,6 +1,7 @@
 """Long documents: what is encoded, batches by length, metrics, and runs that resume."""
 
 import json
+import math
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -233,6 +234,15 @@ def test_each_epoch_is_measured_anew():
                            torch.tensor(loss + part.start), logits[part], [])
         assert model._log_metrics('val') == {
             'loss': loss + 0.75, **dict.fromkeys(('accuracy', 'micro_f1', 'macro_f1'), right)}
+
+
+def test_a_loss_that_is_no_number_is_none_in_the_report(tmp_path):
+    model = DocumentClassification(small_model())
+    model.trainer = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True)
+    model.dev = [{'epoch': 1, 'loss': math.nan, 'macro_f1': 0.3}]
+    model.on_fit_end()
+    report = json.loads((tmp_path / 'dev.json').read_text(), parse_constant=pytest.fail)
+    assert report[LAST] == report[BEST] == {'epoch': 1, 'loss': None, 'macro_f1': 0.3}
 
 
 def small_model(num_classes=2):

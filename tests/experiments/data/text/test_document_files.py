@@ -264,7 +264,7 @@ def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
 
 @pytest.mark.parametrize('line, match', [
     ('{"overall": 1.0', 'line 2: not JSON'), ("{'overall': 1.0}", 'line 2: not JSON'),
-    ('3', r'line 2: expected a JSON object \(got int\)'), ('', 'line 2: not JSON'),
+    ('3', r'line 2: expected a JSON object \(got int\)'),
     ('[' * 100_000, 'line 2: not JSON'),
     ('{"overall": 1.0}', r"line 2: expected a text 'reviewText' \(got None\)"),
     ('{"reviewText": "a", "overall": 6}', r"line 2: expected 'overall' from 1 to 5 stars \(got 6"),
@@ -291,6 +291,12 @@ def test_a_broken_gzip_file(tmp_path):
         with pytest.raises(ValueError, match="'path' cannot be read: .*books.json.gz|"
                                              'books.json.gz, line'):
             list(read_json_lines(path))
+
+
+def test_blank_lines_between_objects_are_passed_over(tmp_path):
+    path = tmp_path / 'rows.jsonl'
+    path.write_text('{"a": 1}\n\n  \r\n{"a": 2}\n\n')
+    assert list(read_json_lines(path)) == [(1, {'a': 1}), (4, {'a': 2})]
 
 
 @pytest.mark.slow
