@@ -551,7 +551,10 @@ def show_images(images: np.ndarray, label: np.ndarray):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout='constrained')
-    for axes, image, own in zip(figure.subplots(2, 5).flat, images, label):
+    panels = figure.subplots(2, 5).flatten()
+    for axes in panels[len(images):]:
+        axes.axis('off')
+    for axes, image, own in zip(panels, images, label):
         axes.imshow(image, cmap='gray', vmin=0, vmax=255)
         axes.set(title='one contour' if own else 'two contours', xticks=[], yticks=[])
     return figure

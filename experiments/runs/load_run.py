@@ -68,7 +68,11 @@ def load_run(folder: str | Path) -> Run:
         raise ValueError(f'{folder}: its config.yaml holds no options')
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
-    checkpoint = read_checkpoint(checkpoints / (BEST if has_best else LAST))
+    path = checkpoints / (BEST if has_best else LAST)
+    try:
+        checkpoint = read_checkpoint(path)
+    except ValueError as error:
+        raise ValueError(f'{path} cannot be read ({error})') from error
     try:
         made = built(config, model=L.LightningModule, data=L.LightningDataModule)
     except Exception as error:  # whatever the classes that it names raise

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import binary_dilation, label
 
-from experiments.data.pathfinder import LAWS, GeneratedPathfinder, draw_images
+from experiments.data.pathfinder import LAWS, GeneratedPathfinder, draw_images, show_images
 from experiments.data.sequences import PARTS
 
 SMALL = dict(num_train=70, num_dev=10, num_test=10)
@@ -97,3 +97,8 @@ def test_bad_arguments(options, match):
 def test_an_image_must_not_be_cut(tmp_path):
     with pytest.raises(ValueError, match="'max_length' must be at least 1024, the pixels"):
         GeneratedPathfinder(**SMALL, cache=str(tmp_path)).read(1000)
+
+
+def test_a_picture_of_few_images_has_no_empty_axes(drawn):
+    figure = show_images(drawn.image[:3], drawn.label[:3])
+    assert [axes.axison for axes in figure.axes] == [True] * 3 + [False] * 7

@@ -54,6 +54,15 @@ def test_rows_that_are_no_images_are_refused(run, tmp_path):
         list(predict.predictions(load_run(run), tmp_path / 'rows.npy'))
 
 
+def test_a_damaged_checkpoint_is_named(run):
+    path = run / 'checkpoints/last.ckpt'
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000])
+    with pytest.raises(ValueError, match=f'{path} cannot be read .damaged'):
+        load_run(run)
+    path.write_bytes(whole)
+
+
 def test_weights_of_another_model_are_refused(run):
     config = run / 'config.yaml'
     text = config.read_text()
