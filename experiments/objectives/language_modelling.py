@@ -72,10 +72,10 @@ class LanguageModelling(Training):
         self._evaluate(batch, 'test')
 
     def on_validation_epoch_end(self) -> None:
-        self._log_perplexity('val')
+        self._log_whole('val')
 
     def on_test_epoch_end(self) -> None:
-        self._log_perplexity('test')
+        self._log_whole('test')
 
     def _evaluate(self, batch: TextBatch,
                   stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
@@ -87,7 +87,8 @@ class LanguageModelling(Training):
         loss = self._loss(f'{stage}/mlm', token_logits, batch.target, num_selected)
         if sequence_logits is not None:
             loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
-        self.log_means({f'{stage}/loss': loss}, num_sequences, prog_bar=True)
+        if stage == 'train':
+            self.log_means({f'{stage}/loss': loss}, num_sequences, prog_bar=True)
         self.log_means({f'{stage}/density/{place}': value
                         for place, value in densities(graphs, num_sequences).items()},
                        num_sequences)
@@ -100,8 +101,12 @@ class LanguageModelling(Training):
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)
         return loss
 
-    def _log_perplexity(self, stage: str) -> None:
-        loss = self.trainer.callback_metrics[f'{stage}/mlm_loss']
+    def _log_whole(self, stage: str) -> None:
+        """Logs what follows from the means over all that was evaluated."""
+        measured = self.trainer.callback_metrics
+        loss = measured[f'{stage}/mlm_loss']
+        # A mean of the batches' sums would depend on how many tokens are hidden in each.
+        self.log(f'{stage}/loss', loss + measured.get(f'{stage}/nsp_loss', 0.), prog_bar=True)
         self.log(f'{stage}/perplexity', loss.exp())
         data = self.trainer.datamodule
         self.log(f'{stage}/mlm_loss/unigram_entropy', data.unigram_entropy)

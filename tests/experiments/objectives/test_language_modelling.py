@@ -77,7 +77,9 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, cor
         metrics['val/mlm_loss'].map(math.exp).tolist(), rel=1e-5)
     summary = json.loads((folder / 'summary.json').read_text())
     assert summary['perplexity'] == pytest.approx(math.exp(summary['mlm_loss']), rel=1e-5)
-    assert summary['loss'] == pytest.approx(summary['mlm_loss'] + summary['nsp_loss'], rel=1e-2)
+    assert summary['loss'] == pytest.approx(summary['mlm_loss'] + summary['nsp_loss'], rel=1e-6)
+    assert metrics['val/loss'].tolist() == pytest.approx(
+        (metrics['val/mlm_loss'] + metrics['val/nsp_loss']).tolist(), rel=1e-6)
     size = EncodedCorpus(next(corpus.glob('cache/encoded-*')) / 'val').size
     bits = summary['mlm_loss'] / math.log(2)
     for name in ('token', 'character', 'byte'):
