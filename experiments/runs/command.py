@@ -15,13 +15,16 @@ REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given valu
 
 def run_or_exit(command: Callable[[], object]) -> None:
     """Runs a command, whose figures are in the style of the project; what users got wrong ends it
-    with one line and status 2, not a traceback."""
+    with one line and status 2, not a traceback, and so does an interrupt, with status 130."""
     try:
         with in_style():
             command()
     except (ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError) as error:
         print(f'error: {in_short(error)}', file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print('interrupted', file=sys.stderr)
+        sys.exit(130)  # as shells have it
 
 
 def in_short(error: Exception) -> str:

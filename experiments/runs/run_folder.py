@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
+from experiments.runs.checkpoints import LAST
 from experiments.runs.figures import training_curves
 from experiments.runs.lost_edges import heads_without_edges
 from experiments.runs.summary import NAME as SUMMARY
@@ -142,6 +144,14 @@ class RunFolder(Callback):
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
         print(f'all of it is in {folder}')
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
+                     exception: BaseException) -> None:
+        # Lightning ends without a word.
+        if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
+            last = Path(trainer.default_root_dir) / 'checkpoints' / LAST
+            print(f'interrupted; go on with --ckpt_path {last}' if last.exists() else
+                  'interrupted, before there was a checkpoint', file=sys.stderr)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}

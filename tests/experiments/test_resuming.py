@@ -6,6 +6,7 @@ import math
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from experiments import load_run, train
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
+from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
 from experiments.train import best_is
 from tests.experiments.own_files import write_tokens
@@ -265,6 +267,18 @@ def test_more_processes_than_examples_are_refused(tmp_path):
     for process in ended:
         assert process.returncode != 0
         assert "'trainer.devices' must be at most the examples" in process.stderr
+
+
+def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
+    trainer = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path))
+    last = tmp_path / 'checkpoints' / LAST
+    for expected in 'interrupted, before', f'interrupted; go on with --ckpt_path {last}\n':
+        RunFolder().on_exception(trainer, None, KeyboardInterrupt())
+        assert expected in capsys.readouterr().err
+        last.parent.mkdir(exist_ok=True)
+        last.touch()
+    RunFolder().on_exception(trainer, None, RuntimeError())
+    assert capsys.readouterr().err == ''
 
 
 def test_a_training_without_an_end_is_refused(tmp_path):

@@ -15,6 +15,16 @@ def test_an_error_is_one_line_and_a_status(capsys):
     assert capsys.readouterr().err == "error: 'size' must be positive (got 0)\n"
 
 
+def test_an_interrupt_is_one_line_and_the_status_of_shells(capsys):
+    def command():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(command)
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == 'interrupted\n'
+
+
 def test_a_package_that_is_missing_is_told_how_to_get(capsys):
     with pytest.raises(SystemExit) as stop:
         run_or_exit(lambda: __import__('no_such_package'))
