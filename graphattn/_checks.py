@@ -9,7 +9,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor, nn
 
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import is_autocast, is_traced, on_cpu
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
              torch.int64)
@@ -173,11 +173,8 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """That ``x`` can be multiplied by ``weight``; autocast casts both, but no float64."""
-    kind = x.device.type
-    is_cast = (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-               and x.dtype != torch.float64)
-    if x.dtype != weight.dtype and not is_cast:
+    """That ``x`` can be multiplied by ``weight``; autocast casts both."""
+    if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
 
 

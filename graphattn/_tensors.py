@@ -35,11 +35,16 @@ def undisturbed() -> Iterator[None]:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """In it torch computes in the dtypes that it is given, as it always does where it has no
-    autocast: on meta."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    """In it torch computes in the dtypes that it is given."""
+    has_autocast = device.type != 'meta'
+    return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether autocast is on and casts ``tensor`` for products of matrices."""
+    device_type = tensor.device.type
+    return (device_type != 'meta' and torch.is_autocast_enabled(device_type)
+            and tensor.dtype != torch.float64)
 
 
 def numbers_of(tensor: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from graphattn._checks import check_kind, check_size, is_float
+from graphattn._tensors import is_autocast
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.padded import (
     PaddedTokens,
@@ -460,10 +461,7 @@ def graph_attention(
 def _as_autocast(x: Tensor) -> Tensor:
     """In the dtype that autocast has for SDPA. Rotary embeddings leave queries and keys in another
     than that of the values."""
-    kind = x.device.type
-    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    is_cast = is_on and x.dtype != torch.float64
-    return x.to(torch.get_autocast_dtype(kind)) if is_cast else x
+    return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
 def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Tensor, Tensor],

@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import kernels
 from graphattn._compiler import CompilerMissing
+from graphattn._tensors import on_cpu
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import Backend, LogitTerms
 
@@ -23,6 +24,11 @@ from graphattn.kernels import Backend, LogitTerms
 # 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
 # so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
+# By type of device, the pairs that take as long as one more call of dense attention, which takes
+# consecutive blocks of one shape at once. On two cores, 4 heads of 32, complete sequences of 20 to
+# 21, 80 to 81 and 300 to 301 tokens in turn took 5.6, 2.0 and 0.7 times as long dense as fused. Of
+# GPUs it is computed: four kernels' starts beside tiles at 7 ps a pair, 16 heads.
+PAIRS_OF_A_CALL = {'cpu': 2**15, 'cuda': 2**19}
 
 
 def _fastest_on_cpus() -> str:
@@ -156,11 +162,11 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
         # kernel took half to a fifth of the time.
         return False
     if _is_complete(graph):
-        return True
+        return _fills_calls(graph)
     if graph.device.type != 'cpu':  # where masks have not been measured, and to look takes waiting
         return False
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return trains and _is_dense(graph) and (
+    return trains and _is_dense(graph) and _fills_calls(graph) and (
         not dense.spreads_nan or _are_finite(query, key, value) and _is_below_inf(bias))
 
 
@@ -180,6 +186,15 @@ def _is_dense(graph: BipartiteGraph) -> bool:
     share = np.interp(np.log(max(keys_per_block, 1)), np.log(list(DENSE_ABOVE)),
                       list(DENSE_ABOVE.values()))
     return graph.num_edges > share * graph.num_pairs
+
+
+def _fills_calls(graph: BipartiteGraph) -> bool:
+    """Whether the pairs are worth the calls of dense attention; one it always is."""
+    if graph.num_blocks == 1:
+        return True
+    sizes = torch.stack([on_cpu(ptr).diff() for ptr in graph.blocks.ptrs])
+    more_calls = int(sizes.diff().any(dim=0).sum())
+    return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
 
 
 def _learns(bias: Tensor | None) -> bool:

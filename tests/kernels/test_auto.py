@@ -90,6 +90,18 @@ def test_complete_graphs_are_dense(loaded):
     assert run(Full().build(20), loaded, gated=True) == 'numba'
 
 
+@pytest.mark.parametrize('lengths, expected', [
+    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 200), 'sdpa'), ((), 'sdpa')])
+def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
+    full = BipartiteGraph.batch([Full().build(n) for n in lengths] or [Full().build(0)])
+    nearly = [RandomKeys(n - 1).build(n, seed=0) for n in lengths if n < 200]
+    assert run(full, loaded) == expected
+    with torch.no_grad():
+        assert run(full, loaded) == expected
+    if nearly:
+        assert run(BipartiteGraph.batch(nearly), loaded) == expected
+
+
 @pytest.mark.parametrize('poison', ['query', 'key', 'value'])
 def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
     assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'

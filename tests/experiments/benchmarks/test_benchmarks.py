@@ -101,8 +101,17 @@ def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
 
 def test_where_dense_attention_overtakes_complete_graphs_do_not_say(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(crossover, 'interleave', lambda cases, rounds: dict.fromkeys(cases, 1.))
-    crossover.main(nodes=[8], densities=[1.], out=tmp_path)
+    crossover.main(nodes=[8], densities=[1.], lengths=[3], out=tmp_path)
     assert "would here be {8: 'not measured'}" in capsys.readouterr().out
+
+
+def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measured(
+        tmp_path, monkeypatch, capsys):
+    times = iter([3., 1.] * 3 + [1 / 3, 1.])  # of dense attention
+    monkeypatch.setattr(crossover, 'interleave',
+                        lambda cases, rounds: dict.fromkeys(cases, 1.) | {'sdpa': next(times)})
+    crossover.main(nodes=[8], densities=[0.5], lengths=[10, 20, 30], out=tmp_path)
+    assert 'PAIRS_OF_A_CALL is 32768 and would here be 650.0' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('density', [1e-7, 1e-4])
