@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = 'graphattn'  # among transformers' implementations of attention
+OLDEST = '5.17'  # before it masks are made, and chosen keys handed over, in other ways
 # What a model may hand over to say more of its attention than graphs can do.
 REFUSED = {
     'softcap': 'bound on the logits',
@@ -193,15 +194,15 @@ def _register() -> None:
     try:
         import transformers
     except ImportError as error:
-        raise ImportError("graphattn.hugging_face needs transformers: pip install "
-                          "'transformers>=5'") from error
-    try:
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"graphattn.hugging_face needs transformers 5 or later (got "
+        raise ImportError(f"graphattn.hugging_face needs transformers: pip install "
+                          f"'transformers>={OLDEST}'") from error
+    from packaging.version import Version  # which transformers brings
+    if Version(transformers.__version__).release < Version(OLDEST).release:
+        raise ImportError(f"graphattn.hugging_face needs transformers {OLDEST} or later (got "
                           f"{transformers.__version__}): pip install -U "
-                          f"'transformers>=5'") from error
+                          f"'transformers>={OLDEST}'")
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
     AttentionInterface.register(NAME, graph_attention)
     AttentionMaskInterface.register(NAME, lazy_mask)
 

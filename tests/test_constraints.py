@@ -1,13 +1,16 @@
 """All that is installed for the tests has its version in ``constraints.txt``: a package that comes
 out later breaks no test that passed before."""
 
+from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CONSTRAINTS = Path(__file__).parents[1] / 'constraints.txt'
+from graphattn.hugging_face import OLDEST
+
+ROOT = Path(__file__).parents[1]
 
 
 def requirements(name: str, extras: set[str]) -> list[Requirement]:
@@ -40,8 +43,14 @@ def brought_along(name: str, extras: set[str]) -> set[str]:
 
 def test_versions_of_all_packages_are_fixed():
     pinned = {canonicalize_name(line.partition('==')[0])
-              for line in CONSTRAINTS.read_text().splitlines() if '==' in line}
+              for line in (ROOT / 'constraints.txt').read_text().splitlines() if '==' in line}
     extras = set(distribution('graphattn').metadata.get_all('Provides-Extra'))
     needed = brought_along('graphattn', extras)
     assert needed > {'torch', 'pyyaml', 'cloudpickle'}
     assert needed <= pinned, needed - pinned
+
+
+def test_the_oldest_transformers_are_those_that_attach_takes():
+    setup = ConfigParser()
+    setup.read(ROOT / 'setup.cfg')
+    assert f'transformers>={OLDEST}' in setup['options.extras_require']['text'].split()
