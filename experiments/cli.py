@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import ast
 import os
-import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 from experiments.quick_help import without_libraries
@@ -192,14 +191,24 @@ def _complete() -> None:
 
 def _run(module: str, name: str, arguments: Sequence[str]) -> None:
     sys.argv = [name, *arguments]
-    main_module = sys.modules['__main__']
-    own_spec = main_module.__spec__
+    own_main = sys.modules['__main__']
     try:
-        main_module.__spec__ = find_spec(module)  # what Lightning starts in other processes
         with without_libraries() if {'-h', '--help'} & set(arguments) else nullcontext():
-            runpy.run_module(module, run_name='__main__')
+            _execute(module)
     finally:
-        main_module.__spec__ = own_spec
+        sys.modules['__main__'] = own_main
+
+
+def _execute(name: str) -> None:
+    """Runs a module as ``python -m`` does, under the name that ``sys.argv`` has. It is the main
+    module, where jsonargparse looks up what a function passes its arguments on to, and Lightning
+    what it starts in other processes."""
+    spec = find_spec(name)
+    if spec.submodule_search_locations is not None:  # a package
+        spec = find_spec(f'{name}.__main__')
+    module = sys.modules['__main__'] = module_from_spec(spec)
+    module.__name__ = '__main__'
+    exec(spec.loader.get_code(spec.name), vars(module))
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:

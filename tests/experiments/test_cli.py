@@ -16,8 +16,7 @@ def started(monkeypatch):
     """What would have been run: the module, and the process's arguments."""
     calls = []
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr('runpy.run_module',
-                        lambda module, run_name: calls.append((module, sys.argv)))
+    monkeypatch.setattr(cli, '_execute', lambda module: calls.append((module, sys.argv)))
     return calls
 
 
@@ -34,13 +33,22 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     assert name == module and argv[1:] == rest.split()
 
 
-def test_other_processes_of_a_command_are_of_its_module(monkeypatch):
-    main_module, specs = sys.modules['__main__'], []
-    before = main_module.__spec__
+def test_a_command_is_the_main_module(monkeypatch):
+    before, found = sys.modules['__main__'], []
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr('runpy.run_module', lambda *_, **__: specs.append(main_module.__spec__))
+    monkeypatch.setattr('experiments.runs.command.run_or_exit',
+                        lambda _: found.append(sys.modules['__main__']))
     cli.main(['train', '--config', 'digits/sbm'])
-    assert specs[0].name == 'experiments.train' and main_module.__spec__ is before
+    # What Lightning starts in other processes.
+    assert found[0].__spec__.name == 'experiments.train' and hasattr(found[0], 'TrainCLI')
+    assert sys.modules['__main__'] is before
+
+
+def test_a_study_has_the_options_that_it_passes_on():
+    help_of_study = subprocess.run([sys.executable, '-m', 'experiments.cli', 'study', 'stages',
+                                    '--help'], capture_output=True, text=True, check=True).stdout
+    assert 'graphattn study stages' in help_of_study
+    assert {'--out', '--seeds', '--glue'} <= set(help_of_study.split())
 
 
 @pytest.mark.parametrize('given', [['--config', 'digits/sbm'], ['--config=digits/sbm']])
@@ -92,7 +100,7 @@ def test_information_is_what_a_report_needs(capsys):
 
 def test_what_is_not_installed_is_named(monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr('runpy.run_module', lambda *_, **__: __import__('no_such_package'))
+    monkeypatch.setattr(cli, '_execute', lambda _: __import__('no_such_package'))
     with pytest.raises(SystemExit) as end:
         cli.main(['spectrum'])
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err

@@ -407,6 +407,6 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
 def test_a_command_predicts(monkeypatch):
     calls = []
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr('runpy.run_module', lambda module, run_name: calls.append(module))
+    monkeypatch.setattr('experiments.cli._execute', calls.append)
     cli.main(['predict', '--run', 'x', '--input', 'y'])
     assert calls == ['experiments.predict']
