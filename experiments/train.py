@@ -144,6 +144,9 @@ class TrainCLI(LightningCLI):
         _check_seed(self.config.seed_everything)
         if self.config.select_on is not None:
             best_is(self.config.select_on)
+        if self.config.logger is not None and self.config.trainer.logger:
+            raise ValueError("'logger' and 'trainer.logger' exclude one another (got both); give "
+                             "all loggers by 'trainer.logger'")
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
         _check_trainer(self.config.trainer)
@@ -194,7 +197,8 @@ class TrainCLI(LightningCLI):
             self.trainer.fit(**parts, ckpt_path=checkpoint)
             checkpoint = None if self.best is None else self._best_path()
         self.trainer.test(**parts, ckpt_path=checkpoint, verbose=False)
-        close(self.trainer.logger)
+        for logger in self.trainer.loggers:
+            close(logger)
 
     def _best_path(self) -> str | None:
         """The checkpoint that is best by ``select_on``; none where nothing was evaluated."""

@@ -79,6 +79,22 @@ def test_a_logger_that_is_not_installed_is_named(name, tmp_path, monkeypatch):
     assert not (tmp_path / 'run').exists()
 
 
+def test_every_logger_is_closed_with_its_run(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(train, 'close', closed.append)
+    of_csv = [{'class_path': 'lightning.pytorch.loggers.CSVLogger',
+               'init_args': {'save_dir': str(tmp_path / name)}} for name in 'ab']
+    fit(tmp_path / 'run', '--trainer.logger', json.dumps(of_csv))
+    assert [Path(logger.save_dir).name for logger in closed] == ['a', 'b']
+
+
+def test_loggers_given_twice_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'logger' and 'trainer.logger' exclude one another"):
+        fit(tmp_path / 'run', '--logger', 'csv', '--trainer.logger', 'CSVLogger',
+            '--trainer.logger.save_dir', str(tmp_path))
+    assert not (tmp_path / 'run').exists()
+
+
 def test_a_command_without_matplotlib_is_one_line():
     ended = run_anew("""
 from experiments import cli
