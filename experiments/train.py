@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -175,7 +175,8 @@ class TrainCLI(LightningCLI):
         callbacks.append(checkpoint(filename=Path(LAST).stem, save_on_train_epoch_end=True))
         if (every := self.config.checkpoint_every) is not None:
             callbacks.append(StepCheckpoints(folder / 'checkpoints' / LAST, every))
-        if options.enable_progress_bar is not False:
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if options.enable_progress_bar is not False and not has_bar:
             callbacks.append(TQDMProgressBar())
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
         if (name := self.config.logger) is not None:

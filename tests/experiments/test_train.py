@@ -325,6 +325,12 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     assert 'heads without edges of their own: layer0/head0\n' in output
 
 
+def test_a_progress_bar_of_the_users_takes_the_place_of_ours(tmp_path, capsys):
+    fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=true',
+        '--trainer.callbacks+=TQDMProgressBar', '--trainer.callbacks.leave=true')
+    assert 'Epoch 0: 100%' in capsys.readouterr().out
+
+
 def test_two_processes_divide_drawn_batches_once(tmp_path):
     config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
     finish(forked(lambda: train.main([
