@@ -232,11 +232,15 @@ def best_is(metric: str) -> Literal['min', 'max']:
 
 def _check_trainer(options: Namespace) -> None:
     """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
-    negative norm point uphill."""
+    negative norm point uphill, and data that order their batches cannot be ordered by it."""
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
             check_at_least(least, **{f'trainer.{name}': options[name]})
+    if options.overfit_batches:
+        raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}): "
+                         f"batches come in the data's own order, so that a run can be resumed; "
+                         f"'trainer.limit_train_batches' makes an epoch short")
 
 
 def _check_seed(seed: int | bool) -> None:

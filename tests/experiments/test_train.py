@@ -242,6 +242,12 @@ def test_numbers_that_lightning_takes_and_cannot_mean_are_refused(option, value,
     assert not (tmp_path / 'run').exists()
 
 
+def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'trainer.overfit_batches' must be 0 .got 2"):
+        fit(tmp_path / 'run', '--trainer.overfit_batches', '2')
+    assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.parametrize('subcommand', ['fit', 'test'])
 @pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
 def test_an_unreadable_checkpoint_is_refused(content, subcommand, tmp_path):
