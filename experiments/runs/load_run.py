@@ -66,6 +66,9 @@ def load_run(folder: str | Path) -> Run:
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
         raise ValueError(f'{folder}: its config.yaml holds no options')
+    for name in ('model', 'data', 'seed_everything'):
+        if config.get(name) is None:
+            raise ValueError(f"{folder}: its config.yaml is not whole, for it has no {name!r}")
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     path = checkpoints / (BEST if has_best else LAST)

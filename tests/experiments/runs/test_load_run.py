@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from experiments import predict, train
 from experiments.runs.load_run import load_run
@@ -61,6 +62,18 @@ def test_a_damaged_checkpoint_is_named(run):
     with pytest.raises(ValueError, match=f'{path} cannot be read .damaged'):
         load_run(run)
     path.write_bytes(whole)
+
+
+@pytest.mark.parametrize('name', ['model', 'data', 'seed_everything'])
+def test_a_config_that_is_not_whole_is_refused(run, name):
+    config = run / 'config.yaml'
+    text = config.read_text()
+    options = yaml.safe_load(text)
+    del options[name]
+    config.write_text(yaml.safe_dump(options))
+    with pytest.raises(ValueError, match=f"{run}: its config.yaml is not whole, .* no '{name}'"):
+        load_run(run)
+    config.write_text(text)
 
 
 def test_weights_of_another_model_are_refused(run):
