@@ -139,8 +139,9 @@ class RunFolder(Callback):
             print(f'density {place:<18} {value:.1%}')
         if lost:
             print(f'heads without edges of their own: {", ".join(lost)}')
-        print('trained {epochs} epochs in {seconds:.0f} s, tested the weights after step '
-              '{tested_after_step}, of epoch {tested_after_epoch}'.format_map(summary))
+        epochs = f"{summary['epochs']} epoch{'s' * (summary['epochs'] != 1)}"
+        print(f"trained {epochs} in {summary['seconds']:.0f} s, tested the weights after step "
+              f"{summary['tested_after_step']}, of epoch {summary['tested_after_epoch']}")
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
         print(f'all of it is in {folder}')
