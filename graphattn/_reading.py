@@ -53,6 +53,11 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
         raise OSError(f'after line {number - 1}: {error}') from error
 
 
+def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
+    """As :func:`read_lines`, without blank lines; one of tabs has columns, and is none."""
+    return ((number, line) for number, line in read_lines(path, encoding) if line.strip(' \r\n'))
+
+
 def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> str:
     """The whole of a text file, with line breaks as Python reads them.
 

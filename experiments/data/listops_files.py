@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from experiments.data.listops import END, SYMBOLS, evaluate
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
-from graphattn._reading import read_lines
+from graphattn._reading import filled_lines
 
 HEADER = 'Source\tTarget'
 NUMBER_OF = {']': END, **{symbol: number for number, symbol in enumerate(SYMBOLS)}}
@@ -48,7 +48,7 @@ def read_listops(path: Path, max_length: int) -> Sequences:
     """
     trees, targets = [], []
     try:
-        lines = read_lines(path, 'ascii')
+        lines = filled_lines(path, 'ascii')
         header = next(lines, (1, ''))[1].strip()
         if header != HEADER:
             raise ValueError(f'{path}, line 1: expected {HEADER!r} (got {header!r:.60})')

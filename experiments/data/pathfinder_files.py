@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
-from graphattn._reading import read_lines
+from graphattn._reading import filled_lines
 
 LARGEST_PICTURE = 2**20  # bytes
 HARD = 'curv_contour_length_14'
@@ -72,7 +72,7 @@ class PathfinderFiles(SequenceSource):
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
         """The picture and the label of each line of a list."""
         rows = []
-        for number, line in read_lines(path, 'ascii'):
+        for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)
             if not found:
                 raise ValueError(f"{path}, line {number}: expected a folder, a file, a number and "

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from experiments.data.byte_text import NUM_BYTES, ByteSource
 from experiments.data.sequences import PARTS, SequenceData, Sequences, check_at_least
 from experiments.data.text.document_files import Document, DocumentSource
-from graphattn._reading import read_lines
+from graphattn._reading import filled_lines
 
 COLUMNS = 'label, id, id, text, text'
 
@@ -47,7 +47,7 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
     """
     texts, labels = [], []
     try:
-        for number, line in tqdm(read_lines(path, 'latin-1'), desc=f'reading {path.name}',
+        for number, line in tqdm(filled_lines(path, 'latin-1'), desc=f'reading {path.name}',
                                  unit=' pairs', disable=None):
             label, *columns = line.rstrip('\r\n').split('\t')
             if len(columns) != 4 or not all(columns[2:]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from graphattn._reading import read_lines
+from graphattn._reading import filled_lines
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
             malformed.
     """
     lines = _lines(path)
-    columns = list(task.columns) or next(lines, (1, ['']))[1]
+    columns = list(task.columns) or _header(lines, path)
     _check_columns(path, columns, (*task.text, task.label))
     positions = [columns.index(name) for name in task.text]
     label = columns.index(task.label)
@@ -98,6 +98,12 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
               f'passed over')
 
 
+def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
+    for _, columns in lines:
+        return columns
+    raise ValueError(f'{path} holds no rows')
+
+
 def _check_columns(path: Path, columns: list[str], needed: tuple[str, ...]) -> None:
     for name in needed:
         if name not in columns:
@@ -115,7 +121,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
             malformed.
     """
     lines = _lines(path)
-    _, columns = next(lines, (1, ['']))
+    columns = _header(lines, path)
     _check_columns(path, columns, task.text)
     positions, is_empty = [columns.index(name) for name in task.text], True
     for number, entries in lines:
@@ -132,7 +138,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Numbers and entries of the lines; quotation marks are text like any other."""
     try:
-        for number, line in read_lines(path):
+        for number, line in filled_lines(path):
             yield number, line.rstrip('\r\n').split('\t')
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error.strerror}); it must be the "

@@ -66,6 +66,19 @@ def test_a_release_that_is_not_there_is_named(source, tmp_path):
         source(str(tmp_path / 'nowhere')).read(1024)
 
 
+@pytest.mark.parametrize('release, lists', [
+    ('listops', '*.tsv'), ('pairs', '*.tsv'), ('pathfinder', 'metadata/*.npy')],
+    indirect=['release'])
+def test_blank_lines_are_passed_over(release, lists):
+    source, folder = release
+    before = source.read(1024)
+    for path in folder.glob(lists):
+        path.write_bytes(path.read_bytes() + b'\n \r\n')
+    after = source.read(1024)
+    assert all(np.array_equal(before.parts[part].tokens, after.parts[part].tokens)
+               for part in PARTS)
+
+
 @of('listops')
 def test_listops_leaves_round_brackets_out(release):
     trees = release[0].read(100).parts['train']

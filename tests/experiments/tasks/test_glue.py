@@ -106,7 +106,7 @@ RTE_HEADER = '\t'.join(HEADERS['RTE'])
 
 @pytest.mark.parametrize('task, content, match', [
     ('RTE', None, "'path' cannot be read: .*train.tsv .*folder of one task"),
-    ('RTE', b'', "line 1: no column 'sentence1'"),
+    ('RTE', b'', 'train.tsv holds no rows'),
     ('RTE', b'index\tsentence1\tlabel\n', "train.tsv, line 1: no column 'sentence2' .got index, "),
     ('RTE', f'{RTE_HEADER}\n'.encode(), 'train.tsv holds no rows'),
     ('CoLA', b'', 'train.tsv holds no rows'),
@@ -118,7 +118,7 @@ RTE_HEADER = '\t'.join(HEADERS['RTE'])
     ('RTE', f'{RTE_HEADER}\n0\tA\tB\tentailment\n1\tA\tB\tneutral\n'.encode(),
      "line 3: expected the label entailment or not_entailment .got 'neutral'"),
     ('RTE', f'{RTE_HEADER}\n0\tA\tB\xff\tentailment\n'.encode('latin-1'), 'line 2: not UTF-8'),
-    ('CoLA', b'gj04\t1\t\tGood.\n\n', r'line 2: expected 4 columns between tabs \(got 1\)'),
+    ('CoLA', b'gj04\t1\t\tGood.\nno tabs\n', r'line 2: expected 4 columns between tabs \(got 1\)'),
     ('CoLA', b'gj04\t2\t\tGood.\n', "line 1: expected the label 0 or 1 .got '2'"),
     ('STS-B', ('\t'.join(HEADERS['STS-B']) + '\n' + line_of('STS-B', 'A', 'B', '5.1') + '\n')
      .encode(), "line 2: expected a score from 0 to 5 .got '5.1'"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.data.text.glue_files import TASKS, read_rows
+from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from tests.experiments.glue_files import HEADERS, line_of, write_task
 
 ALL = ['MNLI', 'QQP', 'QNLI', 'SST-2', 'CoLA', 'STS-B', 'MRPC', 'RTE']
@@ -41,6 +41,22 @@ def test_broken_rows_of_qqp_are_passed_over_and_counted(tmp_path, capsys):
                     + line_of('QQP', 'Is the other one empty?', '', '0') + '\n')
     assert len(list(read_rows(path, TASKS['QQP']))) == 3
     assert f'{path}: 2 of 5 rows lack a sentence' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_blank_lines_are_passed_over(task, tmp_path):
+    write_task(tmp_path, task, num_train=3)
+    path = tmp_path / 'train.tsv'
+    rows = list(read_rows(path, TASKS[task]))
+    path.write_bytes(path.read_bytes() + b'\r\n  \n')
+    assert list(read_rows(path, TASKS[task])) == rows
+
+
+@pytest.mark.parametrize('read', [read_rows, read_test_rows])
+def test_an_empty_file_holds_no_rows(read, tmp_path):
+    (tmp_path / 'train.tsv').touch()
+    with pytest.raises(ValueError, match='train.tsv holds no rows'):
+        list(read(tmp_path / 'train.tsv', TASKS['RTE']))
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path):
