@@ -205,7 +205,7 @@ def _squad_questions(path: str) -> Iterator[Question]:
                 yield question
     if misplaced:
         warnings.warn(f'{path}: answers of {len(misplaced)} questions are not where they are said '
-                      f'to be in their contexts, and are not trained on: {listed(misplaced)}',
+                      f'to be in their contexts, and cannot be trained on: {listed(misplaced)}',
                       stacklevel=2)
 
 
