@@ -77,7 +77,8 @@ class ImdbBytes(ByteSource):
 
 @dataclass(frozen=True)
 class DocumentBytes(ByteSource):
-    """Documents, byte by byte: a stand-in for Long Range Arena's Text where IMDB is not to be had.
+    """Documents, or pairs, byte by byte: a stand-in for Long Range Arena's Text where IMDB is not
+    to be had.
 
     Args:
         documents (DocumentSource): Where they come from.
@@ -90,8 +91,15 @@ class DocumentBytes(ByteSource):
         return SequenceData(
             f'stand-in for IMDB: {type(self.documents).__name__}, byte by byte', NUM_BYTES,
             len(collection.classes), {
-                part: of_texts([(text.encode(), label) for text, label in documents], max_length)
+                part: Sequences.of(
+                    (bytes_of(text, max_length) for document in documents
+                     for text in document.texts), [document.label for document in documents])
                 for part, documents in collection.parts.items()})
+
+
+def bytes_of(text: str, max_length: int) -> np.ndarray:
+    """The bytes of a text, uint8 ``[length]``, cut at ``max_length``."""
+    return np.frombuffer(text.encode()[:max_length], np.uint8)
 
 
 def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:

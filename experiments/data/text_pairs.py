@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from experiments.data.byte_text import NUM_BYTES, ByteSource
+from experiments.data.byte_text import NUM_BYTES, ByteSource, bytes_of
 from experiments.data.sequences import PARTS, SequenceData, Sequences, check_at_least
 from experiments.data.text.document_files import Document, DocumentSource
 from graphattn._reading import filled_lines
@@ -98,15 +98,17 @@ class DocumentPairs(ByteSource):
         for number, (part, documents) in enumerate(self.documents.read().parts.items()):
             rng = np.random.default_rng((self.seed, number))
             first, second, label = zip(*self._pairs(documents, rng, part))
-            bytes_of = [np.frombuffer(document.text.encode()[:max_length], np.uint8)
-                        for document in documents]
+            texts = [bytes_of(document.text, max_length) for document in documents]
             both = np.stack([first, second], axis=1).ravel()
-            parts[part] = Sequences.of((bytes_of[i] for i in both), label)
+            parts[part] = Sequences.of((texts[i] for i in both), label)
         return SequenceData(f'stand-in for pairs of papers: pairs of '
                             f'{type(self.documents).__name__}, byte by byte', NUM_BYTES, 2, parts)
 
     def _pairs(self, documents: list[Document], rng: np.random.Generator,
                part: str) -> Iterator[tuple[int, int, int]]:
+        if not all(isinstance(document, Document) for document in documents):
+            raise ValueError("'documents' must be single texts, of which pairs are made (got "
+                             "pairs); DocumentBytes takes those")
         label = np.array([document.label for document in documents])
         if len(documents) < 4 or (np.unique(label, return_counts=True)[1] < 2).any() or (
                 label == label[:1]).all():

@@ -5,7 +5,7 @@ import torch
 from experiments.data.byte_text import DocumentBytes
 from experiments.data.digits import DigitImages
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource
-from experiments.data.text.document_files import Collection, Document, DocumentSource
+from experiments.data.text.document_files import Collection, Document, DocumentSource, Pair
 from experiments.data.text_pairs import DocumentPairs
 from experiments.tasks import LongRange
 from experiments.tasks.long_range import check_model, collate
@@ -29,6 +29,12 @@ class Counting(SequenceSource):
 class Documents(DocumentSource):
     def read(self):
         some = [Document(f'Größe {i} of class {i % 2}', i % 2) for i in range(10)]
+        return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
+
+
+class Pairs(DocumentSource):
+    def read(self):
+        some = [Pair('It rains.', 'It is wet.', 1), Pair('It is on', 'Off.', 0)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 
@@ -108,6 +114,15 @@ def test_documents_are_their_bytes():
     part = DocumentBytes(Documents()).read(9).parts['train']
     assert part.sequence(0).tobytes() == 'Größe 0 of'.encode()[:9]
     assert part.label.tolist() == 5 * [0, 1]
+
+
+def test_pairs_that_there_are_stay_pairs():
+    part = DocumentBytes(Pairs()).read(9).parts['dev']
+    assert part.sequences_per_example == 2 and part.label.tolist() == [1, 0]
+    texts = [part.sequence(i).tobytes() for i in range(4)]
+    assert texts == [b'It rains.', b'It is wet', b'It is on', b'Off.']
+    with pytest.raises(ValueError, match="'documents' must be single texts, .*got pairs"):
+        DocumentPairs(Pairs()).read(9)
 
 
 def test_pairs_of_documents_are_of_one_class_or_of_two():
