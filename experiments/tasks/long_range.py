@@ -109,8 +109,12 @@ class LongRange(L.LightningDataModule):
     def read(self) -> SequenceData:
         """All sequences, which are read once."""
         if self.data is None:
-            self.data = self.source.read(self.max_length - self.cls)
-            describe(self.data)
+            data = self.source.read(self.max_length - self.cls)
+            if empty := [part for part in PARTS if not len(data.parts[part].label)]:
+                raise ValueError(f"'source' must have examples for each of {', '.join(PARTS)} "
+                                 f"(there are none for {empty[0]} in {data.about})")
+            self.data = data
+            describe(data)
         return self.data
 
 

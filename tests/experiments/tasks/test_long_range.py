@@ -143,6 +143,17 @@ def test_too_few_documents_for_pairs_are_refused():
         DocumentPairs(One()).read(100)
 
 
+def test_a_part_without_examples_is_refused():
+    class NoDev(Counting):
+        def read(self, max_length):
+            data = super().read(max_length)
+            data.parts['dev'] = Sequences.of([], [])
+            return data
+
+    with pytest.raises(ValueError, match="'source' must have .* none for dev in counting"):
+        prepared(NoDev())
+
+
 @pytest.mark.parametrize('options, match', [
     (dict(max_length=0), "'max_length' must be at least 1"),
     (dict(max_length=1, cls=True), "'max_length' must be at least 2"),
