@@ -59,7 +59,8 @@ class ImdbBytes(ByteSource):
                                                              NINE_ONE) == part]
                       for part in ('train', 'dev')}
         return SequenceData('IMDB, byte by byte', NUM_BYTES, 2, {
-            part: of_texts(rows, max_length) for part, rows in parts.items()})
+            part: of_texts(rows, max_length) for part, rows in parts.items()},
+            classes=('negative', 'positive'))
 
     @staticmethod
     def _read_part(folder: Path) -> list[tuple[bytes, int]]:
@@ -94,7 +95,8 @@ class DocumentBytes(ByteSource):
                 part: Sequences.of(
                     (bytes_of(text, max_length) for document in documents
                      for text in document.texts), [document.label for document in documents])
-                for part, documents in collection.parts.items()})
+                for part, documents in collection.parts.items()},
+            classes=collection.classes)
 
 
 def bytes_of(text: str, max_length: int) -> np.ndarray:

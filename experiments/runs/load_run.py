@@ -86,6 +86,8 @@ def load_run(folder: str | Path) -> Run:
     except RuntimeError as error:
         raise ValueError(f"{folder} holds weights of another model than its config.yaml describes "
                          f"here {_other_versions(folder)}: {in_short(error)}") from error
+    if state := checkpoint.get(type(made.data).__qualname__):  # where Lightning puts that of data
+        made.data.load_state_dict(state)
     path, tokenizer = folder / 'tokenizer.json', None
     if not path.exists():
         path = getattr(made.data, 'tokenizer_path', None) or getattr(made.model, 'tokenizer_path',

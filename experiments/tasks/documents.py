@@ -62,6 +62,7 @@ class Documents(TokenizedTask):
                  seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
         super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
         self.documents = documents
+        self.classes: list[str] | None = None  # those of the checkpoint, once there is one
         self.sets: dict[str, EncodedDocuments] = {}
 
     @cached_property
@@ -77,6 +78,12 @@ class Documents(TokenizedTask):
                 raise ValueError(f"'documents' must have some of each class for training (there "
                                  f"are none of {name!r})")
         return collection
+
+    def state_dict(self) -> dict:
+        return {'classes': list(self.collection.classes)}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.classes = state_dict['classes']
 
     def texts(self) -> Iterable[str]:
         return (text for document in self.collection.parts['train'] for text in document.texts)

@@ -60,6 +60,14 @@ class LongRange(L.LightningDataModule):
         self.source, self.max_length, self.cls = source, max_length, cls
         self.batch_size, self.seed = batch_size, seed
         self.data: SequenceData | None = None
+        self.classes: list[str] | None = None  # those of the checkpoint, once there is one
+
+    def state_dict(self) -> dict:
+        classes = self.read().classes
+        return {} if classes is None else {'classes': list(classes)}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.classes = state_dict['classes']
 
     def prepare_data(self) -> None:
         check_model(self.trainer.lightning_module.model, self.read(), self.max_length, self.cls)

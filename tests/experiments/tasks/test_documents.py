@@ -97,6 +97,16 @@ def test_texts_without_labels_are_a_table(learned, tmp_path):
 
 
 @pytest.mark.slow
+def test_predictions_have_the_names_of_the_classes(learned, tmp_path, monkeypatch):
+    monkeypatch.setattr(Imdb, 'read', None)  # the collection may be gone
+    (tmp_path / 'new.jsonl').write_text('{"text": "alone"}')
+    predict.predict(str(learned / 'run'), str(tmp_path / 'new.jsonl'), str(tmp_path / 'out.csv'))
+    header, row = (tmp_path / 'out.csv').read_text().splitlines()
+    assert header == 'example,label,probability/negative,probability/positive'
+    assert row.split(',')[1] in ('negative', 'positive')
+
+
+@pytest.mark.slow
 def test_documents_are_framed_and_cut(learned):
     documents, tokenizer, examples = encoded(learned)
     special = special_tokens(tokenizer)

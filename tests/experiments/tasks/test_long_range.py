@@ -116,6 +116,13 @@ def test_documents_are_their_bytes():
     assert part.label.tolist() == 5 * [0, 1]
 
 
+def test_names_of_classes_go_into_the_checkpoint():
+    loaded = LongRange(DocumentBytes(Documents()), max_length=9)
+    loaded.load_state_dict(prepared(DocumentBytes(Documents())).state_dict())
+    assert loaded.classes == ['a', 'b'] and loaded.data is None  # no file was read
+    assert prepared(Counting()).state_dict() == {}
+
+
 def test_pairs_that_there_are_stay_pairs():
     part = DocumentBytes(Pairs()).read(9).parts['dev']
     assert part.sequences_per_example == 2 and part.label.tolist() == [1, 0]
