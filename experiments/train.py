@@ -28,7 +28,12 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
-from lightning.pytorch.callbacks import Callback, ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import (
+    Callback,
+    ProgressBar,
+    StochasticWeightAveraging,
+    TQDMProgressBar,
+)
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -165,6 +170,11 @@ class TrainCLI(LightningCLI):
         options = self.config_init.trainer
         folder = Path(options.default_root_dir)
         checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
+        if any(isinstance(callback, StochasticWeightAveraging)
+               for callback in _listed(options.callbacks)):
+            raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, whose "
+                             "average would be tested and is in no checkpoint; that of "
+                             "EMAWeightAveraging is")
         callbacks = [*_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
                      RunFolder(), EndTogether()]
         self.best = None

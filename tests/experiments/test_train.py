@@ -242,6 +242,13 @@ def test_numbers_that_lightning_takes_and_cannot_mean_are_refused(option, value,
     assert not (tmp_path / 'run').exists()
 
 
+def test_an_average_that_no_checkpoint_has_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'trainer.callbacks' must not have StochasticWeightAv"):
+        fit(tmp_path / 'run', '--trainer.callbacks+=StochasticWeightAveraging',
+            '--trainer.callbacks.swa_lrs', '0.1')
+    assert not (tmp_path / 'run').exists()
+
+
 def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.overfit_batches' must be 0 .got 2"):
         fit(tmp_path / 'run', '--trainer.overfit_batches', '2')
