@@ -92,7 +92,8 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
                          ('paper, 0 steps', 'paper, 10K', 'paper, 50K'),
                          PAPER.get(name, (None,) * 3)))})
     rows += [neighbours(runs.trained(known[names[0]], 0)), *byte_models(text)]
-    about = f'text: {corpus or "the documentation of this Python"}'
+    few = 'a little of ' if scale == 'smoke' else ''
+    about = f'text: {corpus or f"{few}the documentation of this Python"}'
     print(f'\n{about}')
     study.report(rows, bars(rows, ['bits per token', 'bits per character'],
                             f'Masked tokens, and models that count in grey.\n{about}'))

@@ -16,6 +16,7 @@ works. The smaller scale has batches of 64 sequences, the paper's of 256.
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     runs = {name: [train(study, _slug(name), known[name][0], seed, DATA[scale],
                          {'max_length': LENGTH[scale], **known[name][1]}, epochs=EPOCHS[scale])
                    for seed in range(seeds or SEEDS[scale])] for name in chosen}
-    study.report([_row(name, of_seeds) for name, of_seeds in runs.items()], draw(runs))
+    study.report([_row(name, of_seeds) for name, of_seeds in runs.items()],
+                 draw(runs, LENGTH[scale]))
 
 
 def models(length: int) -> dict[str, tuple[str, dict]]:
@@ -99,8 +101,10 @@ def _row(name: str, runs: list[Path]) -> dict:
             'paper: solved': SOLVED.get(name)}
 
 
-def draw(runs: dict[str, list[Path]]) -> Figure:
+def draw(runs: dict[str, list[Path]], length: int) -> Figure:
     """Loss and density on the way, one line for each seed."""
+    share = 1 - (1 - 1 / length)**(length - 1)  # of the tokens that occur elsewhere
+    guess = -share * math.log(share) - (1 - share) * math.log(1 - share)
     figure = Figure(figsize=(12, 6), layout='constrained')
     losses, densities = figure.subplots(1, 2)
     for number, (name, of_seeds) in enumerate(runs.items()):
@@ -108,13 +112,14 @@ def draw(runs: dict[str, list[Path]]) -> Figure:
         draw_curves(losses, of_seeds, 'train/loss', **style)
         if name in SAMPLED:
             draw_curves(densities, of_seeds, DENSITY, 100, **style)
-    losses.axhline(0.658, color='black', ls=':', lw=1, label='guess, 0.658')
+    losses.axhline(guess, color='black', ls=':', lw=1, label=f'guess, {guess:.3f}')
     losses.set(title='loss', xlabel='step', ylabel='cross-entropy, nats', ylim=(0, 0.8))
     densities.set(title='density of the sampled graphs', xlabel='step', ylabel='%', ylim=(0, 103))
     for axes in (losses, densities):
         axes.grid()
     figure.legend(*losses.get_legend_handles_labels(), loc='outside lower center', ncols=4)
-    figure.suptitle('Which of 256 tokens occur twice? One layer, one head, one line for each seed')
+    figure.suptitle(f'Which of {length} tokens occur twice? One layer, one head, one line for each '
+                    f'seed')
     return figure
 
 

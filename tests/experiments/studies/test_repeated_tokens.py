@@ -69,6 +69,13 @@ def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expe
     assert has_lost_edges(tmp_path) is expected
 
 
+@pytest.mark.parametrize('length, guess', [(16, '0.664'), (256, '0.658')])
+def test_the_figure_is_of_its_scales_length(length, guess):
+    figure = repeated_tokens.draw({}, length)
+    assert figure.get_suptitle().startswith(f'Which of {length} tokens')
+    assert figure.axes[0].lines[0].get_label() == f'guess, {guess}'
+
+
 def test_attentions_that_are_not_in_the_table(out):
     with pytest.raises(ValueError, match=r"'attentions' must be some of full; .*\(got fool\)"):
         repeated_tokens.main(scale='smoke', attentions=['fool'], out=out)
