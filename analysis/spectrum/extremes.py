@@ -10,6 +10,8 @@ from scipy.sparse import csgraph, linalg
 _FACTOR_WORK = 2e9
 # Of an eigenpair's residual, in units of the mean eigenvalue.
 _ACCURACY = 1e-9
+# Of the numbers in a factorisation, whose rounding then is some 1e-12 of the matrix.
+_MOST_GROWTH = 1e4
 
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
@@ -74,7 +76,7 @@ def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: 
     safe = shift
     for tolerance in (1e-3, 1e-3, 1e-12):
         factor = _factor(matrix, shift, order)
-        while shift > safe and (factor.U.diagonal() < 0).sum() > num_known:
+        while shift > safe and (factor is None or (factor.U.diagonal() < 0).sum() > num_known):
             shift = (shift + safe) / 2 if shift - safe > rounding else safe
             factor = _factor(matrix, shift, order)
         safe = shift
@@ -92,11 +94,19 @@ def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: 
     return vectors[:, 0], safe
 
 
-def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.SuperLU:
-    """P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope."""
+def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.SuperLU | None:
+    """P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope.
+
+    ``None`` where rounding may turn the sign of a pivot. Next to an eigenvalue of a leading part,
+    as any is that occurs several times, a pivot is 0 or what follows it grows without bound.
+    """
     shifted = (matrix - shift * sp.eye_array(matrix.shape[0])).tocsr()[order][:, order]
-    return linalg.splu(shifted.tocsc(), permc_spec='NATURAL', diag_pivot_thresh=0,
-                       options={'SymmetricMode': True})
+    try:
+        factor = linalg.splu(shifted.tocsc(), permc_spec='NATURAL', diag_pivot_thresh=0,
+                             options={'SymmetricMode': True})
+    except RuntimeError:  # a pivot is 0
+        return None
+    return factor if abs(factor.U).max() <= _MOST_GROWTH * abs(shifted).max() else None
 
 
 def _band_order(matrix: sp.csr_array) -> np.ndarray | None:

@@ -97,6 +97,19 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     star = spectrum(nx.star_graph(400), extremes=4)
     np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
 
+@pytest.mark.parametrize('graph, laplacian', [
+    (nx.complete_multipartite_graph(6, 60), 'normalized'),  # a pivot is 0
+    (nx.hypercube_graph(6), 'combinatorial')])  # what follows a pivot grows
+def test_no_eigenvalue_is_missed_where_pivots_are_small(graph, laplacian, monkeypatch):
+    everything = spectrum(graph, laplacian=laplacian).values
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
+    adjacency = nx.to_scipy_sparse_array(graph)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(graph))
+        result = spectrum(adjacency[order][:, order], laplacian=laplacian, extremes=7)
+        assert result.method == 'shift-invert'
+        np.testing.assert_allclose(result.values, everything[result.index], atol=1e-9)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize('expression, method', [
