@@ -122,7 +122,8 @@ def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
     order = np.concatenate([others[band], hubs])
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
-    first = np.minimum.reduceat(place[matrix.indices], matrix.indptr[:-1])
+    first, filled = place.copy(), np.flatnonzero(row_entries)  # reduceat has no empty segments
+    first[filled] = np.minimum.reduceat(place[matrix.indices], matrix.indptr[filled])
     width = np.maximum(place - first, 0).astype(float)  # of the envelope, which holds all fill-in
     return order if width @ width <= _FACTOR_WORK else None
 

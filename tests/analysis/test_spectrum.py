@@ -111,6 +111,14 @@ def test_no_eigenvalue_is_missed_where_pivots_are_small(graph, laplacian, monkey
         np.testing.assert_allclose(result.values, everything[result.index], atol=1e-9)
 
 
+def test_last_token_without_edges(monkeypatch):
+    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
+    graph = nx.disjoint_union(nx.path_graph(60), nx.empty_graph(1))
+    result = spectrum(graph, laplacian='combinatorial', extremes=4)
+    path = 2 - 2 * np.cos(np.pi * np.arange(3) / 60)
+    np.testing.assert_allclose(result.values[:4], [0, *path], atol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('expression, method', [
     ('SlidingWindow(8)', 'shift-invert'), ('star', 'shift-invert'),
