@@ -86,6 +86,7 @@ def _read_npz(path: Path) -> GraphFile:
             return _of_arrays({name: arrays[name] for name in arrays.files})
     matrix = sp.load_npz(path)
     _check_num_tokens(max(matrix.shape))
+    _check_finite(path.name, matrix.data)
     return GraphFile(BipartiteGraph.from_scipy(matrix), has_weights=_are_weights(matrix.data))
 
 
@@ -99,9 +100,7 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
             raise ValueError(f'{name} must be numbers [query, key] or [block, query, key] (got '
                              f'{values.dtype} of shape {values.shape})')
-        if not np.isfinite(values).all():
-            raise ValueError(f'{name} holds entries that are no numbers or infinite; a mask that '
-                             f'is added to logits is 0 where there is an edge')
+        _check_finite(name, values)
         _check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
         for block in values if values.ndim == 3 else values[None]:
@@ -109,6 +108,12 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
     if not blocks:
         raise ValueError('it holds no arrays')
     return GraphFile(BipartiteGraph.batch(blocks), has_weights=has_weights)
+
+
+def _check_finite(name: str, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(f'{name} holds entries that are no numbers or infinite; a mask that '
+                         f'is added to logits is 0 where there is an edge')
 
 
 def _are_weights(values: np.ndarray) -> bool:

@@ -165,3 +165,8 @@ def test_arrays_that_are_no_adjacency(tmp_path, values, message):
     np.save(tmp_path / 'a.npy', values)
     with pytest.raises(ValueError, match=message):
         read_graph(tmp_path / 'a.npy')
+
+
+def test_sparse_mask_that_is_added_to_logits(tmp_path, error_line):
+    sp.save_npz(tmp_path / 'a.npz', sp.csr_array(np.where(MASK, 0, -np.inf)))
+    assert 'added to logits' in error_line(spectrum, ['--graph', str(tmp_path / 'a.npz')])
