@@ -67,9 +67,10 @@ def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) 
     if hops is None:
         return np.exp(-time * (1 - eigenvalue))
     check_count('hops', hops, at_least=0)
-    term = np.full_like(eigenvalue, math.exp(-time), dtype=np.result_type(eigenvalue, float))
-    response = term
+    power = np.ones_like(eigenvalue, dtype=np.result_type(eigenvalue, float))
+    response = math.exp(-time) * power
     for hop in range(1, hops + 1):
-        term = term * time * eigenvalue / hop
-        response = response + term
+        power = power * eigenvalue
+        # By logarithms, for the factors of a large time's weight leave the range of numbers.
+        response = response + math.exp(hop * math.log(time) - time - math.lgamma(hop + 1)) * power
     return response

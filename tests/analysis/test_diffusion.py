@@ -215,6 +215,8 @@ def test_heat_response_in_the_limit_and_cut_off():
     assert heat_response(1., 2., 2) == pytest.approx(5 * math.exp(-2))  # weights not scaled
     assert np.allclose(heat_response(1j, 2.), np.exp(-2 * (1 - 1j)))
     assert np.allclose(ppr_response(1j, 0.1, 2), -0.81 + 0.09j + 0.1)
+    for time in (700, 3000):  # e^-t is 0 from 746 on
+        assert heat_response(1., time, 2 * time) == pytest.approx(1)
 
 
 # Receptive fields ####################################################################
