@@ -311,12 +311,13 @@ num_blocks=2, density=32.4%))
         if isinstance(ptr, Shard):
             self._check_lengths(on_cpu(ptr.ptr).diff())
             return ptr.positions()
-        check_ptr('ptr', ptr, len(tokens), tokens.device)
+        num_tokens = tokens.size(0)  # len would fix it in exported code
+        check_ptr('ptr', ptr, num_tokens, tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
             self._check_lengths(on_cpu(ptr).diff())
-        start = ptr[:-1].repeat_interleave(length, output_size=len(tokens))
-        return torch.arange(len(tokens), device=tokens.device) - start
+        start = ptr[:-1].repeat_interleave(length, output_size=num_tokens)
+        return torch.arange(num_tokens, device=tokens.device) - start
 
     def _check_lengths(self, length: Tensor) -> None:
         max_length = _size_of(self.position_embedding)

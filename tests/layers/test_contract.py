@@ -424,6 +424,16 @@ def test_a_module_with_a_pattern_is_exported(kind, strict):
     assert_same(exported(tokens(module), PTR), evaluate(module))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['attention', 'encoder'])
+def test_a_module_is_exported_for_any_number_of_tokens_and_sequences(kind):
+    module = MODULES[kind](SOURCES['pattern of each head']()).eval()
+    shapes = {0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(module, (tokens(module), PTR), dynamic_shapes=shapes).module()
+    x, ptr = torch.cat([tokens(module)] * 2), torch.tensor([0, 3, 12, 12, 24])
+    assert_same(exported(x, ptr), module(x, ptr))
+
+
 # torch.func ##########################################################################
 
 
