@@ -185,8 +185,9 @@ class _Step(Shard):
         if is_one_hop(attention.hops, teleport):
             z = attention(query, keys, kept('value', value), near, **terms)
         else:
-            z = value = repeat_heads(value, query.size(1))
-            shares = spread_teleport(teleport, attention.hops, value)
+            # After a hop each head of queries has values of its own.
+            keys, value = (repeat_heads(x, query.size(1)) for x in (keys, value))
+            z, shares = value, spread_teleport(teleport, attention.hops, value)
             for hop, share in enumerate(reversed(shares)):
                 reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
                                          scale=attention.scale, backend=attention.backend, **terms)

@@ -60,7 +60,8 @@ def test_attention_gives_what_it_gives_for_the_whole(name, steps):
 HOPS = {'two': dict(hops=2, teleport=.1), 'five': dict(hops=5, teleport=.1),
         'one with a teleport': dict(hops=1, teleport=.3), 'none': dict(hops=0),
         'a teleport for each': dict(hops=3, teleport=[.1, .5, .9]),
-        'learned': dict(hops=3, teleport=.2, learn_teleport=True)}
+        'learned': dict(hops=3, teleport=.2, learn_teleport=True),
+        'keys that heads share': dict(hops=3, teleport=.1, key_heads=1)}
 
 
 @pytest.mark.parametrize('hops', HOPS)
