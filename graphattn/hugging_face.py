@@ -363,7 +363,22 @@ class LazyMask(Tensor):
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
         how = self.how
         return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
-                            is_token, how['q_offset'], how['kv_offset'], same_tokens)
+                            is_token, self.first_query, how['kv_offset'], same_tokens)
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether it bars nothing but padding."""
+        from transformers.masking_utils import bidirectional_mask_function
+        return self.how.get('mask_function') is bidirectional_mask_function
+
+    @property
+    def first_query(self) -> int:
+        """Position of the first query. An encoder with keys before its tokens, as of prefix tuning,
+        tells of them by the length of its padding alone."""
+        is_token = self.how.get('attention_mask')
+        if self.is_bidirectional and is_token is not None:
+            return is_token.size(-1) - self.how['q_length']
+        return self.how['q_offset']
 
     def padding(self) -> Tensor | None:
         """Which positions hold a token, bool ``[batch, positions]``, if not all do."""
@@ -376,10 +391,10 @@ class LazyMask(Tensor):
 
     def rules(self) -> PairRules:
         """What it says besides padding."""
-        from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+        from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
-        if says in (causal_mask_function, bidirectional_mask_function):
-            return PairRules(causal=says is causal_mask_function)
+        if self.is_bidirectional or says is causal_mask_function:
+            return PairRules(causal=not self.is_bidirectional)
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
@@ -444,7 +459,7 @@ def graph_attention(
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
-    if attention_mask is None:
+    if attention_mask is None or _lacks_prefix(attention_mask, key):
         attention_mask = _unmasked(query, key, _is_causal(module, is_causal), attachment)
     source = getattr(module, 'graph_source', None)
     tokens, rules = _tokens_and_rules(attention_mask, query, key, attachment, indices is not None)
@@ -505,6 +520,12 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, attachment: Attachmen
     says = causal_mask_function if is_causal else bidirectional_mask_function
     return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
                     mask_function=says, device=query.device)
+
+
+def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
+    """Whether an encoder that has no padding has not told of keys before its tokens."""
+    return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
+            and mask.how.get('attention_mask') is None)
 
 
 def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Attachment,

@@ -244,6 +244,24 @@ def test_encoder_and_decoder_generate_token_for_token():
     assert got.tolist() == tokens.tolist()
 
 
+@pytest.mark.parametrize('padding', [None, *PADDINGS])
+def test_keys_before_the_tokens_of_an_encoder_are_attended_to(padding):  # PEFT's prefix tuning
+    model, prefix = new_model('BERT'), torch.randn(2, 2, BATCH, 4, 3, 8)  # of each layer
+
+    def run_behind_prefix(mask):
+        cache = transformers.DynamicCache(config=model.config)
+        for layer, (key, value) in enumerate(prefix):
+            cache.update(key, value, layer)
+        return model(TOKENS, attention_mask=mask, past_key_values=cache).last_hidden_state
+
+    is_token = PADDINGS[padding or 'none']
+    everywhere = torch.nn.functional.pad(is_token, (3, 0), value=True)
+    expected = run_behind_prefix(dense_mask(everywhere, is_causal=False)[:, :, 3:])
+    attach(model, PATTERN)
+    got = run_behind_prefix(None if padding is None else everywhere.long())
+    torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize('dtype', [torch.float, torch.double])
 @pytest.mark.parametrize('padding', PADDINGS)
 def test_a_decoder_beside_an_encoder_equals_sdpa_under_the_dense_mask(padding, dtype):
