@@ -268,7 +268,7 @@ def attend_padded(
     _warn_of_empty(tokens)
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, {}
-    if isinstance(along, GraphSource):
+    if not isinstance(along, BipartiteGraph):  # a source, or an adapter around one
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)

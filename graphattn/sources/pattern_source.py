@@ -316,7 +316,7 @@ def _pattern(pattern: Pattern | str) -> Pattern:
 
 def as_source(source: GraphSource | Pattern | str) -> GraphSource:
     """A source as it is, and of a pattern, its expression or the name of a preset the source."""
-    if isinstance(source, GraphSource):
+    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # an adapter around one
         return source
     if not isinstance(source, Pattern | str):
         raise TypeError(f"'source' must be a GraphSource, a Pattern or the expression of one (got "
