@@ -107,10 +107,17 @@ class MaskedLanguageModel(nn.Module):
         if selected is not None:
             check_ids('selected', selected, x.size(0), x.device)
         token_logits = F.linear(self.transform(x if selected is None else x[selected]),
-                                self.encoder.token_embedding.weight, self.token_bias)
+                                self._embeddings(), self.token_bias)
         sequence_logits = None if self.pooler is None else self.next_sentence(self.pooler(x, ptr))
         logits = token_logits, sequence_logits
         return (*logits, graphs) if return_graphs else logits
+
+    def _embeddings(self) -> Tensor:
+        """Those of all tokens. An adapter's weight is not all that it adds up to."""
+        embedding, bias = self.encoder.token_embedding, self.token_bias
+        if isinstance(embedding, nn.Embedding):
+            return embedding.weight
+        return embedding(torch.arange(len(bias), device=bias.device))
 
 
 def _initialise(module: nn.Module) -> None:
