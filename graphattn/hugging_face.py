@@ -76,7 +76,9 @@ def attach(
     The model's config becomes a copy, for another model may have been made of the same.
 
     A source becomes a submodule of each attention module, ``graph_source``, with parameters of
-    its own, drawn anew: they train, save and load with the model. To load, attach first.
+    its own, drawn anew: they train, save and load with the model. To load, attach first. Families
+    whose weights transformers renames when it saves them, such as ViT, are saved for that by
+    ``save_pretrained(folder, save_original_format=False)``.
 
     ==========================  ====================================================================
     of the model                what is done
@@ -215,7 +217,8 @@ def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
-                        f"{type(model).__name__}); for torch's own modules there is "
+                        f"{type(model).__name__}); of one that is wrapped, give what is inside, as "
+                        f"PEFT's get_base_model() does; for torch's own modules there is "
                         f"graphattn.layers.from_torch")
     found = {name: module for name, module in model.named_modules() if _asks(type(module))}
     if not found:

@@ -505,6 +505,15 @@ def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
     torch.testing.assert_close(got.hidden, expected.hidden)
 
 
+def test_weights_that_are_renamed_when_saved_load_by_their_own_names(tmp_path):
+    from safetensors.torch import load_file
+    model, loaded = (attach(new_model('ViT'), SOURCES['block model']()) for _ in range(2))
+    model.save_pretrained(tmp_path, save_original_format=False)
+    loaded.load_state_dict(load_file(tmp_path / 'model.safetensors'))
+    for parameter, expected in zip(loaded.parameters(), model.parameters()):
+        assert torch.equal(parameter, expected)
+
+
 def test_a_learned_mask_equals_its_dense_form_in_a_decoder():
     model, is_token = new_model('Llama'), PADDINGS['left']
     source = LearnedMaskSource(4, 64, init_std=1.)
@@ -603,7 +612,7 @@ def attached_twice():
 OF_TOKENS = r"'attention_mask' must be \[2, 20\], 1 at tokens and 0 at padding, or of four"
 BAD = {
     'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
-                 "'model' must be a transformers PreTrainedModel .* graphattn.layers.from_torch"),
+                 "'model' must be a transformers PreTrainedModel .* inside, .* layers.from_torch"),
     'family': (lambda: attach(longformer(), PATTERN), ValueError,
                "'model' must have attention that goes through .* LongformerModel has none"),
     'along': (lambda: attach(new_model('BERT'), 3), TypeError,
