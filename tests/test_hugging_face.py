@@ -505,6 +505,38 @@ def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
     torch.testing.assert_close(got.hidden, expected.hidden)
 
 
+class Around(torch.nn.Module):
+    """Has what a source has but its type, as PEFT's ``modules_to_save`` puts it around one."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__('source'), name)
+
+    def forward(self, *args, **kwargs):
+        return self.source(*args, **kwargs)
+
+
+@pytest.mark.parametrize('kind', SOURCES)
+def test_a_source_may_be_inside_of_another_module(kind):
+    model = attach(new_model('BERT'), SOURCES[kind]())
+    mask = PADDINGS['left'].long()
+
+    def hidden():
+        torch.manual_seed(1)
+        return model(TOKENS, attention_mask=mask).last_hidden_state
+
+    expected = hidden()
+    for layer in model.encoder.layer:
+        layer.attention.self.graph_source = Around(layer.attention.self.graph_source)
+    torch.testing.assert_close(hidden(), expected)
+
+
 def test_weights_that_are_renamed_when_saved_load_by_their_own_names(tmp_path):
     from safetensors.torch import load_file
     model, loaded = (attach(new_model('ViT'), SOURCES['block model']()) for _ in range(2))
