@@ -644,7 +644,7 @@ def attached_twice():
 OF_TOKENS = r"'attention_mask' must be \[2, 20\], 1 at tokens and 0 at padding, or of four"
 BAD = {
     'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
-                 "'model' must be a transformers PreTrainedModel .* inside, .* layers.from_torch"),
+                 "'model' must be a transformers PreTrainedModel .* inside, .*layers.from_torch"),
     'family': (lambda: attach(longformer(), PATTERN), ValueError,
                "'model' must have attention that goes through .* LongformerModel has none"),
     'along': (lambda: attach(new_model('BERT'), 3), TypeError,
