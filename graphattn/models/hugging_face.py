@@ -19,12 +19,12 @@ from graphattn.layers import GraphAttention
 from graphattn.models.classifiers import SequenceClassifier
 from graphattn.models.encoder import Encoder
 from graphattn.models.masked_language_model import MaskedLanguageModel
+from graphattn.sources import GraphSource
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from graphattn.patterns import Pattern
-    from graphattn.sources import GraphSource
 
 # Names of modules and parameters here, and in Hugging Face's BERT without its prefix 'bert.'.
 # RoBERTa has the same but for the heads.
@@ -306,7 +306,9 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
     _check_post_norm(family, model)
     _check_written(family, model)
     state_dict, parameters = {}, model.state_dict()
-    for name, their_name in _their_names(family, model).items():
+    name_of = _their_names(family, model)
+    _check_all_written(family, model, name_of)
+    for name, their_name in name_of.items():
         is_encoder = their_name.startswith(('embeddings.', 'encoder.'))
         is_pooler = family is BERT and their_name.startswith('pooler.')
         prefix = family.prefix if is_encoder or is_pooler else ''
@@ -349,6 +351,16 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
             (not has_own_activation, "have the family's activation before its token logits")):
         if not fits:
             raise ValueError(f"'model' must {must} to be written as a {family.name}")
+
+
+def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
+                       name_of: Mapping[str, str]) -> None:
+    of_sources = {parameter for module in model.modules() if isinstance(module, GraphSource)
+                  for parameter in module.parameters()}
+    for name, parameter in model.named_parameters():
+        if name not in name_of and parameter not in of_sources:
+            raise ValueError(f"'model' must have no other parameters than a {family.name} to be "
+                             f"written as one (got {name!r}); merge adapters into it first")
 
 
 def _config_of(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> dict:

@@ -304,6 +304,13 @@ class OtherAttention(torch.nn.Linear):
     channels, heads = 24, 3
 
 
+def adapted():
+    model = MaskedLanguageModel(encoder())
+    attention = model.encoder.layers[0].attention
+    attention.lin_query = torch.nn.Sequential(attention.lin_query)
+    return model
+
+
 @pytest.mark.parametrize('model, family, match', [
     (lambda: MaskedLanguageModel(encoder(norm_first=True)), 'bert', 'must be post-norm'),
     (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
@@ -321,6 +328,7 @@ class OtherAttention(torch.nn.Linear):
     (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
     (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
     (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
+    (adapted, 'bert', 'no other parameters .*layers.0.attention.lin_query.0.weight'),
 ])
 def test_what_has_no_place_in_a_family_is_not_written(model, family, match, tmp_path):
     with pytest.raises(ValueError, match=f"'model' .*{match}"):
