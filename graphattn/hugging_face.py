@@ -364,24 +364,18 @@ class LazyMask(Tensor):
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
-        how = self.how
+        how, first_query = self.how, self.how['q_offset']
+        if same_tokens and self.is_bidirectional and how.get('attention_mask') is not None:
+            # Of keys before its tokens, as of prefix tuning, an encoder tells by its padding alone.
+            first_query = how['attention_mask'].size(-1) - how['q_length']
         return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
-                            is_token, self.first_query, how['kv_offset'], same_tokens)
+                            is_token, first_query, how['kv_offset'], same_tokens)
 
     @property
     def is_bidirectional(self) -> bool:
         """Whether it bars nothing but padding."""
         from transformers.masking_utils import bidirectional_mask_function
         return self.how.get('mask_function') is bidirectional_mask_function
-
-    @property
-    def first_query(self) -> int:
-        """Position of the first query. An encoder with keys before its tokens, as of prefix tuning,
-        tells of them by the length of its padding alone."""
-        is_token = self.how.get('attention_mask')
-        if self.is_bidirectional and is_token is not None:
-            return is_token.size(-1) - self.how['q_length']
-        return self.how['q_offset']
 
     def padding(self) -> Tensor | None:
         """Which positions hold a token, bool ``[batch, positions]``, if not all do."""
