@@ -25,10 +25,11 @@ from graphattn.kernels import Backend, LogitTerms
 # so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
 # By type of device, the pairs that take as long as one more call of dense attention, which takes
-# consecutive blocks of one shape at once. On two cores, 4 heads of 32, complete sequences of 20 to
-# 21, 80 to 81 and 300 to 301 tokens in turn took 5.6, 2.0 and 0.7 times as long dense as fused. Of
-# GPUs it is computed: four kernels' starts beside tiles at 7 ps a pair, 16 heads.
-PAIRS_OF_A_CALL = {'cpu': 2**15, 'cuda': 2**19}
+# consecutive blocks of one shape at once. On two cores, 4 heads of 32, a training step along
+# complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long dense as
+# fused, for n = 20, 80, 160 and 300. Of GPUs it is computed: four kernels' starts beside tiles at
+# 7 ps a pair, 16 heads.
+PAIRS_OF_A_CALL = {'cpu': 2**14, 'cuda': 2**19}
 
 
 def _fastest_on_cpus() -> str:
