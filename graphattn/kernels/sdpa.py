@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -43,18 +43,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     nothing = sum(x[:0].sum() for x in arguments)
     shape = (0, query.size(1), value.size(2))
     out = [value.new_empty(shape) + nothing]
-    groups = _groups(graph, is_full)
+    chunks, num_columns = _chunks(graph, is_full)
     # Cut at once, for the gradient of each slice would be as large as that of the whole.
-    queries = iter(query.split([rows for group in groups for rows in group.chunks]))
-    columns = [group.num_columns for group in groups]
-    masks = repeat(None) if is_full else _masks(graph, groups, edge_bias)
-    for group, keys, values in zip(groups, key.split(columns), value.split(columns)):
-        for rows in group.chunks:
-            own, mask = next(queries), next(masks)
-            if group.num_columns == 0:
-                out.append(value.new_zeros(rows, *shape[1:]) + nothing)
-            else:
-                out.append(_attend_to_all(own, keys, values, group.num_blocks, terms, mask))
+    keys, values = key.split(num_columns), value.split(num_columns)
+    queries = query.split([len(chunk.rows) for chunk in chunks])
+    masks = repeat(None) if is_full else _masks(graph, chunks, edge_bias)
+    for chunk, own, mask in zip(chunks, queries, masks):
+        if len(chunk.columns) == 0:
+            out.append(value.new_zeros(len(own), *shape[1:]) + nothing)
+        else:
+            out.append(_attend_to_all(own, keys[chunk.run], values[chunk.run], chunk.num_blocks,
+                                      terms, mask))
     return torch.cat(out)
 
 
@@ -112,17 +111,19 @@ def _largest(x: Tensor) -> float:
     return max(-lowest.item(), highest.item())
 
 
-class _Group(NamedTuple):
-    """Consecutive blocks of one shape, whose queries attend all at once, or one large block."""
+class _Chunk(NamedTuple):
+    """Queries that attend at once: of a run of blocks of one shape, or some of one large block."""
 
+    run: int
     num_blocks: int
-    num_columns: int  # keys of all its blocks
-    chunks: list[int]  # how many of its queries attend at a time
+    rows: range
+    columns: range  # of all its blocks
 
 
-def _groups(graph: BipartiteGraph, is_full: bool) -> list[_Group]:
+def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
+    """The chunks of all queries, and how many keys each run of blocks has."""
     shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
-    groups, block = [], 0
+    chunks, columns_of_run, block, row, column = [], [], 0, 0, 0
     while block < graph.num_blocks:
         num_rows, num_columns = shapes[block]
         most = max(1, PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
@@ -130,31 +131,29 @@ def _groups(graph: BipartiteGraph, is_full: bool) -> list[_Group]:
         while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
             last += 1
         num_blocks, block = last - block, last
-        step = num_rows * num_blocks
-        if num_blocks == 1 and not is_full:
-            step = min(step, PAIRS_PER_CHUNK // max(1, num_columns))
-        starts = range(0, num_rows * num_blocks, max(1, step))
-        groups.append(_Group(num_blocks, num_columns * num_blocks, [
-            min(starts.step, starts.stop - start) for start in starts]))
-    return groups
+        rows = range(row, row + num_rows * num_blocks)
+        columns = range(column, column + num_columns * num_blocks)
+        cuts = num_blocks == 1 and not is_full
+        step = max(1, PAIRS_PER_CHUNK // max(1, num_columns) if cuts else len(rows))
+        chunks += [_Chunk(len(columns_of_run), num_blocks, rows[first:first + step], columns)
+                   for first in range(0, len(rows), step)]
+        columns_of_run.append(len(columns))
+        row, column = rows.stop, columns.stop
+    return chunks, columns_of_run
 
 
-def _masks(graph: BipartiteGraph, groups: list[_Group],
+def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
     """The mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair
     is below the highest of its query, ``-inf`` where there is no edge."""
-    bounds = [0, *accumulate(rows for group in groups for rows in group.chunks)]
+    bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
-    edges = zip(*(x.split(num_edges) for x in (graph.key, graph.query)), repeat(None)
-                if edge_bias is None else edge_bias.split(num_edges), bounds)
-    first_column = 0
-    for group in groups:
-        for rows in group.chunks:
-            key, query, bias, first_row = next(edges)
-            yield None if group.num_columns == 0 else _mask(
-                query - first_row, key - first_column, bias, group.num_blocks,
-                (rows // group.num_blocks, group.num_columns // group.num_blocks))
-        first_column += group.num_columns
+    biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
+    for chunk, query, key, bias in zip(chunks, graph.query.split(num_edges),
+                                       graph.key.split(num_edges), biases):
+        yield None if len(chunk.columns) == 0 else _mask(
+            query - chunk.rows.start, key - chunk.columns.start, bias, chunk.num_blocks,
+            (len(chunk.rows) // chunk.num_blocks, len(chunk.columns) // chunk.num_blocks))
 
 
 def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
