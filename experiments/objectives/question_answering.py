@@ -157,7 +157,10 @@ class QuestionAnswering(Training):
             for text, score in (row for window in range(begin, end) for row in best[window]):
                 scores[text] = max(score, scores.get(text, -math.inf))
             ranked = sorted(scores.items(), key=lambda row: (-row[1], row[0]))[:self.num_best]
-            margin = min(none[begin:end]) - ranked[0][1] if ranked else math.inf
+            # As exact as the threshold is kept, which is one of them: it must not be rounded to the
+            # other side of its own question.
+            margin = torch.tensor(min(none[begin:end]) - ranked[0][1] if ranked else math.inf,
+                                  dtype=self.threshold.dtype).item()
             accepted = batch.accepted[number]
             self.answered.append(Answered(
                 batch.ids[number], ranked, margin, bool(accepted),

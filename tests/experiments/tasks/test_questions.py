@@ -235,6 +235,21 @@ def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(t
     assert {len(row) for row in nbest.values()} == {3}
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float, torch.double])
+def test_the_threshold_is_kept_as_exactly_as_it_is_compared(dtype, tokenizer):
+    batch = encoded(tokenizer, question(0, 12, 3, 5)).questions_batch([0])
+    for seed in range(20):
+        objective = answering(may_have_none=True).to(dtype)
+        logits = torch.randn(len(batch.tokens), 2, generator=torch.manual_seed(seed))
+        logits[batch.first, 0] = logits[batch.last, 1] = 5 + seed / 7
+        objective._logits = lambda given, logits=logits: (logits, [])
+        logged = {}
+        objective.log_dict = logged.update
+        objective.validation_step(batch, 0)
+        objective.on_validation_epoch_end()
+        assert logged['val/f1'] == 1., seed
+
+
 def test_a_question_without_a_text_is_answered_with_nothing(tokenizer):
     examples = encoded(tokenizer, Question('0', 'bamp?', (), (), ('bell',)))
     objective, logged = answering(), {}
