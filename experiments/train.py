@@ -242,7 +242,8 @@ def best_is(metric: str) -> Literal['min', 'max']:
 
 def _check_trainer(options: Namespace) -> None:
     """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
-    negative norm point uphill, and data that order their batches cannot be ordered by it."""
+    negative norm point uphill, data that order their batches cannot be ordered by it, and without a
+    test there would be no summary."""
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
@@ -251,6 +252,10 @@ def _check_trainer(options: Namespace) -> None:
         raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}): "
                          f"batches come in the data's own order, so that a run can be resumed; "
                          f"'trainer.limit_train_batches' makes an epoch short")
+    if options.limit_test_batches == 0:
+        raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
+                         f"{options.limit_test_batches}): a run ends with a test, of which its "
+                         f"summary.json is; 1 is a short one")
 
 
 def _check_seed(seed: int | bool) -> None:

@@ -255,6 +255,14 @@ def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.parametrize('seeds', ['null', '2'])
+@pytest.mark.parametrize('limit', ['0', '0.0'])
+def test_a_run_without_a_test_is_refused(limit, seeds, tmp_path):
+    with pytest.raises(ValueError, match="'trainer.limit_test_batches' must not be 0 .got 0"):
+        fit(tmp_path / 'run', '--trainer.limit_test_batches', limit, '--seeds', seeds)
+    assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.parametrize('subcommand', ['fit', 'test'])
 @pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
 def test_an_unreadable_checkpoint_is_refused(content, subcommand, tmp_path):
