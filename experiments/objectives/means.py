@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torchmetrics import MeanMetric
 
@@ -17,8 +18,11 @@ class Means:
     def add(self, name: str, value: Tensor, weight: int) -> None:
         """Takes a mean over ``weight`` examples in."""
         value = value.detach()
-        mean = self._means.setdefault(name, MeanMetric(nan_strategy=math.nan).to(value.device))
-        mean.update(value, weight)
+        if name not in self._means:
+            mean = MeanMetric(nan_strategy=math.nan).to(value.device)
+            # Half-precision training makes its type the default one, in which sums stand still.
+            self._means[name] = mean.set_dtype(torch.promote_types(value.dtype, torch.float32))
+        self._means[name].update(value, weight)
 
     def compute(self) -> dict[str, float]:
         """Those of all processes; then it begins anew."""

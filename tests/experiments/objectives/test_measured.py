@@ -27,6 +27,18 @@ def test_means_weigh_and_hide_no_nan():
     assert math.isnan(means.compute()['loss'])
 
 
+def test_means_are_exact_where_half_precision_is_the_default():
+    means = Means()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        for _ in range(600):
+            means.add('loss', torch.tensor(1.2, dtype=torch.float), 8)
+    finally:
+        torch.set_default_dtype(default)
+    assert math.isclose(means.compute()['loss'], 1.2, rel_tol=1e-4)
+
+
 def test_masks_are_those_of_the_weights_that_are_tested(tmp_path):
     objective = Classification(classifier(
         LearnedMaskSource(heads=2, size=8, mode='dam_structured')))
