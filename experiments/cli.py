@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     Raises:
         SystemExit: Of status 2, with one line, if the command or a config is unknown, or a package
-            is not installed.
+            is not installed; of 130 at an interrupt.
     """
     try:
         if arguments is None and '_ARGCOMPLETE' in os.environ:  # a shell asks what may come next
@@ -51,6 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the other end, such as head, has read enough; nothing more is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except KeyboardInterrupt:  # while a command is still being imported
+        print('interrupted', file=sys.stderr)
+        sys.exit(130)
     except ModuleNotFoundError as error:
         from graphattn._extras import with_advice
 

@@ -49,7 +49,7 @@ from experiments.runs.checkpoints import (
     newest_good,
     read_checkpoint,
 )
-from experiments.runs.command import run_or_exit
+from experiments.runs.command import INTERRUPTED, run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.run_folder import RunFolder, SaveConfig
@@ -312,6 +312,7 @@ def main(args: list[str] | None = None) -> None:
 
     Raises:
         OSError: The disk is full, for example.
+        SystemExit: Of status 130, at an interrupt.
         TypeError, ValueError: An argument is bad.
     """
     for name in ('lightning.pytorch', 'lightning.fabric'):
@@ -339,6 +340,11 @@ def main(args: list[str] | None = None) -> None:
         raise ValueError(str(error)) from error
     except MisconfigurationException as error:
         raise ValueError(f"'trainer' cannot be set up: {error}") from error
+    except SystemExit as stop:
+        # Lightning ends what is interrupted, which RunFolder has told, as if it had failed.
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            stop.code = INTERRUPTED
+        raise
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from graphattn._extras import with_advice
 from graphattn.style import in_style
 
+INTERRUPTED = 130  # the status, as shells have it
 # Lines of jsonargparse that tell what else would have been right, and what it was given.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
             "Expected a <class 'NoneType'>")
@@ -24,7 +25,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
-        sys.exit(130)  # as shells have it
+        sys.exit(INTERRUPTED)
 
 
 def in_short(error: Exception) -> str:

@@ -38,6 +38,14 @@ class Fail(AfterSteps):
             raise RuntimeError('as told')
 
 
+class Interrupt(AfterSteps):
+    """Presses Ctrl-C after so many steps."""
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.steps:
+            signal.raise_signal(signal.SIGINT)
+
+
 class FullDisk(AfterSteps):
     """Lets the first process write no long file any more, after so many steps."""
 

@@ -106,6 +106,17 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
 
 
+def test_an_interrupt_while_a_command_is_imported_is_one_line(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, 'argv', ['graphattn'])
+    monkeypatch.setattr(cli, '_execute', interrupted)
+    with pytest.raises(SystemExit) as end:
+        cli.main(['spectrum'])
+    assert end.value.code == 130 and capsys.readouterr().err == 'interrupted\n'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', [['spectrum', '--n', '64'], ['train', '--config', 'text']])
 def test_without_matplotlib_a_command_is_one_line(arguments):

@@ -281,6 +281,11 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
     assert capsys.readouterr().err == ''
 
 
+def test_an_interrupted_training_ends_with_the_status_of_shells(tmp_path):
+    ended, = forked(lambda: fit(tmp_path, f'{CALLBACK}Interrupt', '--trainer.callbacks.steps=3'))
+    assert ended.returncode == 130 and ended.stderr.count('interrupted') == 1, ended
+
+
 def test_a_training_without_an_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.max_epochs' or 'trainer.max_steps' must be"):
         fit(tmp_path, '--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00')
