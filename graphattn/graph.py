@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -962,34 +963,45 @@ def _equal_blocks(num_blocks: int, num_queries: int, num_keys: int,
 # Compiled and exported code takes a graph as the tensors that it is made of.
 
 
-def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], tuple]:
+@dataclass(frozen=True)
+class _Sizes:
+    """What an exported program takes graphs of, in whatever order their edges were given."""
+
+    num_keys: int
+    is_reordered: bool = field(compare=False)
+    num_pairs: int | None
+    is_square: bool | None
+
+
+def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     # Other things than tensors may stand for the parts, so that these are not looked at.
     return ([*graph.csr, *graph.blocks.ptrs, *edge_prob],
-            (graph.num_keys, graph.is_reordered, *graph.blocks.known()))
+            _Sizes(graph.num_keys, graph.is_reordered, *graph.blocks.known()))
 
 
-def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], tuple]:
-    parts, context = _flatten(graph)
+def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
+    parts, sizes = _flatten(graph)
     # torch.export takes a name that begins another for a part of it.
     names = ('indptr', 'edge_key', 'query_ptr', 'key_ptr', 'edge_prob')
-    return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], context
+    return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], sizes
 
 
-def _unflatten(parts: list[Tensor], context: tuple) -> BipartiteGraph:
+def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
     indptr, key, query_ptr, key_ptr, *edge_prob = parts
-    num_keys, is_reordered, num_pairs, is_square = context
     graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
-    vars(blocks).update(query_ptr=query_ptr, key_ptr=key_ptr, _num_pairs=num_pairs,
-                        _is_square=is_square)
-    vars(graph).update(_indptr=indptr, _key=key, _num_keys=num_keys, _blocks=blocks,
-                       _edge_prob=edge_prob[0] if edge_prob else None, _is_reordered=is_reordered,
-                       _csc=None, _block_mask=None, _versions=None)
+    vars(blocks).update(query_ptr=query_ptr, key_ptr=key_ptr, _num_pairs=sizes.num_pairs,
+                        _is_square=sizes.is_square)
+    vars(graph).update(_indptr=indptr, _key=key, _num_keys=sizes.num_keys, _blocks=blocks,
+                       _edge_prob=edge_prob[0] if edge_prob else None,
+                       _is_reordered=sizes.is_reordered, _csc=None, _block_mask=None,
+                       _versions=None)
     return graph
 
 
 _pytree.register_pytree_node(BipartiteGraph, _flatten, _unflatten,
                              serialized_type_name='graphattn.BipartiteGraph',
-                             to_dumpable_context=list,  # JSON, which has no tuples
-                             from_dumpable_context=tuple, flatten_with_keys_fn=_flatten_with_keys)
+                             to_dumpable_context=astuple,
+                             from_dumpable_context=lambda sizes: _Sizes(*sizes),
+                             flatten_with_keys_fn=_flatten_with_keys)
 torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

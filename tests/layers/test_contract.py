@@ -438,6 +438,21 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('strict', [False, True])
+def test_an_exported_layer_takes_graphs_of_other_edges_in_any_order(strict):
+    layer, edges = GraphAttention(CHANNELS, HEADS).eval(), [None, {0: torch.export.Dim.DYNAMIC}]
+    exported = torch.export.export(
+        layer, (tokens(layer), PTR), {'graph': GRAPH}, strict=strict,
+        dynamic_shapes={'x': None, 'ptr': None, 'graph': [*edges, None, None]}).module()
+    for graph in (GRAPH, GRAPH.causal(), GRAPH.without_self_loops()):
+        reordered = BipartiteGraph.from_edge_index(graph.edge_index.as_tensor().flip(1), 12,
+                                                   query_ptr=PTR)
+        for given in (graph, reordered):
+            assert_same(exported(tokens(layer), PTR, graph=given),
+                        layer(tokens(layer), PTR, graph=given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('strict', [False, True])
 @pytest.mark.parametrize('kind', ['attention', 'encoder'])
 def test_a_module_with_a_pattern_is_exported(kind, strict):
     module = MODULES[kind](SOURCES['pattern of each head']()).eval()
