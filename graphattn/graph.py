@@ -990,12 +990,15 @@ def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
 def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
     indptr, key, query_ptr, key_ptr, *edge_prob = parts
     graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
-    vars(blocks).update(query_ptr=query_ptr, key_ptr=key_ptr, _num_pairs=sizes.num_pairs,
-                        _is_square=sizes.is_square)
-    vars(graph).update(_indptr=indptr, _key=key, _num_keys=sizes.num_keys, _blocks=blocks,
-                       _edge_prob=edge_prob[0] if edge_prob else None,
-                       _is_reordered=sizes.is_reordered, _csc=None, _block_mask=None,
-                       _versions=None)
+    of_blocks = {'query_ptr': query_ptr, 'key_ptr': key_ptr, '_num_pairs': sizes.num_pairs,
+                 '_is_square': sizes.is_square}
+    of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_blocks': blocks,
+                '_edge_prob': edge_prob[0] if edge_prob else None,
+                '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,
+                '_versions': None}
+    for made, parts in ((blocks, of_blocks), (graph, of_graph)):
+        for name, part in parts.items():  # compilers before torch 2.13 do not trace vars
+            setattr(made, name, part)
     return graph
 
 
