@@ -997,7 +997,7 @@ def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
                 '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,
                 '_versions': None}
     for made, parts in ((blocks, of_blocks), (graph, of_graph)):
-        for name, part in parts.items():  # compilers before torch 2.13 do not trace vars
+        for name, part in parts.items():  # torch 2.11 cannot compile vars().update
             setattr(made, name, part)
     return graph
 

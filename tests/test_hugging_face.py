@@ -13,6 +13,7 @@ from graphattn import BipartiteGraph
 from graphattn.hugging_face import LazyMask, attach, detach, graph_attention
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from tests.around_source import AroundSource
 
 transformers = pytest.importorskip('transformers')
 
@@ -505,23 +506,6 @@ def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
     torch.testing.assert_close(got.hidden, expected.hidden)
 
 
-class Around(torch.nn.Module):
-    """Has what a source has but its type, as PEFT's ``modules_to_save`` puts it around one."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.source = source
-
-    def __getattr__(self, name):
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__('source'), name)
-
-    def forward(self, *args, **kwargs):
-        return self.source(*args, **kwargs)
-
-
 @pytest.mark.parametrize('kind', SOURCES)
 def test_a_source_may_be_inside_of_another_module(kind):
     model = attach(new_model('BERT'), SOURCES[kind]())
@@ -533,7 +517,7 @@ def test_a_source_may_be_inside_of_another_module(kind):
 
     expected = hidden()
     for layer in model.encoder.layer:
-        layer.attention.self.graph_source = Around(layer.attention.self.graph_source)
+        layer.attention.self.graph_source = AroundSource(layer.attention.self.graph_source)
     torch.testing.assert_close(hidden(), expected)
 
 

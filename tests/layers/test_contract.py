@@ -28,6 +28,7 @@ from graphattn.models import (
 )
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.around_source import AroundSource
 
 CHANNELS, HEADS = 8, 2
 PTR = torch.tensor([0, 5, 5, 12])
@@ -201,25 +202,12 @@ def test_another_module_may_take_the_place_of_a_norm_or_an_embedding(module):
     assert_same(evaluate(wrapped), evaluate(module))
 
 
-class Beside(Wrapped):
-    """A module around a source, with its attributes, as an adapter that trains a copy."""
-
-    def __getattr__(self, name: str):
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__('module'), name)
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
-
-
 def test_another_module_may_stand_around_a_source(module):
     wrapped = copy.deepcopy(module)
     for name, part in module.named_modules():
         if isinstance(part, GraphSource):
             parent, _, own = name.rpartition('.')
-            setattr(wrapped.get_submodule(parent), own, Beside(wrapped.get_submodule(name)))
+            setattr(wrapped.get_submodule(parent), own, AroundSource(wrapped.get_submodule(name)))
     assert_same(evaluate(wrapped), evaluate(module))
 
 
