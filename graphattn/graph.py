@@ -975,9 +975,11 @@ class _Sizes:
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
-    # Other things than tensors may stand for the parts, so that these are not looked at.
-    return ([*graph.csr, *graph.blocks.ptrs, *edge_prob],
-            _Sizes(graph.num_keys, graph.is_reordered, *graph.blocks.known()))
+    blocks, ptrs = graph.blocks, graph.blocks.ptrs
+    # Other things than tensors may stand for the parts: they are not looked at.
+    can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
+    of_blocks = (blocks.num_pairs, blocks.is_square) if can_look else blocks.known()
+    return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_blocks)
 
 
 def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
 from graphattn import BipartiteGraph, _triton, kernels
 from graphattn.blocks import reduce_blocks
@@ -161,6 +161,14 @@ def test_graphs_are_worked_with_there(gpu, name):
 
 def all_numbers(tree) -> list:
     return [x.tolist() if isinstance(x, Tensor) else x for x in tree_leaves(tree)]
+
+
+def test_exported_programs_take_graphs_whose_sizes_were_not_asked_for(gpu):
+    made, sized = (BipartiteGraph.from_edge_index(
+        torch.tensor([[0, 3], [1, 2]], device='cuda'), 4, 4,
+        query_ptr=torch.tensor([0, 2, 4], device='cuda')) for _ in range(2))
+    assert sized.num_pairs == 8
+    assert tree_structure(made) == tree_structure(sized)
 
 
 def test_tiles_are_found_there(gpu):
