@@ -6,7 +6,7 @@ metadata = setup.cfg pyproject.toml constraints.txt
 # Images often have it set; every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train check test fuzz docs
+.PHONY: train check test fuzz docs oldest newest
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
@@ -28,6 +28,19 @@ fuzz: $(VENV)/compiled
 docs: $(VENV)/docs $(VENV)/compiled
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build
 	@echo docs/_build/index.html
+
+# Other packages than constraints.txt has, without those that are built from source: for the oldest,
+# each lower bound of setup.cfg is the version.
+oldest: versions = ==
+newest: versions = >=
+oldest newest:
+	$(PYTHON) -m venv --clear $(VENV)-$@
+	$(VENV)-$@/bin/python -m pip install --quiet --upgrade setuptools wheel
+	sed -nE 's/^ +([a-z-]+)(\[.*\])?>=([0-9.]+).*/\1$(versions)\3/p' setup.cfg > $(VENV)-$@/bounds.txt
+	$(VENV)-$@/bin/python -m pip install --quiet --constraint $(VENV)-$@/bounds.txt \
+		--editable '.[experiments,text,analysis,dev]'
+	$(VENV)-$@/bin/python -m experiments.compile --float64
+	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal
 
 $(VENV)/experiments: $(metadata)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

@@ -189,6 +189,7 @@ def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_p
         os.close(outlet)
         sys.stdout = sys.stderr = open(2, 'w', buffering=1)
         os.chdir(HERE.parents[1])
+        os.environ['PYTHONWARNINGS'] = 'ignore'  # of packages that the other process imports
         sys.argv = ['train', 'fit', '--config', CONFIG, '--trainer.default_root_dir',
                     str(tmp_path), *TWO,
                     '--trainer.callbacks+=tests.experiments.callbacks.FullDisk',
@@ -199,8 +200,9 @@ def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_p
     process, = forked(command)
     assert process.returncode == 2
     os.close(outlet)
-    output = b''.join(iter(partial(read_or_fail, inlet), b'')).decode().strip()
-    assert output.startswith('error: ') and output.endswith(LAST + "'") and '\n' not in output
+    lines = b''.join(iter(partial(read_or_fail, inlet), b'')).decode().splitlines()
+    output, = [line for line in lines if not line.startswith('[Gloo]')]  # as torch 2.10 writes
+    assert output.startswith('error: ') and output.endswith(LAST + "'")
     assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == [LAST]
 
     finish(fit_in_two(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST)))

@@ -2,8 +2,8 @@
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,7 +23,8 @@ from tests.forked import run_anew
 from tests.shards import in_threads
 
 
-class Way(NamedTuple):
+@dataclass(frozen=True)
+class Way:
     """A sampler and one of its methods."""
 
     sampler: str

@@ -83,21 +83,25 @@ def _addresses(x: Tensor) -> tuple[int, int]:
 
 
 def _checked_load(builder, pointers, mask, *rest):
-    _check('reads', pointers, mask)
-    return _load(builder, pointers, mask, *rest)
+    return _load(builder, pointers, _checked('reads', pointers, mask), *rest)
 
 
 def _checked_store(builder, pointers, value, mask, *rest):
-    _check('writes', pointers, mask)
-    return _store(builder, pointers, value, mask, *rest)
+    return _store(builder, pointers, value, _checked('writes', pointers, mask), *rest)
 
 
-def _check(does: str, pointers, mask) -> None:
-    is_on = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)  # else 0 and 1 were places
-    at = pointers.data[is_on].astype(np.uint64)
+def _checked(does: str, pointers, mask) -> TensorHandle:
+    """The mask, as truth values: it may be of 0 and 1, which Triton 3.9 refuses to take."""
+    mask = TensorHandle(mask.data.astype(bool), mask.dtype)
+    _check(does, pointers.data[np.broadcast_to(mask.data, pointers.data.shape)].astype(np.uint64),
+           pointers.get_element_ty().primitive_bitwidth // 8)
+    return mask
+
+
+def _check(does: str, at: np.ndarray, itemsize: int) -> None:
     if at.size == 0:
         return
-    size = np.uint64(max(pointers.get_element_ty().primitive_bitwidth // 8, 1))
+    size = np.uint64(max(itemsize, 1))
     number = np.searchsorted(_ranges[:, 0], at, side='right') - 1
     is_within = number >= 0
     if len(_ranges):
