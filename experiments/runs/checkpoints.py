@@ -110,15 +110,16 @@ class StepCheckpoints(Checkpoint):
 
     def __init__(self, path: Path, every: int):
         self.path, self.every = path, every
-        self.is_due, self.saved_step = False, 0
+        self.is_due, self.step = False, 0
 
     def on_train_start(self, trainer: L.Trainer, *_) -> None:
-        self.saved_step = trainer.global_step
+        self.step = trainer.global_step
 
     def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
-        step, loop = trainer.global_step, trainer.fit_loop
-        # Batches whose gradients accumulate for one step see the step before it.
-        self.is_due = (step % self.every == 0 and step != self.saved_step
+        before, self.step, loop = self.step, trainer.global_step, trainer.fit_loop
+        # A batch whose gradients only accumulate sees the step before it, at which they would be
+        # lost.
+        self.is_due = (self.step != before and self.step % self.every == 0
                        and not trainer.is_last_batch)
         if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
             self._save(trainer)
@@ -128,7 +129,7 @@ class StepCheckpoints(Checkpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         if self.is_due:
-            self.is_due, self.saved_step = False, trainer.global_step
+            self.is_due = False
             trainer.save_checkpoint(self.path)
 
 

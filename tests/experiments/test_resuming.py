@@ -63,10 +63,13 @@ def history(folder):
     ('Kill', 5, [*SYNTHETIC, '--checkpoint_every=2']),
     ('Kill', 5, ['--checkpoint_every=1', '--trainer.accumulate_grad_batches=2',
                  '--trainer.limit_train_batches=5']),
+    ('Kill', 4, ['--checkpoint_every=1', '--trainer.accumulate_grad_batches=2',
+                 '--trainer.limit_train_batches=5']),
     ('KillInValidation', 4, ['--checkpoint_every=2', *STEPWISE]),
     ('KillInValidation', 6, ['--checkpoint_every=3']),
     ('Kill', 5, ['--checkpoint_every=4', *STEPWISE]),
-], ids=['digits', 'drawn', 'accumulated', 'evaluating', 'at the end of an epoch', 'evaluated'])
+], ids=['digits', 'drawn', 'accumulated', 'accumulated behind an epoch', 'evaluating',
+        'at the end of an epoch', 'evaluated'])
 def test_a_run_that_dies_anywhere_ends_as_the_whole_one(callback, steps, options, tmp_path):
     options = [*options, '--select_on=val/loss', '--trainer.max_epochs=2']
     whole, cut = tmp_path / 'whole', tmp_path / 'cut'
