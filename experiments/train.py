@@ -30,10 +30,12 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import (
     Callback,
+    EarlyStopping,
     ProgressBar,
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -90,6 +92,16 @@ class StepSeeds(Callback):
     def _seed(self, stage: str, rank: int, number: int) -> None:
         entropy = np.random.SeedSequence([self.seed, *stage.encode(), rank, number])
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0]))
+
+
+class StayStopped(Callback):
+    """Trains a run no further that EarlyStopping has ended, which Lightning forgets."""
+
+    def on_fit_start(self, trainer: L.Trainer, *_) -> None:
+        trainer.should_stop |= any(
+            isinstance(callback, EarlyStopping)
+            and callback.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
+            for callback in trainer.callbacks)
 
 
 class EndTogether(Callback):
@@ -176,7 +188,7 @@ class TrainCLI(LightningCLI):
                              "average would be tested and is in no checkpoint; that of "
                              "EMAWeightAveraging is")
         callbacks = [*_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
-                     RunFolder(), EndTogether()]
+                     RunFolder(), StayStopped(), EndTogether()]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # Before the others, whose checkpoints then know which one is best.

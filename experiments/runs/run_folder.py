@@ -61,6 +61,7 @@ class RunFolder(Callback):
         self.evaluated: dict[str, float] = {}  # since the last row of the history
         self.seconds = 0.
         self.is_training = False  # and does not only evaluate what another process has trained
+        self.has_steps = False  # to take, or none, where a run is resumed that has ended
         self.weights = {'epoch': 0, 'step': 0}  # after which they are tested
 
     def state_dict(self) -> dict:
@@ -81,6 +82,7 @@ class RunFolder(Callback):
             (Path(trainer.default_root_dir) / SUMMARY).unlink(missing_ok=True)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.has_steps = True
         self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -107,6 +109,10 @@ class RunFolder(Callback):
         self.weights = {'epoch': row['epoch'] + 1, 'step': row['step']}
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self.has_steps and trainer.is_global_zero:
+            print(f'nothing is left to train after step {trainer.global_step}')
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:

@@ -136,6 +136,23 @@ def test_a_finished_run_that_is_resumed_tests_its_best_again(tmp_path):
     assert read_summary(tmp_path) == before and (tmp_path / 'curves.png').exists()
 
 
+@pytest.mark.parametrize('epochs, steps', [(0, 6), (3, 9)])
+def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_path, capsys):
+    options = (*NO_BETTER, f'--trainer.min_epochs={epochs}', '--trainer.max_epochs=4',
+               '--trainer.callbacks+=EarlyStopping', '--trainer.callbacks.monitor=val/loss',
+               '--trainer.callbacks.patience=1')
+    fit(tmp_path, *options)
+    before = read_summary(tmp_path)
+    assert weights(tmp_path)['global_step'] == steps
+    assert 'left to train' not in capsys.readouterr().out
+    resume(tmp_path, *options)
+    assert read_summary(tmp_path) == before
+    assert f'nothing is left to train after step {steps}\n' in capsys.readouterr().out
+    (tmp_path / 'checkpoints' / LAST).unlink()  # goes on from the epoch before
+    resume(tmp_path, *options)
+    assert weights(tmp_path)['global_step'] == steps
+
+
 @pytest.mark.parametrize('metric, mode', [
     ('val/loss', 'min'), ('val/mlm_loss', 'min'), ('val/loss/dev', 'min'),
     ('val/perplexity', 'min'), ('val/bits_per_dim', 'min'), ('val/accuracy', 'max'),
