@@ -182,12 +182,8 @@ class TrainCLI(LightningCLI):
         options = self.config_init.trainer
         folder = Path(options.default_root_dir)
         checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
-        if any(isinstance(callback, StochasticWeightAveraging)
-               for callback in _listed(options.callbacks)):
-            raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, whose "
-                             "average would be tested and is in no checkpoint; that of "
-                             "EMAWeightAveraging is")
-        callbacks = [*_listed(options.callbacks), StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
+        given = _listed(options.callbacks)
+        callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
                      RunFolder(), StayStopped(), EndTogether()]
         self.best = None
         if (metric := self.config.select_on) is not None:
@@ -200,6 +196,7 @@ class TrainCLI(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options.enable_progress_bar is not False and not has_bar:
             callbacks.append(TQDMProgressBar())
+        _check_callbacks(given, callbacks)
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
         if (name := self.config.logger) is not None:
             kwargs['logger'] = new_logger(name, folder,
@@ -268,6 +265,22 @@ def _check_trainer(options: Namespace) -> None:
         raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
                          f"{options.limit_test_batches}): a run ends with a test, of which its "
                          f"summary.json is; 1 is a short one")
+
+
+def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
+    """Refuses those of the user's, among all callbacks, whose weights are in no checkpoint or whose
+    state would be there under the name of another one's."""
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
+        raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, whose "
+                         "average would be tested and is in no checkpoint; that of "
+                         "EMAWeightAveraging is")
+    keys = [callback.state_key for callback in callbacks
+            if type(callback).state_dict is not Callback.state_dict]
+    for callback in given:
+        if keys.count(callback.state_key) > 1:
+            raise ValueError(f"'trainer.callbacks' must be different from one another and from "
+                             f"those that each run has (got a second {callback.state_key}); leave "
+                             f"it out, or let it monitor something else")
 
 
 def _check_seed(seed: int | bool) -> None:

@@ -251,6 +251,19 @@ def test_an_average_that_no_checkpoint_has_is_refused(tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.parametrize('names, key', [
+    (['experiments.runs.run_folder.RunFolder'], 'RunFolder'),
+    (['ModelCheckpoint'], "ModelCheckpoint{'monitor': None, .*}"),
+    (['EarlyStopping'] * 2, "EarlyStopping{'monitor': 'val/loss', 'mode': 'min'}"),
+])
+def test_a_callback_that_is_there_already_is_refused(names, key, tmp_path):
+    monitored = ['--trainer.callbacks.monitor=val/loss'] if names[0] == 'EarlyStopping' else []
+    options = [option for name in names for option in (f'--trainer.callbacks+={name}', *monitored)]
+    with pytest.raises(ValueError, match=fr"'trainer.callbacks' must .* \(got a second {key}\)"):
+        fit(tmp_path / 'run', *options)
+    assert not (tmp_path / 'run').exists()
+
+
 def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.overfit_batches' must be 0 .got 2"):
         fit(tmp_path / 'run', '--trainer.overfit_batches', '2')
