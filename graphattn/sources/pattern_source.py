@@ -311,7 +311,10 @@ def _pattern(pattern: Pattern | str) -> Pattern:
     if not isinstance(pattern, Pattern | str):
         raise TypeError(f"'pattern' must be a Pattern or a str, or one for each head (got "
                         f"{type(pattern).__name__})")
-    return parse(pattern) if isinstance(pattern, str) else pattern
+    try:
+        return parse(pattern) if isinstance(pattern, str) else pattern
+    except ValueError as error:
+        raise ValueError(f"'pattern' cannot be read: {error}") from error
 
 
 def as_source(source: GraphSource | Pattern | str) -> GraphSource:

@@ -62,6 +62,12 @@ def test_a_pattern_may_be_an_expression():
         SlidingWindow(1) | GlobalTokens(2),)
 
 
+@pytest.mark.parametrize('pattern', ['full', ['Full', 'full']])
+def test_an_expression_that_is_none_is_said_to_be_the_patterns(pattern):
+    with pytest.raises(ValueError, match="'pattern' cannot be read: .* .got 'full'.; did you mean"):
+        PatternSource(pattern)
+
+
 def test_heads_may_have_a_pattern_each():
     source = PatternSource([SlidingWindow(1), 'GlobalTokens(2)'])
     tokens = torch.randn(15, 2, 2)
