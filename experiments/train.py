@@ -356,8 +356,9 @@ def main(args: list[str] | None = None) -> None:
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
     if not any(option.startswith(WHAT_IS_TRAINED) for option in options):
-        raise ValueError("'config' must say what is trained (got none), such as --config "
-                         "digits/sbm; graphattn --help lists those that ship")
+        raise ValueError("'config' must say what is trained (got none): a file of yours or one of "
+                         "experiments/configs, which graphattn train takes by its name, such as "
+                         "--config digits/sbm; graphattn --help lists those")
     try:
         with keeping_freed_memory():
             TrainCLI(command, options).run()
