@@ -56,6 +56,7 @@ class Training(L.LightningModule):
     """
 
     batch_kind = Batch  # what its data module gives
+    pretrained_tokenizer: Path | None = None  # which has numbered the tokens of what it begins with
 
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
                  warmup: float = 0.1, decay: Decay = 'cosine',

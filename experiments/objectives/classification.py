@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from experiments.data.batch import NO_LABEL, Batch
 from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
-from experiments.runs.pretrained import load_encoder
+from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn._tensors import looks_once
 from graphattn.pair_mask import PairMask
@@ -50,6 +50,7 @@ class Classification(Training):
         self.density_weight = density_weight
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     @looks_once
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

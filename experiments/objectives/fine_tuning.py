@@ -20,10 +20,11 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS
+from experiments.data.text.tokenizer import check_same_vocabulary
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
-from experiments.runs.pretrained import pretrained_classifier
+from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
@@ -82,7 +83,7 @@ class FineTuning(Training):
             sparsity=sparsity, pooling=pooling, dropout=dropout)
         super().__init__(model, lr, weight_decay, warmup, decay)
         self.task_name, self.task = task, TASKS[task]
-        self.tokenizer_path = Path(pretrained).parent.parent / 'tokenizer.json'
+        self.tokenizer_path = self.pretrained_tokenizer = tokenizer_of(pretrained)
         self.metrics = nn.ModuleDict({name: new_metrics(len(self.task.classes))
                                       for name in self.task.dev})
         self.means = Means()
@@ -103,6 +104,7 @@ class FineTuning(Training):
         if data.tokenizer.get_vocab_size() > num_tokens:
             raise ValueError(f"'tokenizer' must be that of the pre-trained model, which knows "
                              f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
+        check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
     @looks_once
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:

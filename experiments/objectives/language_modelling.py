@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from experiments.data.batch import TextBatch
 from experiments.objectives.base import Training
 from experiments.objectives.densities import densities
-from experiments.runs.pretrained import load_model
+from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
 from graphattn._tensors import looks_once
@@ -58,6 +58,7 @@ class LanguageModelling(Training):
             with_roberta(roberta, model)
         if pretrained is not None:
             load_model(model, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     @looks_once
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:

@@ -15,7 +15,7 @@ from experiments.objectives.told_beside import (
     graph_of_questions,
     segments_for,
 )
-from experiments.runs.pretrained import load_encoder
+from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn._tensors import looks_once
 from graphattn.models import MultipleChoiceModel
@@ -49,6 +49,7 @@ class MultipleChoice(Training):
         self.global_question = global_question
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     @looks_once
     def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:

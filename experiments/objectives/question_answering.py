@@ -24,7 +24,7 @@ from experiments.objectives.told_beside import (
     graph_of_questions,
     segments_for,
 )
-from experiments.runs.pretrained import load_encoder
+from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn._tensors import looks_once
@@ -100,6 +100,7 @@ class QuestionAnswering(Training):
         self.means = Means()
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     @looks_once
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:

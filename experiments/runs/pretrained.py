@@ -79,6 +79,11 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
     _load_learned(encoder, checkpoint, 'model.encoder.', 'encoder')
 
 
+def tokenizer_of(checkpoint: str | Path) -> Path:
+    """Where the run of a checkpoint has its tokenizer, if it is one on text."""
+    return Path(checkpoint).parent.parent / 'tokenizer.json'
+
+
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
     """Gives a model all that another one of its sizes has learned, as :func:`load_encoder` does
     with an encoder.

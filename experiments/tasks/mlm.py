@@ -19,6 +19,7 @@ from experiments.data.text.corpus import build_docs, read_documents
 from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
 from experiments.data.text.tokenizer import (
     SpecialTokens,
+    check_same_vocabulary,
     load_tokenizer,
     special_tokens,
     train_byte_pairs,
@@ -121,6 +122,7 @@ class MaskedLanguage(L.LightningDataModule):
             build_docs(self._corpus_path)
         tokenizer = self._make_tokenizer()
         self._check_vocabulary(model, tokenizer)
+        check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
         folder = self._encoded_folder(tokenizer)
         if not folder.exists():
             encode_corpus(self._corpus_path, tokenizer, folder)

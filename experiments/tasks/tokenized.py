@@ -14,7 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.sequences import check_at_least
-from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
+from experiments.data.text.tokenizer import (
+    check_same_vocabulary,
+    load_tokenizer,
+    train_tokenizer,
+)
 from experiments.tasks.batch_stream import (
     BatchStream,
     ResumableLoader,
@@ -83,6 +87,7 @@ class TokenizedTask(L.LightningDataModule):
             raise ValueError(f"'num_tokens' of the encoder must be at least "
                              f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
                              f"{num_tokens})")
+        check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
         write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
                     lambda temporary: tokenizer.save(str(temporary)))
 

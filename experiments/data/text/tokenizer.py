@@ -159,6 +159,22 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return tokenizer
 
 
+def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
+    """Refuses a tokenizer whose ids mean nothing to a pre-trained model.
+
+    Args:
+        tokenizer (tokenizers.Tokenizer): That of the data.
+        pretrained (Path, optional): The file of the one of the pre-training, if there is any.
+
+    Raises:
+        ValueError: The two do not give the same tokens the same ids.
+    """
+    if (pretrained is not None and pretrained.exists()
+            and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
+        raise ValueError(f"'tokenizer' must be that of the pre-training, {pretrained} (got one "
+                         f"that numbers its tokens otherwise)")
+
+
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
     """The ids of the special tokens, looked up by the names of BERT or of RoBERTa.
 

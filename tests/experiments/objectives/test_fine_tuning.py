@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from experiments import train
 from experiments.data.text.glue_files import TASKS
+from experiments.data.text.tokenizer import train_tokenizer
 from experiments.objectives.fine_tuning import BEST, LAST, FineTuning, new_metrics
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
@@ -249,6 +250,15 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path):
     config, _ = write_config(tmp_path, checkpoint, 'RTE')
     with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-trained model"):
         fit(config)
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+def test_another_tokenizer_than_the_models_is_refused(pretrained, tmp_path):
+    config, _ = write_config(tmp_path, pretrained, 'RTE')
+    train_tokenizer(lambda: ['bird'] * 3, 100).save(str(tmp_path / 'other.json'))
+    with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-training"):
+        fit(config, '--data.init_args.tokenizer', str(tmp_path / 'other.json'))
     assert not (tmp_path / 'run').exists()
 
 

@@ -17,7 +17,7 @@ import experiments
 from experiments import predict, train
 from experiments.data.batch import Batch
 from experiments.data.text.document_files import PARTS, Document, Imdb
-from experiments.data.text.tokenizer import load_tokenizer, special_tokens
+from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
 from experiments.objectives.document_classification import (
     BEST,
     LAST,
@@ -295,6 +295,17 @@ def test_a_pretrained_encoder(tmp_path):
     name = 'model.encoder.token_embedding.weight'
     unused = (before[name] - after[name]).abs().amax(dim=1) < 1e-3
     assert before[name].shape == after[name].shape and 5 < unused.sum() < len(unused)
+
+
+@pytest.mark.slow
+def test_an_encoder_of_other_tokens_is_refused(learned, tmp_path):
+    train_tokenizer(lambda: ['bird'] * 3, 100).save(str(tmp_path / 'other.json'))
+    config = write_config(tmp_path, tokenizer=str(tmp_path / 'other.json'))
+    pretrained = '--model.init_args.pretrained', str(learned / 'run/checkpoints/last.ckpt')
+    with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-training, .*/run/"):
+        fit(config, *pretrained)
+    assert not (tmp_path / 'run').exists()
+    fit(config, *pretrained, '--data.init_args.tokenizer', str(learned / 'run/tokenizer.json'))
 
 
 @pytest.mark.slow

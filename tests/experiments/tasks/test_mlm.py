@@ -33,7 +33,8 @@ def trainer(folder, rank=0, processes=1, model=None):
     progress = SimpleNamespace(processed=0)
     return SimpleNamespace(
         world_size=processes, global_rank=rank, default_root_dir=str(folder / 'run'),
-        lightning_module=SimpleNamespace(model=model), progress=progress,
+        lightning_module=SimpleNamespace(model=model, pretrained_tokenizer=None),
+        progress=progress,
         strategy=SimpleNamespace(root_device=torch.device('cpu')),
         fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(
             batch_progress=SimpleNamespace(total=progress))))

@@ -5,6 +5,7 @@ from tokenizers import ByteLevelBPETokenizer
 
 from experiments.data.text.tokenizer import (
     NAMES,
+    check_same_vocabulary,
     load_tokenizer,
     special_tokens,
     train_byte_pairs,
@@ -48,6 +49,17 @@ def test_who_waits_for_a_tokenizer_sees_how_far_it_is(train, bars, monkeypatch):
                         lambda rows, desc, **options: seen.append(desc) or rows)
     train(texts, 60)
     assert seen == bars
+
+
+def test_the_ids_of_a_pre_training_must_stand_for_the_same_tokens(tmp_path):
+    path = tmp_path / 'tokenizer.json'
+    tokenizer, other = train_tokenizer(texts, 60), train_tokenizer(lambda: ['bird'] * 20, 60)
+    check_same_vocabulary(other, None)
+    check_same_vocabulary(other, path)  # which is not there
+    tokenizer.save(str(path))
+    check_same_vocabulary(tokenizer, path)
+    with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-training, .*json"):
+        check_same_vocabulary(other, path)
 
 
 def test_no_room_for_the_letters():
