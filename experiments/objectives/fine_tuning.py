@@ -30,6 +30,7 @@ from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn._tensors import looks_once
 from graphattn.pair_mask import PairMask
+from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
 LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
@@ -45,7 +46,7 @@ class FineTuning(Training):
     Args:
         pretrained (str): A checkpoint of masked language modelling, in its run's folder.
         task (str): One of :data:`experiments.data.text.glue_files.TASKS`, that of the data.
-        source (GraphSource, optional): Where the edges come from, see
+        source (GraphSource, Pattern or str, optional): Where the edges come from, see
             :func:`experiments.runs.pretrained.pretrained_classifier`; by default from where they
             came in pre-training, and a learned mask is frozen.
         freeze_how (str, optional): How it is frozen: by ``'threshold'``, which is the default, as
@@ -66,7 +67,7 @@ class FineTuning(Training):
         self,
         pretrained: str,
         task: str,
-        source: GraphSource | None = None,
+        source: GraphSource | Pattern | str | None = None,
         freeze_how: Literal['threshold', 'sample', 'top-k'] | None = None,
         sparsity: float | None = None,
         pooling: Literal['pooler', 'mean'] = 'pooler',

@@ -13,14 +13,15 @@ from experiments.runs.checkpoints import read_checkpoint
 from experiments.runs.config_file import built
 from graphattn._reading import read_yaml
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
-from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource
+from graphattn.patterns import Pattern
+from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
 
 
 def pretrained_classifier(
     checkpoint: str | Path,
     num_classes: int,
     *,
-    source: GraphSource | None = None,
+    source: GraphSource | Pattern | str | None = None,
     freeze_how: Literal['threshold', 'sample', 'top-k'] | None = None,
     sparsity: float | None = None,
     pooling: Literal['pooler', 'mean'] = 'pooler',
@@ -32,9 +33,9 @@ def pretrained_classifier(
         checkpoint: A checkpoint of :class:`experiments.objectives.LanguageModelling` in its
             run's folder, where the config.yaml tells the sizes.
         num_classes (int): Outputs of the head.
-        source (GraphSource, optional): Where the edges come from. If omitted, from where they came
-            in pre-training, except that a learned mask is frozen: it is the same for all examples
-            from now on (SparseBERT, Sec. 4.2).
+        source (GraphSource, Pattern or str, optional): Where the edges come from. If omitted, from
+            where they came in pre-training, except that a learned mask is frozen: it is the same
+            for all examples from now on (SparseBERT, Sec. 4.2).
         freeze_how (str, optional): How a learned mask is frozen, by ``'threshold'`` if omitted;
             see :meth:`graphattn.sources.LearnedMaskSource.freeze`.
         sparsity (float, optional): Goes with ``'top-k'``.
@@ -47,7 +48,7 @@ def pretrained_classifier(
     """
     model, encoder_arguments = _load(Path(checkpoint))
     if source is not None:
-        encoder = _with_source(model.encoder, encoder_arguments, source)
+        encoder = _with_source(model.encoder, encoder_arguments, as_source(source))
         num_frozen = 0
     else:
         encoder = model.encoder

@@ -164,10 +164,13 @@ def test_frozen_masks_stay_as_they_are(pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_source_from_the_config(pretrained, tmp_path):
+@pytest.mark.parametrize('source', [
+    ['--model.init_args.source', 'graphattn.sources.PatternSource',
+     '--model.init_args.source.init_args.pattern', 'SlidingWindow(0)'],
+    ['--model.init_args.source', 'SlidingWindow(0)']])
+def test_a_source_from_the_config(source, pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'CoLA')
-    fit(config, '--model.init_args.source', 'graphattn.sources.PatternSource',
-        '--model.init_args.source.init_args.pattern', 'SlidingWindow(0)')
+    fit(config, *source)
     density = json.loads((tmp_path / 'run/summary.json').read_text())['density']
     assert set(density) == {'all_layers/all_heads'} and density['all_layers/all_heads'] < 0.5
 
