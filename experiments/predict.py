@@ -39,6 +39,9 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     check_folder('out', Path(out).parent)
     if not Path(input).exists():
         raise ValueError(f"'input' must be a file or a folder (there is no {input})")
+    if Path(out).exists() and Path(out).samefile(input):
+        raise ValueError(f"'out' must be another file than 'input' (got {out}), which it would "
+                         f"replace")
     trained = load_run(run)
     classes = trained.classes
     if classes is None:
