@@ -66,7 +66,8 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
                          f"each letter at the start of a word and within (got {vocab_size})")
     trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
                                initial_alphabet=letters, limit_alphabet=len(letters))
-    learner.train_from_iterator(_watched(texts(), TRAINING), trainer)
+    watched = _watched(texts(), TRAINING)
+    learner.train_from_iterator(watched, trainer)
     tokenizer = Tokenizer(WordPiece(learner.get_vocab(), unk_token='[UNK]'))
     _process_as_bert(tokenizer)
     _frame_as_bert(tokenizer)
@@ -101,7 +102,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = Decoder()
-    tokenizer.train_from_iterator(_watched(texts(), TRAINING), BpeTrainer(
+    watched = _watched(texts(), TRAINING)
+    tokenizer.train_from_iterator(watched, BpeTrainer(
         vocab_size=vocab_size, special_tokens=names, show_progress=False,
         initial_alphabet=sorted(alphabet)))
     tokenizer.post_processor = RobertaProcessing(('</s>', 2), ('<s>', 0), add_prefix_space=False)
@@ -109,7 +111,11 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """The same, with a bar for whoever waits for them in a terminal longer than a second."""
+    """The same, with a bar for whoever waits for them in a terminal longer than a second.
+
+    Who hands it to compiled code must hold it: an interrupt would be lost in the end of the bar,
+    which is the first Python after that code has read all texts.
+    """
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 

@@ -1,5 +1,8 @@
 """Tokenizers that are trained, and that come from a file."""
 
+import signal
+
+import numpy as np
 import pytest
 from tokenizers import ByteLevelBPETokenizer
 
@@ -60,6 +63,25 @@ def test_the_ids_of_a_pre_training_must_stand_for_the_same_tokens(tmp_path):
     check_same_vocabulary(tokenizer, path)
     with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-training, .*json"):
         check_same_vocabulary(other, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('train', [train_tokenizer, train_byte_pairs])
+def test_an_interrupt_is_not_lost(train):
+    rng = np.random.default_rng(0)
+    some = [' '.join(map(str, rng.integers(2**40, size=200))) for _ in range(200)]
+    once = iter([0.] * (train is train_tokenizer))  # the pass that counts letters
+
+    def texts():
+        yield from some
+        signal.setitimer(signal.ITIMER_REAL, next(once, .05))  # in the midst of the training
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(texts, 3000)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_no_room_for_the_letters():
