@@ -234,7 +234,8 @@ def _frame_as_bert(tokenizer: Tokenizer) -> None:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     numbers: dict[str, int] = {}
-    for number, word in enumerate(read_text(path).splitlines()):
+    # Other line breaks of Unicode are tokens of some vocabularies.
+    for number, word in enumerate(read_text(path).removesuffix('\n').split('\n')):
         if numbers.setdefault(word, number) != number:
             raise ValueError(f'line {number + 1}: {word!r:.60} is listed twice')
     return numbers

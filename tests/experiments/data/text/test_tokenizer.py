@@ -97,6 +97,13 @@ def test_a_vocabulary_file_has_its_own_ids(tmp_path):
     assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
 
 
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+def test_a_line_break_of_unicode_is_a_token(end, tmp_path):
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '\u2028', '\x85', 'cat']
+    (tmp_path / 'vocab.txt').write_text(''.join(f'{word}{end}' for word in words), newline='')
+    assert load_tokenizer(tmp_path / 'vocab.txt').get_vocab() == dict(zip(words, range(8)))
+
+
 def test_robertas_special_tokens_have_other_names(tmp_path):
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(['the cats purr'] * 3, special_tokens=[
