@@ -7,12 +7,14 @@ how many there were.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
@@ -161,7 +163,7 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
 
     The documents pass through once, and as many processes as there are processors encode a shard of
     them each. Those that are finished lie beside ``folder`` until all are, and are taken as they
-    are if the work begins again.
+    are if the work begins again. Where another process is at it, this one waits for what it makes.
 
     Args:
         path (Path): A corpus, as :func:`read_documents` takes it.
@@ -171,8 +173,25 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     Raises:
         ValueError: The corpus cannot be read, a shard is damaged, or a part would be empty.
     """
+    with _alone(folder.with_name(f'.{folder.name}.lock')):
+        if not folder.exists():
+            _encode_in_shards(path, tokenizer, folder)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process after the other, each of which locks a file until it ends, however it does."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open('w') as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     shards = folder.with_name(f'{folder.name}-shards')
-    folder.parent.mkdir(parents=True, exist_ok=True)
     num_processes = len(os.sched_getaffinity(0))
     done: list[Path] = []
     # What waits for a process does so in a file: Python 3.11.2 never ends if one is killed while

@@ -1,9 +1,11 @@
 """Token ids on disk, and the sequences that are cut from them."""
 
 import math
+import multiprocessing
 import os
 import pickle
 import shutil
+import time
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
@@ -148,6 +150,35 @@ def test_shards_and_a_second_beginning_change_nothing(traceable, encoded, tmp_pa
     monkeypatch.setattr(encoding, 'new_folder', looked_at)
     encode_corpus(path, tokenizer, folder)
     assert contents(folder) == contents(tmp_path / 'encoded') and not shards.exists()
+
+
+@pytest.mark.slow
+def test_two_processes_encode_one_after_the_other(traceable, tmp_path, monkeypatch):
+    _, path, tokenizer = traceable
+    folder, encode, has_begun = tmp_path / 'encoded', encoding._encode, multiprocessing.Event()
+
+    def slowly(*arguments):
+        if not has_begun.is_set():
+            has_begun.set()
+            for _ in range(100):  # in which the other one would end
+                time.sleep(0 if folder.exists() else .01)
+        return encode(*arguments)
+
+    monkeypatch.setattr(encoding, '_encode', slowly)
+
+    def work(rank):
+        if rank:
+            has_begun.wait(60)
+        encode_corpus(path, tokenizer, folder)
+
+    processes = [multiprocessing.get_context('fork').Process(target=work, args=(rank,))
+                 for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ['corpus', 'encoded']
 
 
 @pytest.mark.slow
