@@ -216,8 +216,9 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
                               for part, encoded in parts.items())
         shutil.rmtree(shards, ignore_errors=True)
         raise ValueError(f"'corpus' must have documents for training and for development, of "
-                         f"which one in twenty is (got {counts} from {path}); separate the "
-                         f"documents of a file by blank lines")
+                         f"which one in twenty is (got {counts} from {path}); blank lines "
+                         f"separate the documents of a file, if each of its lines is a sentence "
+                         f"with a full stop")
     with new_folder(folder) as temporary:
         for part, encoded in parts.items():
             _join(encoded, temporary / part)
