@@ -20,7 +20,14 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
-from experiments.benchmarks.measure import forkserver, log_log, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    ending_children,
+    forkserver,
+    log_log,
+    progress,
+    run_benchmark,
+    without_interrupts,
+)
 from experiments.runs.tables import report
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
@@ -75,10 +82,12 @@ def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(target=measure, args=(Path(folder), rank, world, *sizes))
                      for rank in range(world)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
+        with ending_children():
+            with without_interrupts():
+                for process in processes:
+                    process.start()
+            for process in processes:
+                process.join()
         if any(process.exitcode for process in processes):
             raise ValueError(f'{world} processes failed; what each says is above')
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]

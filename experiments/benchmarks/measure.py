@@ -7,12 +7,13 @@ import functools
 import inspect
 import math
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -200,8 +201,38 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
     threads, and its own share the cores with them while they spin.
     """
     context = forkserver() if start == 'forkserver' else get_context(start)
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(_there, torch.get_default_device(), measured, *arguments).result()
+    with ProcessPoolExecutor(1, context) as pool, ending_children():
+        with without_interrupts():
+            result = pool.submit(_there, torch.get_default_device(), measured, *arguments)
+        return result.result()
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Processes that are started inside do not hear of Ctrl-C, which a terminal sends to all; this
+    one hears of it afterwards."""
+    interrupts = []  # which another thread may be told of, such as that of a progress bar
+    before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
+    resource_tracker.ensure_running()  # which would let them through
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """An interrupt inside ends the processes that this one has started."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for process in active_children():
+            process.kill()
+        raise
 
 
 def _there(device: torch.device, measured: Callable[..., Measured], *arguments: object) -> Measured:

@@ -2,10 +2,14 @@
 
 import ast
 import math
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from multiprocessing import active_children
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -35,10 +39,12 @@ from experiments.benchmarks.measure import (
     run_benchmark,
     saved_bytes,
 )
+from experiments.runs.command import INTERRUPTED, run_or_exit
 from graphattn import BipartiteGraph, kernels
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
+from tests.forked import forked
 
 in_forks = pytest.mark.usefixtures('measured_in_forks')
 
@@ -193,6 +199,23 @@ def test_processes_have_the_default_device_and_what_is_timed_has_none(monkeypatc
         times = interleave({'a': lambda: seen.append(where_tensors_are_made())}, 3, seconds=0.)
         assert where_tensors_are_made() == elsewhere(where_tensors_are_made) == 'meta'
     assert where_tensors_are_made() == 'cpu' and set(seen) == {'cpu'} and times == {'a': 1.}
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_what_is_measured_elsewhere():
+    def interrupt() -> None:
+        while not active_children():
+            time.sleep(.01)
+        time.sleep(.2)  # while that imports
+        os.killpg(0, signal.SIGINT)
+
+    def work() -> None:
+        os.setsid()
+        Thread(target=interrupt).start()
+        run_or_exit(lambda: elsewhere(time.sleep, 60, start='spawn'))
+
+    process, = forked(work, timeout=30.)
+    assert process.returncode == INTERRUPTED and process.stderr == 'interrupted\n'
 
 
 def test_on_a_gpu_events_tell_the_time_and_the_allocator_the_peak(monkeypatch):
