@@ -7,14 +7,12 @@ how many there were.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+from filelock import FileLock
 from numba import njit
 from tqdm import tqdm
 
@@ -173,21 +172,10 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     Raises:
         ValueError: The corpus cannot be read, a shard is damaged, or a part would be empty.
     """
-    with _alone(folder.with_name(f'.{folder.name}.lock')):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f'.{folder.name}.lock')):
         if not folder.exists():
             _encode_in_shards(path, tokenizer, folder)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One process after the other, each of which locks a file until it ends, however it does."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open('w') as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:

@@ -115,7 +115,8 @@ def test_an_encoding_is_whole_or_not_there(traceable, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         encode_corpus(path, tokenizer, tmp_path / 'encoded')
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ['corpus', 'encoded-shards']
+    assert {entry.name for entry in tmp_path.iterdir()} == {'.encoded.lock', 'corpus',
+                                                            'encoded-shards'}
     assert not any((tmp_path / 'encoded-shards').iterdir())
 
 
@@ -178,7 +179,7 @@ def test_two_processes_encode_one_after_the_other(traceable, tmp_path, monkeypat
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ['corpus', 'encoded']
+    assert {file.name for file in tmp_path.iterdir()} == {'.encoded.lock', 'corpus', 'encoded'}
 
 
 @pytest.mark.slow
