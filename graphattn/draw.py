@@ -63,7 +63,7 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
               for cell, side in zip(cells, sides)]
     share = edges.reshape(cells) / np.maximum(np.outer(*widths), 1)
     darkest = 1 if weights is None else share.max() or 1
-    axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, interpolation='nearest', aspect='auto',
+    axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, aspect='auto',
                 extent=(-0.5, max(graph.num_keys, 1) - 0.5, max(graph.num_queries, 1) - 0.5, -0.5))
     axes.set(xlabel='key', ylabel='query', title=f'density {100 * graph.density():.3g} %')
     return axes

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -44,6 +45,18 @@ def test_what_is_larger_is_drawn_as_densities():
     assert share.shape == (512, 512) and 0 <= share.min() and share.max() <= 1
     rows, columns = (np.bincount(np.arange(side) * 512 // side) for side in (1300, 3000))
     assert (share * np.outer(rows, columns)).sum() == pytest.approx(graph.num_edges)
+
+
+@pytest.mark.parametrize('key', range(100, 108))
+def test_an_edge_is_seen_where_pixels_are_fewer_than_tokens(key):
+    everyone = torch.arange(512)
+    pairs = torch.stack([torch.full_like(everyone, key), everyone])
+    graph = BipartiteGraph.from_edge_index(pairs, 512)
+    figure = Figure(figsize=(2, 2), dpi=80)
+    draw.mask(graph, figure.add_axes((0, 0, 1, 1))).axis('off')
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    assert np.ptp(np.asarray(canvas.buffer_rgba())[80, :, 0]) > 30
 
 
 @pytest.mark.parametrize('name', GRAPHS)

@@ -57,7 +57,7 @@ class Picture:
 def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
     """A mask ``[query, key]``, an edge being dark, without labels of its axes."""
     mask = graph.to_mask().numpy()
-    axes.imshow(mask, vmin=0, vmax=1, interpolation='none')
+    axes.imshow(mask, vmin=0, vmax=1)
     if len(mask) <= 32:
         draw_grid(axes, len(mask))
     axes.set_title(title)

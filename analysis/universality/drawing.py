@@ -37,8 +37,7 @@ def _draw_edges(axes: Axes, graph: BipartiteGraph) -> None:
     cells = min(n, _CELLS)
     has_edge = np.histogram2d(graph.query.numpy(), graph.key.numpy(), bins=cells,
                               range=[[0, n], [0, n]])[0] > 0
-    axes.imshow(has_edge, interpolation='none', vmin=0, vmax=1,
-                extent=(-0.5, n - 0.5, n - 0.5, -0.5))
+    axes.imshow(has_edge, vmin=0, vmax=1, extent=(-0.5, n - 0.5, n - 0.5, -0.5))
     axes.set(xlabel='key j', ylabel='query i')
 
 

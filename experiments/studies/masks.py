@@ -144,7 +144,7 @@ def _draw_heads(figure: SubFigure, name: str, mask: Tensor) -> None:
     num_columns = min(HEADS_PER_ROW, len(mask))
     panels = figure.subplots(-(-len(mask) // num_columns), num_columns, squeeze=False).flatten()
     for head, (axes, pairs) in enumerate(zip(panels, mask)):
-        axes.imshow(pairs.numpy(), vmin=0, vmax=1, interpolation='nearest')
+        axes.imshow(pairs.numpy(), vmin=0, vmax=1)
         axes.set_title(f'head {head}', fontsize='small')
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(mask):]:
