@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphattn.models.classifiers import TokenClassifier
-from graphattn.models.encoder import Encoder, check_encoder
+from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
 
 
 class CausalLanguageModel(TokenClassifier):
@@ -34,4 +34,4 @@ class CausalLanguageModel(TokenClassifier):
         if not getattr(encoder, 'causal', False):
             raise ValueError("'encoder' must be built with causal=True, for a token that sees the "
                              "next one has nothing to predict")
-        super().__init__(encoder, encoder.token_embedding.num_embeddings)
+        super().__init__(encoder, vocabulary_size(encoder))

@@ -427,3 +427,13 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
     if predicts_tokens and encoder.token_embedding is None:
         raise ValueError("'encoder' must have a vocabulary to predict tokens of (got num_tokens=0)")
+
+
+def vocabulary_size(encoder: nn.Module) -> int:
+    """Ids of its token embedding, or of that which an adapter in its place is around."""
+    sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
+             if hasattr(module, 'num_embeddings')]
+    if not sizes:
+        raise TypeError(f"'encoder' must have an nn.Embedding of its tokens, or an adapter around "
+                        f"one (got {type(encoder.token_embedding).__name__})")
+    return sizes[0]

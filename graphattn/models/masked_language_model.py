@@ -10,7 +10,7 @@ from graphattn._checks import check_bool, check_ids
 from graphattn._tensors import looks_once
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.encoder_layer import activation_of
-from graphattn.models.encoder import Encoder, check_encoder
+from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
 from graphattn.models.pooler import Pooler, check_whole
 from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
@@ -60,7 +60,7 @@ class MaskedLanguageModel(nn.Module):
         self.transform = nn.Sequential(nn.Linear(channels, channels),
                                        activation_of(self.activation),
                                        nn.LayerNorm(channels, eps=encoder.norm.eps))
-        self.token_bias = nn.Parameter(torch.zeros(encoder.token_embedding.num_embeddings))
+        self.token_bias = nn.Parameter(torch.zeros(vocabulary_size(encoder)))
         self.pooler = Pooler(channels) if next_sentence else None
         self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
         _initialise(self)

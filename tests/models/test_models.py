@@ -468,6 +468,17 @@ def test_without_positions_order_means_nothing():
         model(torch.zeros(9, dtype=torch.long), torch.tensor([0, 9]))
 
 
+@pytest.mark.parametrize('kind', [CausalLanguageModel, MaskedLanguageModel])
+def test_a_language_model_takes_an_encoder_whose_embedding_has_an_adapter(kind):
+    adapted = encoder(causal=True)
+    num_tokens = adapted.token_embedding.num_embeddings
+    adapted.token_embedding = torch.nn.Sequential(adapted.token_embedding, torch.nn.Linear(16, 16))
+    assert kind(adapted)(TOKENS, PTR)[0].size(-1) == num_tokens
+    adapted.token_embedding = torch.nn.Identity()
+    with pytest.raises(TypeError, match="'encoder' must have an nn.Embedding .*got Identity"):
+        kind(adapted)
+
+
 @pytest.mark.parametrize('std', [0.02, 1.])
 def test_embeddings_are_drawn_with_the_deviation_asked_for(std):
     model = encoder(embedding_std=std)
