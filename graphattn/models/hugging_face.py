@@ -403,6 +403,7 @@ def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
     config = _as_mapping(config)
     _check_post_norm(family, model)
     _check_config(family, model, config)
+    _check_plain(family, model)
     given = {_current_name(family, name): tensor for name, tensor in state_dict.items()}
     name_of = _their_names(family, model)
     _check_encoder_names(family, given, name_of)
@@ -542,17 +543,20 @@ def _current_name(family: _Family, name: str) -> str:
                                                                        'LayerNorm.bias')
 
 
+def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
+    """That no adapter stands where weights go."""
+    modules = _their_modules(family, model)
+    for name in model.state_dict():
+        module = next((module for module in modules if name.startswith(f'{module}.')), name)
+        if name not in (module, f'{module}.weight', f'{module}.bias'):
+            raise ValueError(f"'model' must have no adapters while weights are loaded (got "
+                             f"{name!r}); load them first, or merge the adapters")
+
+
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
     """From the names of the model's parameters to those of the family's, where there are such."""
-    kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
-    names = EMBEDDING_NAMES | family.head_names[kind]
-    for layer in range(len(model.encoder.layers)):
-        names |= {f'encoder.layers.{layer}.{name}': f'encoder.layer.{layer}.{their_name}'
-                  for name, their_name in LAYER_NAMES.items()}
-    if isinstance(model, SequenceClassifier) and (model.pooler is None or len(model.head) != 2):
-        del names['head.1']
-    name_of = {}
+    names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
         if name in names:
@@ -560,6 +564,19 @@ def _their_names(family: _Family,
         elif module in names:
             name_of[name] = f'{names[module]}.{parameter}'
     return name_of
+
+
+def _their_modules(family: _Family,
+                   model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
+    """From the names of the model's modules to those of the family's, where there are such."""
+    kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
+    names = EMBEDDING_NAMES | family.head_names[kind]
+    for layer in range(len(model.encoder.layers)):
+        names |= {f'encoder.layers.{layer}.{name}': f'encoder.layer.{layer}.{their_name}'
+                  for name, their_name in LAYER_NAMES.items()}
+    if isinstance(model, SequenceClassifier) and (model.pooler is None or len(model.head) != 2):
+        del names['head.1']
+    return names
 
 
 def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],

@@ -217,6 +217,16 @@ def test_other_sizes_are_refused_and_change_nothing(sizes, match):
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.parametrize('place', ['encoder.token_embedding', 'encoder.position_embedding',
+                                   'encoder.layers.1.attention.lin_query', 'transform.0'])
+def test_a_model_with_adapters_is_told_to_load_first(place):
+    model, bert = MaskedLanguageModel(encoder()), hugging_face('BertForPreTraining')
+    adapted = torch.nn.Sequential(model.get_submodule(place), torch.nn.Linear(24, 24))
+    model.set_submodule(place, adapted)
+    with pytest.raises(ValueError, match=f"'model' must have no adapters .*'{place}.0.weight'"):
+        load_bert(model, bert.state_dict(), bert.config)
+
+
 @pytest.mark.slow
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
