@@ -245,21 +245,25 @@ def test_encoder_and_decoder_generate_token_for_token():
     assert got.tolist() == tokens.tolist()
 
 
+PREFIX = torch.randn(2, 2, BATCH, 4, 3, 8)  # keys and values of each layer
+
+
+def behind_prefix(model, mask=None):
+    """What PEFT's prefix tuning computes."""
+    cache = transformers.DynamicCache(config=model.config)
+    for layer, (key, value) in enumerate(PREFIX):
+        cache.update(key, value, layer)
+    return model(TOKENS, attention_mask=mask, past_key_values=cache).last_hidden_state
+
+
 @pytest.mark.parametrize('padding', [None, *PADDINGS])
-def test_keys_before_the_tokens_of_an_encoder_are_attended_to(padding):  # PEFT's prefix tuning
-    model, prefix = new_model('BERT'), torch.randn(2, 2, BATCH, 4, 3, 8)  # of each layer
-
-    def run_behind_prefix(mask):
-        cache = transformers.DynamicCache(config=model.config)
-        for layer, (key, value) in enumerate(prefix):
-            cache.update(key, value, layer)
-        return model(TOKENS, attention_mask=mask, past_key_values=cache).last_hidden_state
-
+def test_keys_before_the_tokens_of_an_encoder_are_attended_to(padding):
+    model = new_model('BERT')
     is_token = PADDINGS[padding or 'none']
     everywhere = torch.nn.functional.pad(is_token, (3, 0), value=True)
-    expected = run_behind_prefix(dense_mask(everywhere, is_causal=False)[:, :, 3:])
+    expected = behind_prefix(model, dense_mask(everywhere, is_causal=False)[:, :, 3:])
     attach(model, PATTERN)
-    got = run_behind_prefix(None if padding is None else everywhere.long())
+    got = behind_prefix(model, None if padding is None else everywhere.long())
     torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
 
 
@@ -657,7 +661,9 @@ BAD = {
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "'source' must be a pattern while tokens are generated .* use_cache=False"),
+               "'source' must be a pattern where keys stand before the queries.* use_cache=False"),
+    'prefix': (lambda: behind_prefix(attach(new_model('BERT'), SOURCES['block model']())),
+               ValueError, "'source' must be a pattern where keys .* leave the prefix out"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
                         ValueError, "'source' must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(

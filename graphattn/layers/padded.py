@@ -313,8 +313,9 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:
-        raise ValueError(f"'source' must be a pattern while tokens are generated with a cache, for "
-                         f"others look at all queries (got {type(source).__name__}); generate with "
+        raise ValueError(f"'source' must be a pattern where keys stand before the queries, from a "
+                         f"cache or a prefix, for others look at the query of each key (got "
+                         f"{type(source).__name__}); leave the prefix out, or generate with "
                          f"use_cache=False")
     return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
 
