@@ -113,7 +113,8 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     for degree, colour, shape, label in (
             (graph.in_degree(), QUERY, '-', 'keys of a query'),
             (graph.out_degree(), KEY, '--', 'queries of a key')):
-        axes.plot(degree.cpu().numpy(), shape, color=colour, label=label, drawstyle='steps-mid')
+        axes.stairs(degree.cpu().numpy(), np.arange(degree.numel() + 1) - 0.5, baseline=None,
+                    color=colour, linestyle=shape, linewidth=1.5, label=label)
     axes.set(xlabel='token', ylabel='edges')
     axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1))
     axes.legend()

@@ -79,10 +79,13 @@ def test_a_mask_is_shaded_by_weights():
 @pytest.mark.parametrize('name', GRAPHS)
 def test_degrees_are_those_of_the_graph(name):
     graph = GRAPHS[name]()
-    queries, keys = draw.degrees(graph).get_lines()
-    assert queries.get_ydata().tolist() == graph.in_degree().tolist()
-    assert keys.get_ydata().tolist() == graph.out_degree().tolist()
-    assert (to_hex(queries.get_color()), to_hex(keys.get_color())) == (style.QUERY, style.KEY)
+    queries, keys = draw.degrees(graph).patches
+    for steps, degree in ((queries, graph.in_degree()), (keys, graph.out_degree())):
+        values, edges, _ = steps.get_data()
+        assert values.tolist() == degree.tolist()
+        assert edges.tolist() == [token - 0.5 for token in range(len(degree) + 1)]
+    colours = to_hex(queries.get_edgecolor()), to_hex(keys.get_edgecolor())
+    assert colours == (style.QUERY, style.KEY)
 
 
 def test_received_attention_sums_over_the_queries():
