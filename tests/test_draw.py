@@ -88,6 +88,14 @@ def test_degrees_are_those_of_the_graph(name):
     assert colours == (style.QUERY, style.KEY)
 
 
+@pytest.mark.parametrize('num_tokens', [1, 2, 3, 40])
+@pytest.mark.parametrize('draw_it', [draw.mask, draw.degrees])
+def test_ticks_are_at_tokens(draw_it, num_tokens):
+    axes = draw_it(patterns.SlidingWindow(1).build(num_tokens))
+    for ticks in (axes.get_xticks(), axes.get_yticks()):
+        assert len(ticks) and (ticks == ticks.round()).all()
+
+
 def test_received_attention_sums_over_the_queries():
     graph = random_graph(6, 5)
     weights = torch.rand(graph.num_edges, 3)

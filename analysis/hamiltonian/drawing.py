@@ -54,3 +54,4 @@ def _draw_edges(axes: Axes, graph: BipartiteGraph, order: np.ndarray,
     axes.plot(steps[:-1], steps[1:], color=_STEP,
               markersize=max(points_per_cell, 1.4), **style)
     axes.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect='equal')
+    axes.locator_params(integer=True, min_n_ticks=1)

@@ -39,6 +39,7 @@ def _draw_edges(axes: Axes, graph: BipartiteGraph) -> None:
                               range=[[0, n], [0, n]])[0] > 0
     axes.imshow(has_edge, vmin=0, vmax=1, extent=(-0.5, n - 0.5, n - 0.5, -0.5))
     axes.set(xlabel='key j', ylabel='query i')
+    axes.locator_params(integer=True, min_n_ticks=1)
 
 
 def _draw_reach(axes: Axes, result: Universality) -> None:
@@ -48,6 +49,6 @@ def _draw_reach(axes: Axes, result: Universality) -> None:
     title = f's = {result.layers}' if result.layers else 'never all'
     axes.set_title(f'pairs reached: {title}', fontsize='small')
     axes.set(xlabel='layers', ylabel='share of pairs [%]', ylim=(0, 105))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis='x', integer=True, min_n_ticks=1)
     axes.margins(x=0.1)
     axes.set_box_aspect(1)
