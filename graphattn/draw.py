@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphattn._checks import check_size
+from graphattn._checks import check_size, check_strided
 from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
             the largest is the darkest.
 
     Raises:
-        ValueError: There is another number of weights.
+        TypeError: The weights are no Tensor.
+        ValueError: There is another number of weights, or some are negative or not finite.
 
     Example:
         >>> from graphattn import draw, patterns
@@ -135,7 +136,8 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
 
     Raises:
-        ValueError: There is another number of weights.
+        TypeError: The weights are no Tensor.
+        ValueError: There is another number of weights, or some are negative or not finite.
     """
     per_head = _per_edge(graph, weights, 2)
     axes = _new_axes(5.2, 2.6) if axes is None else axes
@@ -251,7 +253,8 @@ def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure
         columns (int): Pictures in a row.
 
     Raises:
-        ValueError: There is another number of weights.
+        TypeError: The weights are no Tensor.
+        ValueError: There is another number of weights, or some are negative or not finite.
     """
     check_size('columns', columns, 1)
     per_head = _per_edge(graph, weights, 2)
@@ -301,11 +304,17 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
     """Weights as float64 ``[num_edges, heads]``, of at most so many dimensions."""
-    if weights.size(0) != graph.num_edges or weights.dim() > dimensions:
+    check_strided('weights', weights)
+    if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
         raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
                          f"{list(weights.shape)})")
-    return weights.detach().double().unsqueeze(-1).flatten(1).cpu()
+    per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
+    others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
+    if others.numel():
+        raise ValueError(f"'weights' must be finite and not negative, as shades are (got "
+                         f"{others[0].item()} and {others.numel() - 1} more that are not)")
+    return per_edge
 
 
 def _count(*sides: Axis) -> None:

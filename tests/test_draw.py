@@ -1,6 +1,7 @@
 """Pictures of graphs show their edges."""
 
 import base64
+import math
 import re
 import sys
 
@@ -179,10 +180,18 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="'titles' must be one for each of the 1 blocks"):
         draw.blocks(random_graph(3, 3), ['a', 'b'])
     few = torch.ones(GRAPH.num_edges + 1)
-    for refused in (lambda: draw.mask(GRAPH, weights=few), lambda: draw.heads(GRAPH, few),
-                    lambda: draw.received_attention(GRAPH, few)):
+    for refused in (lambda weights: draw.mask(GRAPH, weights=weights),
+                    lambda weights: draw.heads(GRAPH, weights),
+                    lambda weights: draw.received_attention(GRAPH, weights)):
         with pytest.raises(ValueError, match="'weights' must be .* with num_edges="):
-            refused()
+            refused(few)
+        with pytest.raises(TypeError, match="'weights' must be a Tensor .got list"):
+            refused(few.tolist())
+        with pytest.raises(ValueError, match="'weights' must be .* with num_edges="):
+            refused(few[0])
+        for shade in (math.nan, math.inf, -1.):
+            with pytest.raises(ValueError, match=f"'weights' must be finite .*got {shade} and 0"):
+                refused(few[1:].index_fill(0, torch.tensor(1), shade))
     with pytest.raises(ValueError, match="'values' must be at least two eigenvalues"):
         draw.spectrum([0])
 
