@@ -38,6 +38,7 @@ def _draw_sweeps(axes: Axes, samples: list[Expansion], label: str, color: str) -
         share = np.arange(1, sample.num_nodes) / sample.num_nodes
         axes.plot(share, sample.sweep_conductances, color=color,
                   linewidth=1.6 if len(samples) == 1 else 0.7,
+                  marker='.' if share.size < 40 else None,
                   label=label if number == 0 else None)
     sides = np.array([(sample.cheeger_below, sample.cheeger_above) for sample in samples
                       if sample.cheeger_below is not None]).reshape(-1, 2)

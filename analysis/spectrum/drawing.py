@@ -21,8 +21,9 @@ def draw(results: dict[str, list[Spectrum]]) -> Figure:
     for place, (label, samples) in enumerate(results.items()):
         color = f'C{place}'
         for number, sample in enumerate(samples):
-            has_gaps = bool((np.diff(sample.index) > 1).any())
-            curves.plot(sample.index, sample.values, 'o' if has_gaps else '-', color=color,
+            steps = np.diff(sample.index)
+            is_curve = steps.size > 0 and bool((steps == 1).all())
+            curves.plot(sample.index, sample.values, '-' if is_curve else 'o', color=color,
                         markersize=4, linewidth=1.6 if len(samples) == 1 else 0.7,
                         label=label if number == 0 else None)
         share = np.full(pooled[label].size, 1 / pooled[label].size)
@@ -33,7 +34,7 @@ def draw(results: dict[str, list[Spectrum]]) -> Figure:
     kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
     curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
     counts.set(title='how they are spread', xlabel=kind, ylabel=f'share of the {kind}s shown',
-               yscale='log')
+               yscale='log', ylim=(0.5 / max(map(np.size, pooled.values())), 1.5))
     for axes in (curves, counts):
         axes.grid()
     figure.legend(*curves.get_legend_handles_labels(), loc='outside lower center',

@@ -196,6 +196,11 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / 'expander.png').stat().st_size > 0
 
 
+def test_draws_the_only_cut_of_two_tokens():
+    line, = draw({'pair': [expander(nx.path_graph(2))]}).axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[0.5, 1]] and line.get_marker() == '.'
+
+
 def test_draws_samples_and_graphs_without_a_cut():
     samples = [expander(graph_of_pattern('RandomKeys(3)', 50, seed)) for seed in range(3)]
     figure = draw({'samples': samples, 'one': [expander(nx.empty_graph(1))],

@@ -265,3 +265,12 @@ def test_draws_samples_extremes_and_singular_values():
     rectangular = draw({'a': [spectrum(torch.ones(3, 5, dtype=torch.bool))]})
     assert rectangular.axes[0].get_ylabel() == 'singular value'
     draw({'nothing': [spectrum(nx.empty_graph(1))]})
+
+
+@pytest.mark.parametrize('num_tokens', [1, 2, 10])
+def test_draws_few_values(num_tokens):
+    curves, counts = draw({'path': [spectrum(nx.path_graph(num_tokens))]}).axes
+    lowest, highest = counts.get_ylim()
+    assert lowest < 0.9 / num_tokens and 1.1 / num_tokens < highest  # each value in its own bin
+    line, = curves.get_lines()
+    assert (line.get_marker() == 'o') == (num_tokens == 1)  # which a line does not show
