@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ def read_graph_file(path: str | Path) -> GraphFile:
               :meth:`graphattn.BipartiteGraph.from_networkx`;
             - ``.csv`` and ``.tsv``: ``source,target`` or ``source,target,weight`` on each line,
               after a header or not. The source is the key and the target the query;
-            - anything else: the same in columns that spaces divide, ``#`` before comments.
+            - anything else: the same in columns that spaces divide, ``#`` before comments, with the
+              attributes of edges or without, as ``networkx.write_edgelist`` writes them.
 
             Lists may be packed, ``.csv.gz``. Numbers in them count tokens from 0. If the first edge
             joins words, all are names, and tokens are numbered as they occur. An edge of weight 0
@@ -148,7 +150,17 @@ def _of_networkx(graph: nx.Graph) -> GraphFile:
 
 
 def _read_columns(path: Path) -> GraphFile:
-    return _of_rows((number, line.partition('#')[0].split()) for number, line in read_lines(path))
+    return _of_rows((number, _columns(line)) for number, line in read_lines(path))
+
+
+def _columns(line: str) -> list[str]:
+    """What spaces divide, and of the attributes that networkx writes in braces the weight."""
+    text = line.partition('#')[0].rstrip()
+    if not text.endswith('}'):
+        return text.split()
+    ends, _, attributes = text.partition('{')
+    weight = re.search("'weight': ([^,}]+)", attributes)
+    return [*ends.split(), *(weight.groups() if weight else ())]
 
 
 def _separated_by(mark: str) -> Callable[[Path], GraphFile]:

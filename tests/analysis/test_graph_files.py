@@ -44,6 +44,7 @@ FILES = {
     'graph.graphml': lambda path: nx.write_graphml(GRAPH.to_networkx(), path),
     'graph.gml': lambda path: nx.write_gml(GRAPH.to_networkx(), path),
     'networkx.txt': lambda path: nx.write_edgelist(GRAPH.to_networkx(), path, data=False),
+    'attributes.txt': lambda path: nx.write_edgelist(GRAPH.to_networkx(), path),
     'graph.edges': text('# key query\n' + rows(' ') + '\n0 1 # a comment'),
     'graph.csv': text(rows(',')),
     'header.csv': text('Source,Target\r\n# a comment\r\n' + rows(', ')),
@@ -56,6 +57,7 @@ WEIGHTED = {
     'graph.npy': lambda path: np.save(path, MASK * -0.5),
     'graph.npz': lambda path: sp.save_npz(path, GRAPH.to_scipy() * 2),
     'networkx.txt': lambda path: nx.write_weighted_edgelist(weighted(), path),
+    'attributes.txt': lambda path: nx.write_edgelist(weighted(), path),
     'graph.gml': lambda path: nx.write_gml(weighted(), path),
     'graph.graphml': lambda path: nx.write_graphml(weighted(), path),
 }
