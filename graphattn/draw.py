@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from graphattn.graph import BipartiteGraph
 
 MOST_LINES = 20_000  # of a bipartite picture
+_MOST_LABELS = 8  # of lengths side by side, which more would cover
 _MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
 
 
@@ -209,7 +210,8 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
         axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
                     marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)
     lengths = sorted({length for of_length in seconds.values() for length in of_length})
-    axes.set_xticks(lengths, [f'{length:,}' for length in lengths])
+    named = lengths[::max(1, -(-len(lengths) // _MOST_LABELS))]
+    axes.set_xticks(named, [f'{length:,}' for length in named])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter('{x:g}')
     axes.set(xlabel='tokens', ylabel='milliseconds')

@@ -128,6 +128,15 @@ def test_times_are_milliseconds_by_length():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ['a', 'b']
 
 
+@pytest.mark.parametrize('num_lengths', [1, 5, 20])
+def test_labels_of_lengths_do_not_overlap(num_lengths):
+    axes = draw.times({'a': {16 * 2**i: 1e-3 * 4**i for i in range(num_lengths)}})
+    axes.figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+    assert len(boxes) >= min(num_lengths, 5)
+
+
 def test_heads_stand_side_by_side():
     graph = random_graph(4, 4)
     weights = torch.rand(graph.num_edges, 5)
