@@ -19,12 +19,14 @@ _EDGE, _STEP = 'C5', 'C1'
 @labels_as_text
 def draw(graphs: dict[str, list[BipartiteGraph]],
          results: dict[str, list[HamiltonianPath]]) -> Figure:
-    """The edges in the order of the tokens and in that of the path, one row for each graph."""
+    """The edges in the order of the tokens and in that of the path, one row for each label: its
+    first graph."""
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]
         _draw_edges(before, graph, np.arange(graph.num_queries), result.path)
-        before.set_title(fill(label, 45))
+        others = f', the first of {len(graphs[label])}' if len(graphs[label]) > 1 else ''
+        before.set_title(fill(label + others, 45))
         before.set(xlabel='key j', ylabel='query i')
         if result.path is None:
             answer = 'No Hamiltonian path' if result.exists is False else 'Not known'

@@ -16,6 +16,7 @@ from analysis.hamiltonian import hamiltonian_path, question
 from analysis.hamiltonian.__main__ import main
 from analysis.hamiltonian.circuit import solve
 from analysis.hamiltonian.constructions import DIRECTED_CONSTRUCTIONS
+from analysis.hamiltonian.drawing import draw
 from analysis.hamiltonian.obstacles import OBSTACLES, _blocks
 from analysis.hamiltonian.rotation import rotate_and_extend
 from graphattn import BipartiteGraph
@@ -351,6 +352,13 @@ def test_command(tmp_path, capsys):
     assert steps_are_edges(path, RandomKeys(8).build(50, seed=0))
     assert saved['Star() - SlidingWindow(1)'][0]['path'] is None
     assert (tmp_path / 'hamiltonian.png').stat().st_size > 0
+
+
+@pytest.mark.parametrize('num_blocks, title', [(1, 'a'), (3, 'a, the first of 3')])
+def test_says_which_of_several_graphs_is_drawn(num_blocks, title):
+    graphs = {'a': [SlidingWindow(1).build(5)] * num_blocks}
+    results = {'a': list(map(hamiltonian_path, graphs['a']))}
+    assert draw(graphs, results).axes[0].get_title() == title
 
 
 @pytest.mark.slow
