@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from analysis.adjacency import Symmetrization, describe_symmetrization, symmetric_adjacency
+from analysis.checks import check_count
 from analysis.graphs import GraphLike, as_graph
 from analysis.result import Result
 from analysis.spectrum.laplacian import Laplacian, LaplacianKind
@@ -90,7 +91,7 @@ def spectrum(
         Spectrum.
 
     Raises:
-        ValueError: An argument is out of range, the graph has no nodes, or it has more than
+        TypeError, ValueError: An argument is wrong, the graph has no nodes, or it has more than
             4,096 and all eigenvalues are asked for.
         scipy.sparse.linalg.ArpackNoConvergence: The extremes are too close to one another.
 
@@ -134,9 +135,8 @@ def _check(graph: BipartiteGraph, extremes: int | None) -> None:
         raise ValueError(f"'graph' is too large for all its eigenvalues (got {smaller_side} "
                          f"tokens, at most {FULL_NODES}); ask for some at both ends: extremes=6, "
                          f"or --extremes 6")
-    if extremes is not None and extremes < 2:
-        raise ValueError(f"'extremes' must be at least 2, for lambda_2 is the second (got "
-                         f"{extremes})")
+    if extremes is not None:
+        check_count('extremes', extremes, at_least=2)  # for lambda_2 is the second
 
 
 def _singular_values(graph: BipartiteGraph, extremes: int | None) -> Spectrum:

@@ -229,7 +229,7 @@ def test_null_space_is_orthonormal():
 
 @pytest.mark.parametrize('graph, options, message', [
     (nx.path_graph(5000), {}, r"too large .* \(got 5000 tokens, at most 4096\); .*extremes=6"),
-    (nx.path_graph(5), {'extremes': 1}, r"'extremes' must be at least 2, .* \(got 1\)"),
+    (nx.path_graph(5), {'extremes': 1}, r"'extremes' must be at least 2 \(got 1\)"),
     (nx.path_graph(5), {'laplacian': 'random-walk'}, r"'laplacian' must be one of .*random-walk"),
     (nx.path_graph(5), {'symmetrization': 'max'}, r"'how' must be one of .*max"),
     (nx.empty_graph(0), {}, "'graph' must have at least one token"),
@@ -238,6 +238,12 @@ def test_null_space_is_orthonormal():
 def test_bad_input(graph, options, message):
     with pytest.raises(ValueError, match=message):
         spectrum(graph, **options)
+
+
+@pytest.mark.parametrize('extremes', [2.5, '2', True])
+def test_a_count_of_extremes_is_whole(extremes):
+    with pytest.raises(TypeError, match="'extremes' must be an int"):
+        spectrum(nx.path_graph(9), extremes=extremes)
 
 
 @pytest.mark.slow
