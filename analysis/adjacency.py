@@ -12,7 +12,8 @@ from graphattn import BipartiteGraph
 Symmetrization = Literal['union', 'mean', 'intersection']
 
 
-def symmetric_adjacency(graph: GraphLike, how: Symmetrization = 'union') -> sp.csr_array:
+def symmetric_adjacency(graph: GraphLike,
+                        symmetrization: Symmetrization = 'union') -> sp.csr_array:
     r"""The adjacency matrix of a graph whose direction is forgotten.
 
     .. math::
@@ -23,25 +24,27 @@ def symmetric_adjacency(graph: GraphLike, how: Symmetrization = 'union') -> sp.c
 
     Args:
         graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
-        how (str): What becomes of an edge without its reverse.
+        symmetrization (str): What becomes of an edge without its reverse.
 
     Returns:
         float64 CSR array ``[n, n]``.
 
     Raises:
-        ValueError: The graph has not as many keys as queries, or ``how`` is unknown.
+        ValueError: The graph has not as many keys as queries, or ``symmetrization`` is unknown.
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys:
         raise ValueError(f"'graph' must have as many keys as queries to be made symmetric (got "
                          f"{graph}); its singular values are another question")
-    if how not in get_args(Symmetrization):
-        raise ValueError(f"'how' must be one of {get_args(Symmetrization)} (got {how!r})")
+    if symmetrization not in get_args(Symmetrization):
+        raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
+                         f"{symmetrization!r})")
     adjacency = graph.to_scipy()
     reverse = adjacency.T.tocsr()
-    if how == 'mean':
+    if symmetrization == 'mean':
         return (adjacency + reverse) / 2
-    return adjacency.maximum(reverse) if how == 'union' else adjacency.minimum(reverse)
+    combine = adjacency.maximum if symmetrization == 'union' else adjacency.minimum
+    return combine(reverse)
 
 
 def describe_symmetrization(graph: BipartiteGraph, symmetrization: str) -> str:

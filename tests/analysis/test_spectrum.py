@@ -231,7 +231,7 @@ def test_null_space_is_orthonormal():
     (nx.path_graph(5000), {}, r"too large .* \(got 5000 tokens, at most 4096\); .*extremes=6"),
     (nx.path_graph(5), {'extremes': 1}, r"'extremes' must be at least 2 \(got 1\)"),
     (nx.path_graph(5), {'laplacian': 'random-walk'}, r"'laplacian' must be one of .*random-walk"),
-    (nx.path_graph(5), {'symmetrization': 'max'}, r"'how' must be one of .*max"),
+    (nx.path_graph(5), {'symmetrization': 'max'}, r"'symmetrization' must be one of .*max"),
     (nx.empty_graph(0), {}, "'graph' must have at least one token"),
     (BipartiteGraph.from_mask(torch.ones(0, 3, dtype=torch.bool)), {}, 'at least one token'),
 ])
