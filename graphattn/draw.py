@@ -69,7 +69,7 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
     axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, aspect='auto',
                 extent=(-0.5, max(graph.num_keys, 1) - 0.5, max(graph.num_queries, 1) - 0.5, -0.5))
     axes.set(xlabel='key', ylabel='query', title=f'density {100 * graph.density():.3g} %')
-    _count(axes.xaxis, axes.yaxis)
+    _tick_whole_numbers(axes.xaxis, axes.yaxis)
     return axes
 
 
@@ -121,7 +121,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
                     color=colour, linestyle=shape, linewidth=1.5, label=label)
     axes.set(xlabel='token', ylabel='edges')
     axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1))
-    _count(axes.xaxis, axes.yaxis)
+    _tick_whole_numbers(axes.xaxis, axes.yaxis)
     axes.legend()
     return axes
 
@@ -147,7 +147,7 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
         axes.plot(np.bincount(key, of_head, minlength=graph.num_keys), '.-', lw=1,
                   color=COLOURS[head % len(COLOURS)], label=f'head {head}')
     axes.set(xlabel='key', ylabel='attention received')
-    _count(axes.xaxis)
+    _tick_whole_numbers(axes.xaxis)
     axes.set_ylim(bottom=0)
     if per_head.shape[1] > 1:
         axes.legend()
@@ -172,7 +172,7 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
     axes.plot(values, '.', color=COLOURS[0])
     axes.axhspan(0, values[1], color=COLOURS[1], alpha=0.3, label=f'gap {values[1]:.3g}')
     axes.set(xlabel='index', ylabel='eigenvalue')
-    _count(axes.xaxis)
+    _tick_whole_numbers(axes.xaxis)
     axes.legend(loc='lower right')
     return axes
 
@@ -192,7 +192,7 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
     axes.fill_between(layer, field.min(axis=1), field.max(axis=1), color=COLOURS[0], alpha=0.2,
                       lw=0, label='least to most')
     axes.set(xlabel='layers', ylabel='keys that reach a query', ylim=(0, None))
-    _count(axes.xaxis)
+    _tick_whole_numbers(axes.xaxis)
     axes.legend(loc='lower right')
     return axes
 
@@ -319,7 +319,7 @@ def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
     return per_edge
 
 
-def _count(*sides: Axis) -> None:
+def _tick_whole_numbers(*sides: Axis) -> None:
     """Ticks at whole numbers, for there is nothing between tokens."""
     from matplotlib.ticker import MaxNLocator
 
