@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
+from cycler import cycler
+from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
+HEADS_PER_COLUMN = 16  # of a legend
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
@@ -20,18 +23,23 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
         history (list): One dict of metrics for each epoch, as in metrics.csv.
     """
     logged = dict.fromkeys(name for row in history for name in row)
-    metrics = list(dict.fromkeys(name.split('/')[1] for name in logged if '/' in name))
-    num_rows = -(-len(metrics) // CURVES_PER_ROW)
-    figure = Figure(figsize=(14, 3.8 * num_rows), layout='constrained')
-    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
-    for axes, metric in zip(panels, metrics):
-        names = sorted(name for name in logged if name.split('/')[1:2] == [metric])
+    metrics: dict[str, list[str]] = {}
+    for name in logged:
+        stage, *metric_and_place = name.split('/')
+        if metric_and_place:
+            curves = metrics.setdefault(metric_and_place[0], [])
+            if stage == detailed or len(metric_and_place) == 1:
+                curves.append(name)
+    columns = -(-len(metrics.get('density', ())) // HEADS_PER_COLUMN)
+    num_rows = -(-len(metrics) // CURVES_PER_ROW)
+    figure = Figure(figsize=(13 + columns, 3.8 * num_rows), layout='constrained')
+    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    for axes, (metric, names) in zip(panels, metrics.items()):
+        axes.set_prop_cycle(cycler(linestyle=['-', '--', ':', '-.']) * rcParams['axes.prop_cycle'])
         for name in names:
             stage, _, *place = name.split('/')
-            if place and stage != detailed:
-                continue
             rows = [row for row in history if name in row]  # not every epoch is evaluated
             axes.plot([row['epoch'] + 1 for row in rows], [row[name] for row in rows],
                       marker='.',  # or a single epoch could not be seen
@@ -41,7 +49,7 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
         axes.grid()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if metric == 'density':  # too many lines for a legend among them
-            axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
+            axes.legend(loc='center left', bbox_to_anchor=(1, 0.5), ncols=max(1, columns))
         else:
             axes.legend()
     for axes in panels[len(metrics):]:

@@ -34,3 +34,15 @@ def test_a_single_epoch_is_seen():
             canvas.draw()
             pictures.append(np.array(canvas.buffer_rgba()))
         assert (pictures[0] != pictures[1]).any()
+
+
+@pytest.mark.slow
+def test_twelve_heads_are_in_order_and_told_apart():
+    places = [f'layer{layer}/head{head}' for layer in range(2) for head in range(12)]
+    figure = training_curves([{'epoch': 0, 'step': 3, 'train/loss': 1.,
+                               **{f'train/density/{place}': 0.5 for place in places}}])
+    axes = figure.axes[1]
+    assert axes.get_legend_handles_labels()[1] == [place.replace('/', ' ') for place in places]
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(places)
+    FigureCanvasAgg(figure).draw()
+    assert axes.get_legend().get_window_extent().height < figure.bbox.height
