@@ -40,6 +40,8 @@ def draw(results: dict[str, list[Diffusion]]) -> Figure:
         axes[3].set(title=f'Eigenvalues after {widest.hops} hops (o: predicted)',
                     xlabel=r'Re $\tilde\mu$', ylabel=r'Im $\tilde\mu$')
         axes[3].axhline(0, color='0.8', linewidth=0.8, zorder=0)
+    for panel in axes[1:3]:
+        panel.locator_params(axis='x', integer=True, min_n_ticks=1)
     for panel in axes[1:]:
         panel.grid()
     handles, labels = axes[2 if has_spectra else 1].get_legend_handles_labels()

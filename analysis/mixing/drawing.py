@@ -33,6 +33,7 @@ def draw(results: dict[str, list[Mixing]]) -> Figure:
     for axes in (plain, restart):
         axes.axhline(longest.epsilon, color='0.4', linestyle=':',
                      label=rf'$\epsilon$ = {longest.epsilon:g}')
+        axes.locator_params(axis='x', integer=True, min_n_ticks=1)
         axes.grid()
     handles, labels = restart.get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside lower center', ncols=2)

@@ -155,7 +155,7 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
             axes.hist(degree(graph).numpy(), bins=40, histtype='step', color=f'C{number}',
                       label=str(number))
         axes.set(xlabel=title, ylabel='tokens')
-        axes.locator_params(axis='x', nbins=4, integer=True)
+        axes.locator_params(axis='x', nbins=4, integer=True, min_n_ticks=1)
         axes.grid(alpha=0.3)
         if len(pairs) > 1:
             axes.legend(fontsize='small')

@@ -33,6 +33,7 @@ def draw(results: dict[str, list[Spectrum]]) -> Figure:
                                        for sample in samples))
     kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
     curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
+    curves.locator_params(axis='x', integer=True, min_n_ticks=1)
     counts.set(title='how they are spread', xlabel=kind, ylabel=f'share of the {kind}s shown',
                yscale='log', ylim=(0.5 / max(map(np.size, pooled.values())), 1.5))
     for axes in (curves, counts):

@@ -92,3 +92,15 @@ def test_size():
     (['--time_limit', 'x'], 'time_limit')])
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('n', [2, 16])
+def test_what_is_counted_has_whole_ticks(n):
+    counted = {'keys of a query', 'queries of a key', 'index, in sorted order', 'steps', 'hops',
+               'hops K'}
+    drawn = [axes for section in sections({'full': [Full().build(n)]})
+             for axes in section.figure.axes if axes.get_xlabel() in counted]
+    assert {axes.get_xlabel() for axes in drawn} == counted
+    for axes in drawn:
+        assert np.array_equal(axes.get_xticks() % 1, np.zeros(len(axes.get_xticks())))
