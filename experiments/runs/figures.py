@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
-from cycler import cycler
-from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
+from graphattn.style import COLOURS
+
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
 HEADS_PER_COLUMN = 16  # of a legend
+STYLES = '-', '--', ':', '-.'
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
@@ -37,11 +38,12 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     figure = Figure(figsize=(13 + columns, 3.8 * num_rows), layout='constrained')
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     for axes, (metric, names) in zip(panels, metrics.items()):
-        axes.set_prop_cycle(cycler(linestyle=['-', '--', ':', '-.']) * rcParams['axes.prop_cycle'])
-        for name in names:
+        for number, name in enumerate(names):
             stage, _, *place = name.split('/')
             rows = [row for row in history if name in row]  # not every epoch is evaluated
             axes.plot([row['epoch'] + 1 for row in rows], [row[name] for row in rows],
+                      color=COLOURS[number % len(COLOURS)],
+                      linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
                       marker='.',  # or a single epoch could not be seen
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
         axes.set(title=metric.replace('_', ' '), xlabel='epoch',
