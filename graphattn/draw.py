@@ -320,7 +320,7 @@ def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
 
 
 def _tick_whole_numbers(*sides: Axis) -> None:
-    """Ticks at whole numbers, for there is nothing between tokens."""
+    """Ticks at whole numbers, for there is nothing between tokens, whatever ticks the axes had."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:
