@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn import functional
 from graphattn._checks import check_generator, check_kind, check_ptr
@@ -119,7 +122,7 @@ class SequenceParallel(nn.Module):
         self._given_group, self._own_group, self._timeout = group, None, timeout
         self._generator: torch.Generator | None = None
         self._is_compared = False
-        self._halos: dict[int, _Halo] = {}
+        self._halos = _Halos()
 
     def forward(self, x: Tensor, ptr: Tensor, *, own: slice | None = None,
                 generator: torch.Generator | None = None, **arguments: Any) -> Any:
@@ -184,7 +187,7 @@ class SequenceParallel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), '_own_group': None, '_generator': None, '_is_compared': False,
-                '_halos': {}}
+                '_halos': _Halos()}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
         """The generator that graphs are drawn from."""
@@ -299,6 +302,40 @@ class _Halo(NamedTuple):
     place: Tensor | None  # of each node of the graph among those that arrive; as they come if None
 
 
+class _Halos:
+    """The halos that were used last.
+
+    A halo depends on the ranges of all processes and on the graph of each, because a process sends
+    what the edges of the others touch. So the key names all of them, each graph by a number that
+    its process never gives to another one. Whatever is kept is known to every process alike: an
+    entry ends with a graph, which then occurs in no key, or once it has not been used for
+    ``max_age`` exchanges, of which all processes count the same.
+
+    Args:
+        max_age (int): Exchanges after which an unused halo is dropped.
+    """
+
+    def __init__(self, max_age: int = 256):
+        self._max_age, self._age, self._next_number = max_age, count(), count()
+        self._numbers = WeakIdKeyDictionary()
+        self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph], int, _Halo]] = {}
+
+    def number(self, graph: BipartiteGraph) -> int:
+        """Return what stands for a graph of this process in keys."""
+        if graph not in self._numbers:
+            self._numbers[graph] = next(self._next_number)
+        return self._numbers[graph]
+
+    def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], _Halo]) -> _Halo:
+        """Return the halo of a key, from ``plan`` where there is none."""
+        now = next(self._age)
+        self._kept = {other: entry for other, entry in self._kept.items()
+                      if entry[0]() is not None and now - entry[1] <= self._max_age}
+        halo = self._kept[key][2] if key in self._kept else plan()
+        self._kept[key] = weakref.ref(graph), now, halo
+        return halo
+
+
 class _Shard(Shard):
     """A shard and the processes that hold the others.
 
@@ -306,11 +343,11 @@ class _Shard(Shard):
         ptr (Tensor): Where each sequence of the whole batch begins.
         bounds (list of int): Where the tokens of each process begin, and where the last ones end.
         group (ProcessGroup): The processes.
-        halos (dict): Those of graphs that live, by their ``id``.
+        halos (_Halos): Those that were used last.
     """
 
     def __init__(self, ptr: Tensor, bounds: list[int], group: dist.ProcessGroup,
-                 halos: dict[int, _Halo]):
+                 halos: _Halos):
         rank = dist.get_rank(group)
         super().__init__(ptr, bounds[rank], bounds[rank + 1])
         self.bounds, self.group, self.halos = bounds, group, halos
@@ -324,7 +361,7 @@ class _Shard(Shard):
         fits = any(torch.equal(graph.blocks.query_ptr, fold_ptr(self.own_ptr, times, self.num_own))
                    and torch.equal(graph.blocks.key_ptr, fold_ptr(self.ptr, times, self.num_tokens))
                    for times in (1, heads))
-        fits = self._all_say(fits)
+        fits = self._all_say(int(fits))
         if not all(fits):
             raise ValueError(f"'graph' must have the queries of its process and all keys of each "
                              f"sequence for blocks, but that of process {fits.index(0)} of "
@@ -360,23 +397,15 @@ class _Shard(Shard):
         x = _Exchange.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self.group)
         return x if halo.place is None else x[halo.place]
 
-    def _all_say(self, answer: bool) -> list[int]:
-        """The answers of all processes, 0 or 1."""
-        mine = torch.tensor([int(answer)], device=self.ptr.device)
-        return _all_gather(mine, self.group).flatten().tolist()
+    def _all_say(self, answer: int) -> list[int]:
+        """Return the answers of all processes."""
+        return _all_gather(torch.tensor([answer], device=self.ptr.device),
+                           self.group).flatten().tolist()
 
     def _halo(self, graph: BipartiteGraph) -> _Halo:
-        """The halo of a graph, kept as long as the graph is. Whether all have kept theirs they ask
-        one another, for what one forgets the others may still know."""
-        known = self.halos.get(id(graph))
-        if all(self._all_say(known is not None)):
-            return known
+        numbers = self._all_say(self.halos.number(graph))
         with undisturbed():  # evaluation may come first, and training after it
-            halo = self._plan(graph)
-        self.halos[id(graph)] = halo
-        if known is None:
-            weakref.finalize(graph, self.halos.pop, id(graph), None)
-        return halo
+            return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> _Halo:
         """Tells each process which of its nodes are wanted here. Heads that are folded into nodes

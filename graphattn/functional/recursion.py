@@ -64,8 +64,7 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='how many hops it takes is asked of numbers')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """What the recursion tends to. By the implicit function theorem its gradient is a limit too, so
-    that no hop is kept."""
+    """Return what the recursion tends to."""
     if in_transform():
         raise NotImplementedError("'hops' without end have the gradient of a backward pass "
                                   "alone; take a number of hops")
@@ -74,30 +73,46 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
                          "how many it takes to the limit (got inf)")
     if not bool((teleport > 0).all()):
         raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
+    return _FixedPoint.apply(one_hop, weight, value, teleport)
 
-    def step(z: Tensor) -> Tensor:
-        return restart(one_hop(weight, z), value, teleport)
 
-    with torch.no_grad():
-        most_hops = _most_hops(one_hop, weight, value, teleport)
-        z = settle(step, value, most_hops)
-    if not torch.is_grad_enabled():
+class _FixedPoint(torch.autograd.Function):
+    r"""The fixed point :math:`z = (1 - t) A z + t V`, of which no hop is kept.
+
+    By the implicit function theorem the gradient of z solves a recursion too,
+    :math:`y = g + (1 - t) A^\top y`. What is saved is unpacked once in a backward pass, because a
+    checkpoint runs the whole forward pass again each time.
+    """
+
+    @staticmethod
+    def forward(ctx, one_hop, weight, value, teleport):
+        def step(z: Tensor) -> Tensor:
+            return restart(one_hop(weight, z), value, teleport)
+
+        ctx.one_hop, ctx.most_hops = one_hop, _most_hops(one_hop, weight, value, teleport)
+        z = step(settle(step, value, ctx.most_hops))
+        ctx.save_for_backward(weight, value, teleport, z)
         return z
-    leaf = z.detach().requires_grad_()
-    after = step(leaf)
-    out = step(z.detach())
-    if out.requires_grad:
-        def solve(grad: Tensor) -> Tensor:
-            if torch.is_grad_enabled():
-                raise NotImplementedError("'hops' without end have no second derivative; take a "
-                                          "number of hops")
 
-            def adjoint(y: Tensor) -> Tensor:
-                return grad + torch.autograd.grad(after, leaf, y, retain_graph=True)[0]
-            # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
-            return settle(adjoint, grad / teleport, most_hops)
-        out.register_hook(solve)
-    return out
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("'hops' without end have no second derivative; take a "
+                                      "number of hops")
+        *inputs, z = (x.detach() for x in ctx.saved_tensors)
+        wanted = [x.requires_grad_() for x, needed in zip(inputs, ctx.needs_input_grad[1:])
+                  if needed]
+        weight, value, teleport = inputs
+        z.requires_grad_()
+        with torch.enable_grad():
+            after = restart(ctx.one_hop(weight, z), value, teleport)
+
+        def adjoint(y: Tensor) -> Tensor:
+            return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
+        # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
+        y = settle(adjoint, grad / teleport, ctx.most_hops)
+        found = iter(torch.autograd.grad(after, wanted, y))
+        return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
 
 
 def _most_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,

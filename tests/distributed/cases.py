@@ -185,7 +185,51 @@ def own_generator() -> dict:
     return {'output': float(not bool(out.isfinite().all()))}
 
 
+def outputs_along(steps: list[tuple[list[int], int]]) -> dict:
+    """Steps of one pass each, with the bounds of the processes and the window of the last one."""
+    one = encoder(PatternSource(SlidingWindow(1)))
+    parallel = sequence_parallel(copy.deepcopy(one), dist.group.WORLD)
+    tokens, _ = inputs(one)
+    layer = GraphAttention(CHANNELS, HEADS, hops=2, teleport=.2).double()
+    along = sequence_parallel(layer, dist.group.WORLD)
+    x, rank = torch.randn(NUM_TOKENS, CHANNELS, dtype=torch.double,
+                          generator=torch.Generator().manual_seed(1)), dist.get_rank()
+    kept, differences = {}, []
+    for bounds, window in steps:
+        start, stop = bounds[rank:rank + 2]
+        ends = [slice(first, last) for first, last in zip(bounds, bounds[1:])]
+        out = parallel(tokens[start:stop], PTR, own=slice(start, stop))
+        differences.append(largest(out - one(tokens, PTR)[start:stop]))
+        windows = [window if own is ends[-1] else 1 for own in ends]
+        rows = [kept.setdefault((own.start, own.stop, width), SlidingWindow(width).build(
+            own.stop - own.start, NUM_TOKENS, offset=own.start))
+            for own, width in zip(ends, windows)]
+        whole = torch.tensor([0, NUM_TOKENS])
+        out = along(x[start:stop], whole, own=slice(start, stop), graph=rows[rank])
+        joined = BipartiteGraph(torch.cat([torch.stack([graph.key, graph.query + own.start])
+                                           for own, graph in zip(ends, rows)], dim=1), NUM_TOKENS)
+        differences.append(largest(out - layer(x, whole, graph=joined)[start:stop]))
+    return {'output': max(differences)}
+
+
+def ranges_that_alternate() -> dict:
+    """Those of the first process stay, so that its graphs do, and those of the others move."""
+    size = dist.get_world_size()
+    even = [NUM_TOKENS * rank // size for rank in range(size + 1)]
+    moved = [*even[:2], *(bound - 3 for bound in even[2:-1]), NUM_TOKENS]
+    return outputs_along([(bounds, 1) for bounds in (even, moved, even, moved)])
+
+
+def graphs_that_alternate() -> dict:
+    """That of the last process, while the others keep theirs."""
+    size = dist.get_world_size()
+    even = [NUM_TOKENS * rank // size for rank in range(size + 1)]
+    return outputs_along([(even, window) for window in (1, 5, 1, 5)])
+
+
 CASES = {
+    'ranges that alternate': ranges_that_alternate,
+    'graphs that alternate': graphs_that_alternate,
     'window, global and random': lambda: compare(encoder(PatternSource(WINDOW_GLOBAL_RANDOM))),
     'Diffuser, five hops': lambda: compare(encoder(PatternSource(DIFFUSER), hops=5, teleport=.1)),
     'block model': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8))),
@@ -302,7 +346,7 @@ def failures() -> dict[str, dict]:
 
 # What each of four processes does that neither of two does: to exchange with those that are not its
 # neighbours, with several of them, and to tell all of them.
-OF_FOUR = {'window, global and random', 'Diffuser, five hops', 'block model',
+OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and random', 'Diffuser, five hops', 'block model',
            'block model, thinned', 'ranges of other sizes', 'class token', 'ranges that overlap',
            'a process without tokens', 'fewer tokens than processes', 'other parameters'}
 
