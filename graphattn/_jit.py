@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import getpass
 import hashlib
 import logging
 import os
@@ -21,7 +20,12 @@ from graphattn._files import write_whole
 try:
     import numba
     from llvmlite import binding
-    from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
+    from numba.core.caching import (
+        CompileResultCacheImpl,
+        FunctionCache,
+        InTreeCacheLocator,
+        UserWideCacheLocator,
+    )
     from numba.core.serialize import dumps
 except ImportError as error:
     raise CompilerMissing(f"compiled loops need numba, which cannot be imported ({error}): pip "
@@ -59,12 +63,22 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
 # Where what is compiled is kept #######################################################
 
 
+class _UserFolder(UserWideCacheLocator):
+    """The cache of a user who has a home folder, as not every container's user does."""
+
+    def ensure_cache_path(self) -> None:
+        if not os.path.isabs(self._cache_path):  # it begins with a literal '~'
+            raise FileNotFoundError('the user has no home folder')
+        super().ensure_cache_path()
+
+
 class _TemporaryFolder(InTreeCacheLocator):
-    """One of this user's, which nobody else can write to: what it keeps is run."""
+    """A folder of this user that no other user can write to, because what it keeps is run."""
 
     def __init__(self, function: Callable, source: str):
         super().__init__(function, source)
-        self._own = os.path.join(tempfile.gettempdir(), f'graphattn-{getpass.getuser()}')
+        user = os.getuid() if hasattr(os, 'getuid') else os.getlogin()  # a uid needs no name
+        self._own = os.path.join(tempfile.gettempdir(), f'graphattn-{user}')
         self._cache_path = os.path.join(self._own, self.get_suitable_cache_subpath(source))
 
     def ensure_cache_path(self) -> None:
@@ -77,7 +91,8 @@ class _TemporaryFolder(InTreeCacheLocator):
 
 
 class _Folders(CompileResultCacheImpl):
-    _locator_classes = [*CompileResultCacheImpl._locator_classes, _TemporaryFolder]
+    _locator_classes = [_UserFolder if locator is UserWideCacheLocator else locator
+                        for locator in CompileResultCacheImpl._locator_classes] + [_TemporaryFolder]
 
 
 class _Files:

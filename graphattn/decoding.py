@@ -16,6 +16,7 @@ from graphattn.functional import edge_attention
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels.edge_math import restart
 from graphattn.shard import Shard
 
 
@@ -191,7 +192,7 @@ class _Step(Shard):
             for hop, share in enumerate(reversed(shares)):
                 reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
                                          scale=attention.scale, backend=attention.backend, **terms)
-                z = torch.lerp(reached, value, share.unsqueeze(-1).to(value.dtype))
+                z = restart(reached, value, share.unsqueeze(-1).to(value.dtype))
         self._runs[attention] += 1
         memory.seen = self._cache.seen = [end for _, end in self._spans]
         return z

@@ -442,10 +442,10 @@ class BipartiteGraph:
 
     @property
     def block_mask(self) -> BlockMask:
-        """What :meth:`to_block_mask` gives, kept from the first use on."""
+        """The mask of :meth:`to_block_mask`, compact except on CPUs; kept from the first use on."""
         if self._block_mask is None:
             with undisturbed():
-                self._block_mask = self.to_block_mask()
+                self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
         return self._block_mask
 
     @property
@@ -790,7 +790,7 @@ class BipartiteGraph:
                                                  edge_weight)
 
     def to_block_mask(self, heads: int = 1, tile: int = 128, *,
-                      is_compact: bool | None = None) -> BlockMask:
+                      is_compact: bool = False) -> BlockMask:
         """FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at all pairs.
 
         It holds the tiles that have edges, a bit for each pair of those that are not full, and 4
@@ -803,9 +803,9 @@ class BipartiteGraph:
             heads (int): Heads that own a graph each, which are folded into the nodes; with 1 all
                 heads share the mask.
             tile (int): Queries and keys of a tile, which FlexAttention calls a block.
-            is_compact (bool, optional): Whether its lists are as wide as the fullest row of tiles,
-                in O(edges), or as all tiles of a row, as torch's compiler for CPUs wants them. If
-                omitted, they are compact but on a CPU.
+            is_compact (bool): Make the lists as wide as the fullest row of tiles, in O(edges).
+                ``flex_attention`` on CUDA takes them so. All else of torch (``str``, ``to_dense``
+                and slices of a mask, the compiler for CPUs) wants them as wide as all tiles.
 
         Raises:
             TypeError: An argument is of the wrong type.
@@ -817,7 +817,6 @@ class BipartiteGraph:
             (1, 1, 1024, 1024)
         """
         check_sides(heads=heads, tile=tile)
-        is_compact = self.device.type != 'cpu' if is_compact is None else is_compact
         check_bool(is_compact=is_compact)
         if self.num_queries % heads or self.num_keys % heads:
             raise ValueError(f"'heads' must divide the nodes of the graph (got {heads} and {self})")
@@ -883,7 +882,8 @@ class BipartiteGraph:
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = (self._indptr, self._key, *self._blocks.ptrs)
+        parts = [self._indptr, self._key, *self._blocks.ptrs]
+        parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphattn._tensors import stands_for_many
 from graphattn.kernels.backend import LogitTerms
 
 
@@ -41,18 +42,31 @@ def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """``out``, whose second derivative is refused: what it is made of would give 0."""
-    def refuse(grad: Tensor) -> None:
-        if torch.is_grad_enabled():
-            raise no_second_derivative(backend)
+    """Return ``out``, whose second derivative is refused because its parts would give 0."""
+    return _OfFirstOrder.apply(out, backend)
 
-    if out.requires_grad:
-        out.register_hook(refuse)
-    return out
+
+class _OfFirstOrder(torch.autograd.Function):
+    """The identity. No hook, because callers hold the tensor and may ask for its own gradient."""
+
+    @staticmethod
+    def forward(ctx, out, backend):
+        ctx.backend = backend
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise no_second_derivative(ctx.backend)
+        if stands_for_many(grad):
+            raise NotImplementedError(f"backend {ctx.backend!r} differentiates one output gradient "
+                                      f"at a time (got is_grads_batched=True or torch.vmap); pass "
+                                      f"backend='gather'")
+        return grad, None
 
 
 def no_second_derivative(backend: str) -> NotImplementedError:
-    """The error of a backend that lacks it."""
+    """Return the error of a backend that lacks it."""
     return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
                                f"backend='gather', which has all")
 

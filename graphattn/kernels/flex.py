@@ -3,6 +3,9 @@
 On CUDA torch compiles kernels for it. On CPUs, and in float64, its definition runs instead, which
 forms all pairs of queries and keys: there this backend shows what it means, and is slow.
 
+On CUDA the backward pass makes weights of logits less their log-sum-exp, whose rounding is that of
+the logits: at a logit of 10,000 it is a thousandth of a weight in float32.
+
 Masked pairs of a tile are multiplied as well: a key or value that is not finite reaches every query
 of its tiles. No weights can be had, nor dropout on them. In half precision the weights are rounded
 before they multiply values.
@@ -16,7 +19,6 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._higher_order_ops.flex_attention import flex_attention as definition
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from graphattn.graph import BipartiteGraph
@@ -55,9 +57,23 @@ def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tens
 def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
                   change: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
                   scale: float) -> Tensor:
-    """All pairs, of which the mask takes; ``flex_attention`` has no gradients on CPUs."""
-    return definition(query, key, value, change or _unchanged, block_mask.as_tuple(), scale, {},
-                      on_edges)[0]
+    """Attend to all pairs, of which the mask takes.
+
+    ``flex_attention`` itself has no gradients on CPUs. torch's own definition makes weights of
+    logits less their log-sum-exp again in the backward pass, and so rounds them by the size of the
+    logits; here they are kept.
+    """
+    dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
+    key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
+    pairs = torch.meshgrid(*(torch.arange(size, device=query.device)
+                             for size in (query.size(1), query.size(2), key.size(2))), indexing='ij')
+    sequence = torch.zeros_like(pairs[0])
+    logit = (query.to(dtype) @ key.to(dtype).mT * scale).squeeze(0)
+    logit = change(logit, sequence, *pairs, *on_edges) if change else logit
+    logit = logit.masked_fill(~block_mask.mask_mod(sequence, *pairs), -torch.inf)
+    is_empty = logit.detach().amax(dim=-1, keepdim=True) == -torch.inf
+    weight = logit.masked_fill(is_empty, 0.).softmax(dim=-1).masked_fill(is_empty, 0.)
+    return weight.to(value.dtype) @ value
 
 
 def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
@@ -108,10 +124,6 @@ def _change(graph: BipartiteGraph,
         return logit
 
     return change
-
-
-def _unchanged(logit: Tensor, *pair: Tensor) -> Tensor:
-    return logit
 
 
 def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:

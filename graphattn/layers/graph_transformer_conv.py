@@ -191,7 +191,7 @@ class GraphTransformerConv(TransformerConv):
             return out
         root = self.lin_skip(x)
         if self.lin_beta is None:
-            return root.add_(out)  # without another tensor of this size
+            return root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return share * root + (1 - share) * out
 

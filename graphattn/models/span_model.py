@@ -138,6 +138,7 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
 def _best_of_one(logits: Tensor, begin: int, num_best: int,
                  max_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     first, last = logits.unbind(dim=1)
+    max_tokens = min(max_tokens, max(len(first), 1))
     behind = torch.cat([last, last.new_full((max_tokens - 1,), -torch.inf)])
     scores = first.unsqueeze(1) + behind.unfold(0, max_tokens, 1) if len(first) else first
     score, place = scores.flatten().topk(min(num_best, scores.numel()))

@@ -77,11 +77,26 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
     check_choice('estimator', estimator, ESTIMATORS)
     if estimator == 'paper':
         return {'edge_gate': _constant(edge_prob, 1.)}
-    zero = _constant(edge_prob, 0.)
-    if zero.requires_grad:
-        bounds = _BOUNDS[estimator]
-        zero.register_hook(lambda grad: grad.clamp(*bounds))
-    return {'edge_bias': zero}
+    return {'edge_bias': _ClampedGradient.apply(_constant(edge_prob, 0.), *_BOUNDS[estimator])}
+
+
+class _ClampedGradient(torch.autograd.Function):
+    """The identity, whose gradient is clamped. A hook would change the gradient of the result
+    itself, which callers may ask for."""
+
+    @staticmethod
+    def forward(x: Tensor, lowest: float | None, highest: float | None) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.bounds = inputs[1:]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad.clamp(*ctx.bounds), None, None
+
+    generate_vmap_rule = True
 
 
 def _constant(edge_prob: Tensor | BipartiteGraph, value: float) -> Tensor:
