@@ -22,13 +22,13 @@ def is_traced(*tensors: Tensor) -> bool:
     in tensors without numbers or, inside of ``torch.vmap``, with many. What is checked by looking
     at numbers is not checked there."""
     return torch.compiler.is_compiling() or any(
-        isinstance(tensor, FakeTensor) or tensor.is_meta or stands_for_many(tensor)
+        isinstance(tensor, FakeTensor) or tensor.is_meta or _unwrap(tensor) is None
         for tensor in tensors)
 
 
 def stands_for_many(tensor: Tensor) -> bool:
     """Return whether a tensor is batched by ``torch.vmap`` or by ``is_grads_batched``."""
-    return _unwrap(tensor) is None
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or _unwrap(tensor) is None
 
 
 @contextmanager

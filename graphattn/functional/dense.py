@@ -13,6 +13,7 @@ from graphattn._tensors import on_cpu
 from graphattn.functional.checks import check_numbers, check_pair_arguments
 from graphattn.functional.choose import accumulated
 from graphattn.functional.recursion import check_hops, diffuse, is_one_hop, spread_teleport
+from graphattn.kernels.sdpa import attend_to_blocks
 from graphattn.pair_mask import PairMask
 
 
@@ -63,7 +64,8 @@ def pair_attention(
         >>> import torch
         >>> from graphattn.functional import pair_attention
         >>> from graphattn.pair_layout import FreeLayout
-        >>> from graphattn.pair_mask import PairMask
+        >>> from graphattn.kernels.sdpa import attend_to_blocks
+from graphattn.pair_mask import PairMask
         >>> query, key, value = torch.randn(3, 7, 2, 4)
         >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4))
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape
@@ -85,8 +87,8 @@ def pair_attention(
             # This changes no weight and spares all that follows the rounding of large numbers.
             bias = bias - bias.detach().amax(dim=-1, keepdim=True)
             if is_one_hop(hops, teleport):
-                attended = F.scaled_dot_product_attention(*blocks, attn_mask=bias.to(query.dtype),
-                                                          dropout_p=dropout_p, scale=scale)
+                attended = attend_to_blocks(*blocks, bias.to(query.dtype), scale=scale,
+                                            dropout_p=dropout_p)
             else:
                 query_b, key_b, value_b = (accumulated(x) for x in blocks)
                 logit = query_b @ key_b.mT * scale + bias.to(query_b.dtype)

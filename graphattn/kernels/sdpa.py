@@ -62,15 +62,22 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, t
     """Every query to every key of its block, but for those that the mask takes away."""
     blocks = [x.reshape(num_blocks, x.size(0) // num_blocks, *x.shape[1:]).transpose(1, 2)
               for x in (query, key, value)]  # Tensor.unflatten takes four times as long
-    may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
-    keeps_weights = may_round and _may_be_large(query, key, terms.scale)
-    with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
-        attended = F.scaled_dot_product_attention(
-            *blocks, attn_mask=mask, dropout_p=terms.dropout_p, scale=terms.scale,
-            enable_gqa=key.size(1) < query.size(1))
+    attended = attend_to_blocks(*blocks, mask, scale=terms.scale, dropout_p=terms.dropout_p)
     if not is_traced(attended) and attended.requires_grad:
         _refuse_second_derivative(attended.grad_fn)
     return attended.transpose(1, 2).flatten(0, 1)
+
+
+def attend_to_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
+                     scale: float, dropout_p: float) -> Tensor:
+    """Run torch's attention of ``[blocks, heads, tokens, channels]``, by a kernel that keeps the
+    weights where logits may be large."""
+    may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
+    keeps_weights = may_round and _may_be_large(query, key, scale)
+    with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask,
+                                              dropout_p=dropout_p, scale=scale,
+                                              enable_gqa=key.size(1) < query.size(1))
 
 
 def _refuse_second_derivative(attention: Node) -> None:

@@ -116,10 +116,13 @@ def test_equals_reference(name, edge_values, fast_backend):
 
 
 @pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0)])
-def test_equals_reference_without_channels(channels, value_channels, fast_backend):
+@pytest.mark.parametrize('way', ON_CPUS)
+def test_equals_reference_without_channels(channels, value_channels, way):
     graph = GRAPHS['square']()
     inputs = draw(graph, channels=channels, value_channels=value_channels)
-    assert_same(attend(graph, inputs, fast_backend), attend(graph, inputs, 'reference'))
+    assert_same(train(graph, inputs, way), train(graph, inputs, 'reference'))
+    if way not in DENSE:
+        assert_same(attend(graph, inputs, way), attend(graph, inputs, 'reference'))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
@@ -366,8 +369,8 @@ def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
                         check_dtype=False)
 
 
-@pytest.mark.parametrize('size', [1e3, 1e4, 1e6])
-@pytest.mark.parametrize('way', EVERY_WAY)
+@pytest.mark.parametrize('size', [1e3, 1e4, 1e6, 5e7])
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
 def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
     graph = GRAPHS['square']()
     inputs = draw(graph, dtype=torch.float32)
@@ -379,6 +382,36 @@ def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size
     for name, result in results.items():
         atol = 2e-6 * max(1., float(expected[name].abs().max()), size if name == 'key' else 0.)
         torch.testing.assert_close(result.double(), expected[name], atol=atol, rtol=0)
+
+
+# Derivatives #########################################################################
+
+
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
+def test_gradients_of_many_outputs_at_once_are_those_of_each_or_refused(way):
+    graph = GRAPHS['square']()
+    leaves = {name: x.requires_grad_() for name, x in draw(graph).items()}
+    out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))
+    cotangents = torch.stack([torch.ones_like(out), out.detach()])
+    try:
+        together = torch.autograd.grad(out, list(leaves.values()), cotangents, retain_graph=True,
+                                       is_grads_batched=True)
+    except NotImplementedError as error:
+        assert 'is_grads_batched' in str(error) and "backend='gather'" in str(error)
+        assert way != 'gather'
+        return
+    for row, cotangent in enumerate(cotangents):
+        alone = torch.autograd.grad(out, list(leaves.values()), cotangent, retain_graph=True)
+        torch.testing.assert_close([grad[row] for grad in together], [*alone])
+
+
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
+def test_the_gradient_at_an_output_is_that_of_what_follows(way):
+    graph = GRAPHS['square']()
+    leaves = {name: x.requires_grad_() for name, x in draw(graph).items()}
+    out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))
+    grad, = torch.autograd.grad(out.square().sum(), out, create_graph=True)
+    assert torch.equal(grad, 2 * out)
 
 
 # Dropout #############################################################################
