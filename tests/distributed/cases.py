@@ -346,9 +346,10 @@ def failures() -> dict[str, dict]:
 
 # What each of four processes does that neither of two does: to exchange with those that are not its
 # neighbours, with several of them, and to tell all of them.
-OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and random', 'Diffuser, five hops', 'block model',
-           'block model, thinned', 'ranges of other sizes', 'class token', 'ranges that overlap',
-           'a process without tokens', 'fewer tokens than processes', 'other parameters'}
+OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and random',
+           'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
+           'class token', 'ranges that overlap', 'a process without tokens',
+           'fewer tokens than processes', 'other parameters'}
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:

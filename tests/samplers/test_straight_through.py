@@ -185,3 +185,11 @@ def test_one_number_stands_for_all_edges(estimator, name):
 def test_density_penalty_bad_input(graph, error, match):
     with pytest.raises(error, match=match):
         density_penalty(graph)
+
+
+@pytest.mark.parametrize('estimator', ['paper', 'one-sided', 'repo'])
+def test_the_gradient_at_a_term_is_that_of_what_follows(estimator):
+    edge_prob = torch.tensor([0.2, 0.9], requires_grad=True)
+    (term,) = straight_through(edge_prob, estimator).values()
+    grad, = torch.autograd.grad((term * torch.tensor([3., -4.])).sum(), term)
+    assert grad.tolist() == [3., -4.]
