@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphattn import patterns
 from graphattn.decoding import KeyValueCache
 from graphattn.layers import GraphAttention
 from graphattn.models import Encoder
@@ -77,6 +78,26 @@ def test_diffusion_gives_what_it_gives_for_the_whole(name, hops):
     expected = attention(x.flatten(0, 1), ptr).view_as(x)
     for steps in STEPS.values():
         torch.testing.assert_close(decode(attention, x, steps), expected)
+
+
+@pytest.mark.parametrize('value', [math.inf, math.nan])
+@pytest.mark.parametrize('hops', [*HOPS, 'without a teleport'])
+@torch.no_grad()
+def test_what_is_not_finite_reaches_whom_it_reaches_in_the_whole(hops, value):
+    """Values alone: keys and queries do not see the last channel."""
+    source = PatternSource(patterns.without_diagonal(SlidingWindow(2) & Causal()))
+    options = HOPS.get(hops, dict(hops=2))
+    attention = GraphAttention(CHANNELS, HEADS, source, **options)
+    for linear in (attention.lin_query, attention.lin_key):
+        linear.weight[:, -1] = 0.
+    x, ptr = torch.randn(2, LENGTH, CHANNELS), torch.tensor([0, LENGTH, 2 * LENGTH])
+    attention.lin_value.register_forward_hook(
+        lambda _, given, out: torch.where(given[0][:, -1:] > 100, value, out))
+    x[0, 5, -1] = 1e3
+    attention.lin_out = torch.nn.Identity()
+    expected = attention(x.flatten(0, 1), ptr).view_as(x)
+    assert 0 < (~expected.isfinite()).sum() < x.numel() / 2
+    torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected, equal_nan=True)
 
 
 @torch.no_grad()

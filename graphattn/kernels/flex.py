@@ -65,8 +65,9 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
     """
     dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
     key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
-    pairs = torch.meshgrid(*(torch.arange(size, device=query.device)
-                             for size in (query.size(1), query.size(2), key.size(2))), indexing='ij')
+    sizes = query.size(1), query.size(2), key.size(2)
+    pairs = torch.meshgrid(*(torch.arange(size, device=query.device) for size in sizes),
+                           indexing='ij')
     sequence = torch.zeros_like(pairs[0])
     logit = (query.to(dtype) @ key.to(dtype).mT * scale).squeeze(0)
     logit = change(logit, sequence, *pairs, *on_edges) if change else logit
