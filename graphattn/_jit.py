@@ -18,6 +18,7 @@ from graphattn._compiler import CompilerMissing
 from graphattn._files import write_whole
 
 try:
+    import llvmlite
     import numba
     from llvmlite import binding
     from numba.core.caching import (
@@ -123,7 +124,8 @@ class _Files:
         return f'{self._name}.{self._digest[:16]}.*'
 
     def _path(self, key: tuple) -> Path:
-        digest = hashlib.sha256(repr((numba.__version__, key)).encode()).hexdigest()
+        versions = numba.__version__, llvmlite.__version__
+        digest = hashlib.sha256(repr((*versions, key)).encode()).hexdigest()
         return self._folder / self._current.replace('*', f'{digest[:32]}.nbc')
 
 

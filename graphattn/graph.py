@@ -594,8 +594,11 @@ class BipartiteGraph:
         return self
 
     def check_unchanged(self) -> None:
-        """Raises a ValueError if a tensor of the graph was changed in place: compiled loops trust
-        the edges, and would read outside of the tensors."""
+        """Raise a ValueError if a tensor of the graph was changed in place.
+
+        Compiled loops trust the edges, and would read outside of the tensors. Changes through
+        ``.data`` leave no trace: do not make any.
+        """
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:
             raise ValueError("'graph' was changed in place after it was built, but a graph is a "

@@ -64,7 +64,7 @@ class PairMask:
         check_number('logit_drop', logit_drop, 'positive and finite')
         _check_range(values.detach())
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)
-        self._index_of: dict[int, Tensor] = {}
+        self._index_of: dict[tuple[PairLayout, int, torch.device], Tensor] = {}
 
     @property
     def heads(self) -> int:
@@ -113,10 +113,11 @@ class PairMask:
     def _index(self, length: int) -> Tensor:
         """The number of the value of each pair, which all layers of a pass ask for. It takes
         8 bytes a pair, and so is the mask's, of which there is one to a pass."""
-        if length not in self._index_of:
+        key = self.layout, length, self.device
+        if key not in self._index_of:
             with torch.inference_mode(False):  # gradients may be taken along it later
-                self._index_of[length] = self.layout.index(length, self.device)
-        return self._index_of[length]
+                self._index_of[key] = self.layout.index(length, self.device)
+        return self._index_of[key]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), 'values': self.values.detach(), '_index_of': {}}

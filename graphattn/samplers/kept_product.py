@@ -12,23 +12,37 @@ from graphattn._tensors import is_traced
 class KeptProduct:
     """``x @ y``, computed again only after one of the two, or the product, was changed in place.
 
+    Leaves are compared by their values, because ``.data``, by which weights are clamped or
+    averaged, leaves no trace in their versions. Results of operations are compared by versions.
     Each call gives a result with a gradient graph of its own, so that any number of backward
     passes are possible.
     """
 
     def __init__(self):
-        # Replaced as one, so that threads which ask at once see a product beside its own versions.
-        self._kept: tuple[Tensor, list[int]] | None = None
+        # Replaced as one, so that threads which ask at once see a product beside its own factors.
+        self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
         """``x @ y``, where ``x`` and ``y`` are functions of ``sources`` and of nothing else."""
         if not _can_be_kept(sources):
             return x @ y
         kept = self._kept
-        if kept is None or kept[1] != _versions(*sources, kept[0]):
-            product = x.detach() @ y.detach()
-            kept = self._kept = product, _versions(*sources, product)
-        return _Product.apply(x, y, kept[0])
+        if kept is None or not kept.is_of(sources):
+            kept = self._kept = _Kept(x.detach() @ y.detach(), sources)
+        return _Product.apply(x, y, kept.product)
+
+
+class _Kept:
+    """A product, and what tells that nothing has changed since it was computed."""
+
+    def __init__(self, product: Tensor, sources: tuple[Tensor, ...]):
+        self.product, self._versions = product, _versions(*sources, product)
+        self._leaves = [source.detach().clone() if source.is_leaf else None for source in sources]
+
+    def is_of(self, sources: tuple[Tensor, ...]) -> bool:
+        return self._versions == _versions(*sources, self.product) and all(
+            leaf is None or torch.equal(leaf, source.detach())
+            for leaf, source in zip(self._leaves, sources))
 
 
 def _versions(*tensors: Tensor) -> list[int]:
@@ -37,7 +51,10 @@ def _versions(*tensors: Tensor) -> list[int]:
 
 def _can_be_kept(sources: tuple[Tensor, ...]) -> bool:
     """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
-    leaves no trace of changes and no tensors to train with; not with forward-mode derivatives."""
+    leaves no trace of changes and no tensors to train with; not with forward-mode derivatives; not
+    leaves on a GPU, where a comparison takes longer than a product."""
+    if any(tensor.is_leaf and tensor.device.type != 'cpu' for tensor in sources):
+        return False
     if (is_traced(*sources) or torch.is_inference_mode_enabled()
             or torch._C._are_functorch_transforms_active()):
         return False

@@ -40,6 +40,7 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
 
     It is kept for as long as ``edges`` live and are not changed in place, in
     ``graphattn.sources.graph_cache.GRAPHS``: the layers of a model, and its steps, sort them once.
+    Do not change a large tensor (:data:`MAX_COMPARED`) through ``.data``, which leaves no trace.
 
     Args:
         edges (BipartiteGraph, Tensor or SparseTensor): A graph; ``edge_index`` ``[2, num_edges]``,
@@ -125,20 +126,42 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
 
 # What is kept is found by a name that objects are given, for addresses are used again.
 _KIND = 'edges'
-_NUMBERS, _NAME_OF, _GONE = count(), WeakIdKeyDictionary(), deque()
+MAX_COMPARED = 2**16  # values of edges whose changes are seen whatever made them
+_NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
-def identity_of(edges: Edges) -> tuple[str, str, int] | None:
-    """What stands for these edges as they are now in the key of what is made of them; ``None``
-    where changes in place cannot be seen. Once they are gone, so is what was kept under it."""
+class _Known:
+    """The name of edges, and how often they have changed.
+
+    Changes in place are seen by the version of a tensor. Those through ``.data`` or a numpy view
+    leave no trace in it, and are seen in tensors of up to ``MAX_COMPARED`` values on a CPU, because
+    these are compared with a copy.
+    """
+
+    def __init__(self):
+        self.name, self._changes, self._copy = f'{_KIND} {next(_NUMBERS)}', 0, None
+
+    def version(self, edges: Edges) -> tuple[int, int]:
+        if not isinstance(edges, Tensor):  # other kinds are values
+            return 0, 0
+        is_compared = (edges.layout == torch.strided and edges.device.type == 'cpu'
+                       and edges.numel() <= MAX_COMPARED)
+        if is_compared and (self._copy is None or not torch.equal(self._copy, edges.detach())):
+            self._copy = edges.detach().clone()
+            self._changes += 1
+        return edges._version, self._changes
+
+
+def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
+    """Return what stands for these edges as they are now in the key of what is made of them, and
+    ``None`` where changes in place cannot be seen. Once they are gone, so is what was kept."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
-    is_tensor = isinstance(edges, Tensor)
-    if is_tensor and (is_traced(edges) or edges.is_inference()):
+    if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):
         return None
-    if edges not in _NAME_OF:
-        _NAME_OF[edges] = name = f'{_KIND} {next(_NUMBERS)}'
-        weakref.finalize(edges, _GONE.append, name).atexit = False
-    version = edges._version if is_tensor else 0  # other kinds are values
-    return _KIND, _NAME_OF[edges], version
+    if edges not in _KNOWN:
+        _KNOWN[edges] = known = _Known()
+        weakref.finalize(edges, _GONE.append, known.name).atexit = False
+    known = _KNOWN[edges]
+    return _KIND, known.name, known.version(edges)
