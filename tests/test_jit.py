@@ -217,6 +217,22 @@ def test_where_no_folder_can_be_written_to_a_temporary_one_of_the_user_is_taken(
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
+def test_a_user_without_a_name_and_a_home_has_a_temporary_folder(
+        add, no_usual_folder, tmp_path, monkeypatch):
+    """As in containers that run under any number."""
+    def unknown(uid):
+        raise KeyError(f'getpwuid(): uid not found: {uid}')
+
+    monkeypatch.setattr('pwd.getpwuid', unknown)
+    for name in ('HOME', 'XDG_CACHE_HOME', 'LOGNAME', 'USER', 'LNAME', 'USERNAME'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert add()(1, 2) == 3 and not (tmp_path / '~').exists()
+    own, = no_usual_folder.iterdir()
+    assert own.name == f'graphattn-{os.getuid()}'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
 def test_a_temporary_folder_of_others_is_not_read(add, no_usual_folder, told):
     add()
     own, = no_usual_folder.iterdir()
