@@ -30,9 +30,13 @@ class Ended:
     stderr: str
 
 
-def forked(work: Callable[[], None], *, ranks: int = 1, timeout: float = 120.) -> list[Ended]:
+def forked(work: Callable[[], None], *, ranks: int = 1, timeout: float = 1_800.) -> list[Ended]:
     """Calls ``work`` in each of ``ranks`` processes, those of one group where there are several,
-    which Lightning finds as those that torchrun starts."""
+    which Lightning finds as those that torchrun starts.
+
+    ``timeout`` ends what hangs: it is ten times what the longest work takes on a quiet core, so
+    that none fails because the machine is busy.
+    """
     with tempfile.TemporaryDirectory() as folder:
         group = {} if ranks == 1 else {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(_free_port()),
                                        'WORLD_SIZE': str(ranks)}

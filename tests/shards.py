@@ -22,9 +22,9 @@ class ThreadShard(Shard):
 
     def gather(self, x: Tensor) -> Tensor:
         self.parts[self.rank] = x
-        self.barrier.wait(timeout=60)
+        self.barrier.wait(timeout=600)
         everything = torch.cat([self.parts[rank] for rank in range(len(self.parts))])
-        self.barrier.wait(timeout=60)
+        self.barrier.wait(timeout=600)
         return everything
 
     def check_graph(self, graph, heads):

@@ -154,11 +154,11 @@ def test_graphs_go_through_queues_and_come_back(method):
     process.start()
     for graph in pairs_of_variants()[::2]:
         inbox.put(graph)
-        returned, out = outbox.get(timeout=100)
+        returned, out = outbox.get(timeout=900)
         assert_serves_as(returned, graph)
         assert_same(out, attend(graph)[0].detach())
     inbox.put(None)
-    process.join(timeout=20)
+    process.join(timeout=600)
     assert process.exitcode == 0
 
 

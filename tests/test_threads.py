@@ -46,7 +46,7 @@ def test_every_call_runs_once(threads, number):
 def test_calls_run_side_by_side(threads):
     if threads == 'one granted':
         pytest.skip('one after the other is what this way is about')
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=600)
     run_calls([(together.wait,), (together.wait,)])
 
 
@@ -87,5 +87,5 @@ def test_a_forked_process_has_threads_of_its_own(threads):
         assert sorted(done) == [0, 1, 2, 3, 4]
 
     work()  # the parent's threads are there
-    process, = forked(work, timeout=30.)
+    process, = forked(work)
     assert process.returncode == 0, process

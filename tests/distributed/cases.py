@@ -27,7 +27,7 @@ from tests.shards import same_rows
 
 PTR = torch.tensor([0, 21, 21, 29, 83])  # one sequence without tokens
 NUM_TOKENS, CHANNELS, HEADS = 83, 16, 2
-TIMEOUT = timedelta(seconds=40)
+TIMEOUT = timedelta(seconds=400)
 WINDOW_GLOBAL_RANDOM = SlidingWindow(3) | GlobalTokens(2) | RandomKeys(2)
 DIFFUSER = patterns.get('diffuser', window=8, num_global=4, num_random=4)
 

@@ -108,10 +108,11 @@ def test_every_process_refuses(results, name):
 @pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 2), (2, 'killed', 0),
                                                  (4, 'killed', 0)])
 def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, seconds):
-    """After the timeout, or at once."""
+    """After its own timeout, or long before that of the group."""
     for rank in range(world - 1):
         found = json.loads((folder / f'{world}.{rank}.failures.json').read_text())[how]
-        assert found['error'] and seconds - .1 < found['seconds'] < seconds + 15, found
+        assert found['error'], found
+        assert seconds - .1 < found['seconds'] < cases.TIMEOUT.total_seconds() / 4, found
 
 
 @pytest.mark.slow

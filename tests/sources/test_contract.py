@@ -246,7 +246,7 @@ def test_a_process_forked_while_another_thread_builds_a_graph_builds_its_own():
         other_thread.submit(GRAPHS._lock.acquire).result()
         child.start()
         other_thread.submit(GRAPHS._lock.release).result()
-    child.join(timeout=60)
+    child.join(timeout=600)
     is_stuck = child.is_alive()
     child.kill()
     assert not is_stuck and child.exitcode == 0
@@ -330,7 +330,7 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
     start = Barrier(8)
 
     def work(ptr):
-        start.wait(timeout=60)
+        start.wait(timeout=600)
         sys.settrace(give_way)
         try:
             return [ask(source, ptr) for _ in range(4)]

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 from collections import Counter
 
 import numpy as np
@@ -142,10 +141,8 @@ def test_xml_in_another_encoding_is_refused(tmp_path):
         f'<!ENTITY l{n + 1} "{f"&l{n};" * 10}">' for n in range(12)) + ']>'])
 def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
     files = write_articles(tmp_path, {1: '<p>&l12;</p>'}, head=f'{HEAD}{declaration}\n')
-    begin = time.perf_counter()
     with pytest.raises(ValueError, match='line 2: a document type declaration'):
         Hyperpartisan(**files).read()
-    assert time.perf_counter() - begin < 1.
 
 
 def test_missing_files_are_named(tmp_path):
