@@ -80,6 +80,17 @@ def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes, is_
         assert own.size(-1) == (max(int(counts.max()), 1) if is_compact else whole.size(-1))
 
 
+def test_torch_reads_the_tiles_of_any_device(monkeypatch):
+    """Its own tools take lists that are as wide as all tiles."""
+    graph = SlidingWindow(2).build(64)
+    expected = create_block_mask(lambda b, h, q, k: (q - k).abs() <= 2, 1, 1, 64, 64, device='cpu',
+                                 BLOCK_SIZE=16)
+    monkeypatch.setattr(BipartiteGraph, 'device', torch.device('cuda'))
+    mask = graph.to_block_mask(tile=16)
+    assert str(mask) == str(expected) and torch.equal(mask.to_dense(), expected.to_dense())
+    assert torch.equal(mask[0].to_dense(), expected[0].to_dense())
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')  # that it is not compiled
 @pytest.mark.parametrize('pattern', PATTERNS[:4], ids=str)

@@ -395,6 +395,24 @@ def test_small_differences_of_a_large_bias_count_in_half_precision(logit_drop, d
     torch.testing.assert_close(out.double(), exact, atol=0.05, rtol=0)
 
 
+@pytest.mark.parametrize('size', [1e3, 1e4, 1e6, 5e7])
+def test_large_logits_that_are_exact_have_exact_weights_under_a_mask(size):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 5, 2, 4, generator=generator)
+    query, key = query.sign() * size, torch.ones_like(key)
+    key[::3] = -1.
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in (query, key, value)]
+        mask = PairMask(torch.ones(2, 25, dtype=dtype), FreeLayout(5))
+        out = pair_attention(*leaves, torch.tensor([0, 5]), mask, scale=1.)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for result, expected in zip(*results):
+        largest = float(expected.detach().abs().max())
+        atol = 1e-6 * max(1., largest, size * (expected is results[1][2]))
+        torch.testing.assert_close(result.double(), expected, atol=atol, rtol=0)
+
+
 def on_meta() -> dict:
     names = ('query', 'key', 'value', 'ptr')
     mask = PairMask(torch.empty(2, 25, device='meta'), FreeLayout(5))

@@ -92,3 +92,11 @@ def test_bad_spans_are_refused(wrong, error, match):
     given = dict(logits=torch.zeros(12, 2), ptr=PTR, can_answer=torch.ones(12).bool(), num_best=2)
     with pytest.raises(error, match=match):
         best_spans(**{**given, **wrong})
+
+
+def test_spans_may_be_longer_than_any_sequence():
+    logits, can_answer = torch.randn(PTR[-1], 2), torch.ones(PTR[-1]).bool()
+    spans = [best_spans(logits, PTR, can_answer, max_tokens=most) for most in (10**12, 100)]
+    for part, other in zip(*spans):
+        there = spans[0].score > -math.inf
+        assert torch.equal(part[there], other[there])
