@@ -96,7 +96,7 @@ def test_bad_spans_are_refused(wrong, error, match):
 
 def test_spans_may_be_longer_than_any_sequence():
     logits, can_answer = torch.randn(PTR[-1], 2), torch.ones(PTR[-1]).bool()
-    spans = [best_spans(logits, PTR, can_answer, max_tokens=most) for most in (10**12, 100)]
+    spans = [best_spans(logits, PTR, can_answer, max_tokens=most) for most in (10**9, 100)]
     for part, other in zip(*spans):
         there = spans[0].score > -math.inf
         assert torch.equal(part[there], other[there])
