@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import fill
 
 import torch
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from graphattn.style import COLOURS
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
+MIN_SHOWN = 0.1  # of the density of the densest head
 HEADS_PER_COLUMN = 16  # of a legend
 STYLES = '-', '--', ':', '-.'
 
@@ -62,7 +64,10 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
-    """How many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
+    """Draw how many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
+
+    A head whose panels would be blank, because it keeps less than ``MIN_SHOWN`` of the densest
+    head's pairs, is named below the others instead.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
@@ -77,7 +82,11 @@ def received_attention(
         heads = [f'head {h}' for h in range(len(received))] if len(received) > 1 else ['all heads']
         names.extend(f'layer {layer}\n{head}' for head in heads)
 
-    figure = Figure(figsize=(1.5 * (1 + len(maps)), 1.75 * len(images) + 0.6),
+    density = [float(received.nanmean()) for received in maps]
+    blank = [name for name, kept in zip(names, density) if kept < MIN_SHOWN * max(density)]
+    maps, names = zip(*((received, name) for received, name in zip(maps, names)
+                        if name not in blank))
+    figure = Figure(figsize=(1.5 * (1 + len(maps)) + 1, 1.75 * len(images) + 0.6),
                     layout='constrained')
     rows = figure.subplots(len(images), 1 + len(maps), squeeze=False)
     highest = max(float(received.nan_to_num().max()) for received in maps)
@@ -86,10 +95,14 @@ def received_attention(
         row[0].set_title(titles[i])
         for axes, received, name in zip(row[1:], maps, names):
             picture = axes.imshow(received[i].view(shape).cpu().numpy(), vmin=0, vmax=highest)
-            density = f'{float(received[i].nanmean()):.1%}'
-            axes.set_title(f'{name}\n{density}' if i == 0 else density)
+            own_density = f'{float(received[i].nanmean()):.1%}'
+            axes.set_title(f'{name}\n{own_density}' if i == 0 else own_density)
     for axes in rows.flat:
         axes.set(xticks=[], yticks=[])
+    if blank:
+        shown = ', '.join(name.replace('\n', ' ') for name in blank)
+        figure.supxlabel('not drawn, with less than a tenth of the densest head\'s pairs:\n'
+                         + fill(shown, 14 * (1 + len(maps))), fontsize='medium')
     figure.colorbar(picture, ax=rows, shrink=0.6,
                     label='share of the queries that attend to the pixel')
     return figure
