@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
@@ -68,7 +68,7 @@ class DocumentSource(ABC):
             :func:`experiments.data.text.text_table.read_texts`.
     """
 
-    columns: ClassVar[list[str] | None] = None
+    columns: list[str] | None = None
 
     @abstractmethod
     def read(self) -> Collection:
