@@ -62,7 +62,7 @@ REFUSED = {
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
     'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
     'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table called .csv'),
-    'no header': ('a.csv', '"rain, snow",1\nx,2\n', 'the first line of a CSV file names the columns'),
+    'no header': ('a.csv', '"rain, snow",1\nx,2\n', 'first line of a CSV file names the columns'),
     'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'none closes it'),
     'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'written twice'),
     'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
