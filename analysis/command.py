@@ -70,7 +70,7 @@ def ask(
         settings = {key: options[key] for key in vars(options) if key not in GRAPH_OPTIONS}
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
-        for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1):
+        for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
             results[label].append(question(graph, **settings))
         show(options.out, name, results, draw(results), names)
 
