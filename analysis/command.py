@@ -20,7 +20,7 @@ from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
 from graphattn._extras import with_advice
-from graphattn._files import check_folder, write_whole
+from graphattn._files import check_folder, csv_cell, write_whole
 from graphattn._memory import within_free_memory
 from graphattn.style import in_style
 
@@ -192,5 +192,5 @@ def as_csv(results: Results) -> str:
     for label, samples in results.items():
         for number, sample in enumerate(samples):
             scalars = sample.scalars()
-            rows.writerow([label, number, *(scalars.get(name) for name in names)])
+            rows.writerow([csv_cell(label), number, *(scalars.get(name) for name in names)])
     return text.getvalue()
