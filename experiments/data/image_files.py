@@ -90,6 +90,9 @@ class ImageFiles(SequenceSource):
         tell(folder, f'{len(inside):,} images of {len(classes)} classes {SEEN}', left_out)
         images = [self._read_image(file, sizes) for file in tqdm(
             inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
+        if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):
+            raise ValueError(f'{folder}: all {len(images):,} images are alike {SEEN}; one that is '
+                             f'white on nothing needs a dark background')
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,8 +58,11 @@ def check_is_text(path: Path) -> None:
         OSError: The file cannot be read.
         ValueError: It is of another kind; the message says which, and what can be done.
     """
-    with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
-        head = file.read(max(map(len, NO_TEXT)))
+    try:
+        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
+            head = file.read(max(map(len, NO_TEXT)))
+    except (EOFError, zlib.error) as error:
+        raise OSError(f'it cannot be unpacked: {error}') from error
     for magic, kind in NO_TEXT.items():
         if head.startswith(magic):
             raise ValueError(f'{path}: expected text in UTF-8 (got {kind})')

@@ -217,6 +217,16 @@ def test_images_outside_of_the_folders_of_classes_are_counted(tmp_path, capsys):
     assert 'left out: 1 in no folder of a class' in said
 
 
+def test_images_that_are_white_on_nothing_are_refused(tmp_path):
+    for place in range(4):
+        white = np.full((3, 4, 4), 255, np.uint8)
+        white[place % 3, place, 3] = 0
+        (folder := tmp_path / f'{place % 2}').mkdir(exist_ok=True)
+        Image.fromarray(white).save(folder / f'{place}.png')
+    with pytest.raises(ValueError, match='all 4 images are alike .*on white'):
+        ImageFiles(str(tmp_path)).read(99)
+
+
 # Folders of texts ####################################################################
 
 
