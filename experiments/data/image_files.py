@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from experiments.data.labels import given_parts
 from experiments.data.sequences import LabelledSequences, SequenceData, SequenceSource, divided
-from experiments.data.what_was_read import listed, tell
+from experiments.data.what_was_read import listed, number_of, tell
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -69,7 +69,7 @@ class ImageFiles(SequenceSource):
         """The name and the bytes of each image in a folder and those in it, or of one file."""
         files, left_out = ([path], {}) if path.is_file() else listed(path, SUFFIXES)
         _check_some(files, path)
-        tell(path, f'{len(files):,} images {SEEN}', left_out)
+        tell(path, f'{number_of("image", len(files))} {SEEN}', left_out)
         sizes: dict[tuple[int, int], Path] = {}
         for file in files:
             name = file.name if path.is_file() else str(file.relative_to(path))
@@ -87,7 +87,8 @@ class ImageFiles(SequenceSource):
         labels = [file.relative_to(folder).parts[0] for file in inside]
         for entry in sorted({entry.name for entry in classes} - {*labels}):
             _check_some([], folder / entry)
-        tell(folder, f'{len(inside):,} images of {len(classes)} classes {SEEN}', left_out)
+        tell(folder, f'{number_of("image", len(inside))} in {number_of("folder", len(classes))} '
+                     f'{SEEN}', left_out)
         images = [self._read_image(file, sizes) for file in tqdm(
             inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
         if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):

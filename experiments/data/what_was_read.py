@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -47,8 +48,15 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
     """Print on one line what was read of a file or folder, and how much was not, by the reason."""
-    others = ', '.join(f'{count:,} {reason}' for reason, count in left_out.items() if count)
-    print(f'{where}: {read}{f"; left out: {others}" if others else ""}')
+    others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
+    line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
+    encoding = sys.stdout.encoding or 'utf-8'  # which may not have all that names are made of
+    print(line.encode(encoding, 'replace').decode(encoding))
+
+
+def number_of(what: str, number: int) -> str:
+    """Return a number and what there is of it, of which one is no plural."""
+    return f'{number:,} {what}{"s" * (number != 1)}'
 
 
 def check_is_text(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, tell
+from experiments.data.what_was_read import check_is_text, number_of, tell
 from graphattn._reading import LONGEST_LINE, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
@@ -66,7 +66,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
     except csv.Error as error:
         meaning = next((text for said, text in MEANINGS.items() if said in str(error)), error)
         raise ValueError(f'{path}, line {last + 1}: not CSV {between} ({meaning})') from error
-    tell(path, f'{rows:,} rows of {len(names):,} columns {between}',
+    tell(path, f'{number_of("row", rows)} of {number_of("column", len(names))} {between}',
          {'blank rows': blank, 'columns without a name': names.count('')})
 
 

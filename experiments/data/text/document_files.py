@@ -21,7 +21,7 @@ from xml.parsers import expat
 import numpy as np
 from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, listed, tell
+from experiments.data.what_was_read import check_is_text, listed, number_of, tell
 from graphattn._reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
@@ -305,7 +305,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
                                  f"orient='records', lines=True))")
             rows += 1
             yield number, json_object(line, f'{path}, line {number}')
-        tell(path, f'{rows:,} objects', {'blank lines': blank})
+        tell(path, number_of('object', rows), {'blank lines': blank})
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 
@@ -437,7 +437,7 @@ def document_paths(folder: Path, *suffixes: str) -> list[Path]:
         raise ValueError(f"{folder}: expected a folder of documents (there are none called "
                          f"{', '.join(suffixes) or 'anything'}); unpack the archive first")
     if left_out:
-        tell(folder, f'{len(files):,} documents', left_out)
+        tell(folder, number_of('document', len(files)), left_out)
     return files
 
 

@@ -2,6 +2,9 @@
 one line that says so, or refused by what it is."""
 
 import gzip
+import io
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +43,16 @@ READ = {  # what is written, and the end of the line that says what was read
     'packed': ('a.csv.gz', COMMAS, '2 rows of 2 columns between commas'),
     'blank rows and columns': (
         'a.csv', 'text,label,,\n"rain, snow",1,,\n,,,\n\n , ,,\n"a ""b""\nc",2,,\n',
-        '2 rows of 4 columns between commas; left out: 3 blank rows, 2 columns without a name'),
+        '2 rows of 4 columns between commas; left out: blank rows: 3, columns without a name: 2'),
     'separators behind a row': ('a.csv', COMMAS.replace('1\n', '1,,,\n'), '2 rows of 2 columns'),
     'blanks around names': ('a.csv', COMMAS.replace('text,', ' text , '), '2 rows of 2 columns'),
     'numbers of rows, as pandas': (
         'a.csv', ',text,label\n0,"rain, snow",1\n1,"a ""b""\nc",2\n',
-        'left out: 1 columns without a name'),
+        'left out: columns without a name: 1'),
     'other columns': ('a.csv', 'id,label,text\n7,1,"rain, snow"\n8,2,"a ""b""\nc"\n', '3 columns'),
     'objects': ('a.jsonl', OBJECTS, '2 objects'),
     'objects and blank lines': ('a.json', OBJECTS.replace('}\n', '}\n\n'),
-                                '2 objects; left out: 2 blank lines'),
+                                '2 objects; left out: blank lines: 2'),
     'objects, packed': ('a.ndjson.gz', OBJECTS, '2 objects'),
 }
 REFUSED = {
@@ -97,6 +100,15 @@ def test_a_table_is_refused_by_what_it_is(form, tmp_path):
     with pytest.raises(ValueError, match=words) as raised:
         list(read_texts(write(tmp_path / name, content), label='label'))
     assert name in str(raised.value) and 'newline=' not in str(raised.value)
+
+
+@pytest.mark.parametrize('encoding', ['ascii', 'cp1252', 'utf-8'])
+def test_a_name_that_cannot_be_printed_is_read_all_the_same(encoding, tmp_path, monkeypatch):
+    path = write(tmp_path / os.fsdecode(b'\xe6\x9d\xb1 \xff.csv'), COMMAS)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding, write_through=True))
+    assert len(list(read_texts(path))) == 2
+    assert b'2 rows of 2 columns' in written.getvalue()
 
 
 def test_the_line_of_a_bad_row_counts_all_lines_before_it(tmp_path):
@@ -204,8 +216,8 @@ def test_training_and_prediction_list_the_same_images_and_say_which(tmp_path, ca
     assert sum('yes' in name.lower() for name in names) == 4
     assert not any('no' in name for name in names)
     assert [*names] == sorted(names)
-    left_out = '4 hidden, 1 called .txt, 1 without a suffix, 1 called .db'
-    assert said.startswith(f'{folder}: 24 images of 2 classes ') and 'on white' in said
+    left_out = 'hidden: 4, called .txt: 1, without a suffix: 1, called .db: 1'
+    assert said.startswith(f'{folder}: 24 images in 2 folders ') and 'on white' in said
     assert sorted(said.partition('left out: ')[2].split(', ')) == sorted(left_out.split(', '))
 
 
@@ -213,8 +225,8 @@ def test_images_outside_of_the_folders_of_classes_are_counted(tmp_path, capsys):
     folder = write_images(tmp_path / 'images', 20)
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / 'stray.png')
     assert sum(len(part.label) for part in ImageFiles(str(folder)).read(10**6).parts.values()) == 20
-    assert '20 images of 2 classes' in (said := capsys.readouterr().out)
-    assert 'left out: 1 in no folder of a class' in said
+    assert '20 images in 2 folders' in (said := capsys.readouterr().out)
+    assert 'left out: in no folder of a class: 1' in said
 
 
 def test_images_that_are_white_on_nothing_are_refused(tmp_path):
@@ -240,4 +252,4 @@ def test_hidden_copies_of_texts_are_left_out(read, tmp_path, capsys):
         (tmp_path / name).write_text(f'{Path(name).name} is a text.')
     assert sorted(read(tmp_path)) == ['B.TXT is a text.', 'a.txt is a text.', 'c.txt is a text.']
     line, = capsys.readouterr().out.splitlines()
-    assert line.startswith(f'{tmp_path}: 3 ') and line.endswith('left out: 2 hidden')
+    assert line.startswith(f'{tmp_path}: 3 ') and line.endswith('left out: hidden: 2')
