@@ -20,7 +20,7 @@ from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
 from graphattn._extras import with_advice
-from graphattn._files import check_folder, write_whole
+from graphattn._files import check_folder, csv_cell, write_whole
 from graphattn._memory import within_free_memory
 from graphattn.style import in_style
 
@@ -70,7 +70,7 @@ def ask(
         settings = {key: options[key] for key in vars(options) if key not in GRAPH_OPTIONS}
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
-        for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1):
+        for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
             results[label].append(question(graph, **settings))
         show(options.out, name, results, draw(results), names)
 
@@ -192,5 +192,5 @@ def as_csv(results: Results) -> str:
     for label, samples in results.items():
         for number, sample in enumerate(samples):
             scalars = sample.scalars()
-            rows.writerow([label, number, *(scalars.get(name) for name in names)])
+            rows.writerow([csv_cell(label), number, *(scalars.get(name) for name in names)])
     return text.getvalue()

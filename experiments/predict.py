@@ -18,7 +18,7 @@ from lightning.fabric.utilities import move_data_to_device
 
 from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
-from graphattn._files import check_folder, write_whole
+from graphattn._files import check_folder, csv_cell, write_whole
 from graphattn.models import SequenceClassifier
 
 
@@ -29,7 +29,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         run: The folder of the training, ``--trainer.default_root_dir``.
         input: The file of texts or of token ids, or the folder of images.
         out: The CSV file that is written: ``example`` is the line, the row or the name of the
-            image, ``label`` the likeliest class, or ``score``.
+            image, ``label`` the likeliest class, or ``score``. What a spreadsheet would take for a
+            formula has an apostrophe before it.
         batch_size: Examples that are looked at together.
     """
     if batch_size < 1:
@@ -58,7 +59,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
             for names, values in predictions(trained, Path(input), batch_size):
                 for name, row in zip(names, values):
                     label = [classes[row.argmax()]] if classes else []
-                    writer.writerow([name, *label, *(f'{value:.6f}' for value in row)])
+                    cells = [name, *label, *(f'{value:.6f}' for value in row)]
+                    writer.writerow(map(csv_cell, cells))
                 num_examples += len(names)
 
     write_whole(Path(out), write)

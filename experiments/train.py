@@ -194,7 +194,10 @@ class TrainCLI(LightningCLI):
         if (every := self.config.checkpoint_every) is not None:
             callbacks.append(StepCheckpoints(folder / 'checkpoints' / LAST, every))
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
-        if options.enable_progress_bar is not False and not has_bar:
+        shows_bar = options.enable_progress_bar
+        if shows_bar is None and not has_bar:  # it is drawn there, and would fill a file
+            kwargs['enable_progress_bar'] = shows_bar = sys.stdout.isatty()
+        if shows_bar and not has_bar:
             callbacks.append(TQDMProgressBar())
         _check_callbacks(given, callbacks)
         plugins = [*_listed(options.plugins), DurableCheckpoints()]

@@ -1,4 +1,5 @@
-"""Files and folders that are either whole or not there, and whether they can be written at all."""
+"""Files and folders that are either whole or not there, whether they can be written at all, and
+what may stand in them."""
 
 import os
 import shutil
@@ -6,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+FORMULA = ('=', '+', '-', '@', '\t', '\r')  # how spreadsheets know one
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -55,6 +58,22 @@ def check_folder(name: str, folder: Path) -> None:
         reason = getattr(error, 'strerror', None) or error
         raise ValueError(f"'{name}' must be a folder that can be written to (got {folder}: "
                          f"{reason})") from error
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell of a CSV file that spreadsheets take for no formula: a text that
+    begins as formulas do, and is no number, gets an apostrophe before it."""
+    if isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
+        return f"'{value}"
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_there(path: Path) -> bool:

@@ -25,6 +25,9 @@ MOST_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the 
 # 1,000 of one.
 ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
 EXPANSION = 100  # a text is at most that much larger than the file that it is packed into
+# And it has so many lines at most, and so many for each byte of that file: to read an empty line
+# takes as long as any other.
+LINES, LINES_PER_BYTE = 2**18, 4
 
 
 def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
@@ -37,7 +40,8 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
     number = done = 0
     try:
         with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
-            most = EXPANSION * path.stat().st_size + LONGEST_LINE
+            size = path.stat().st_size
+            most, most_lines = EXPANSION * size + LONGEST_LINE, LINES_PER_BYTE * size + LINES
             for number in count(1):
                 line = file.readline(LONGEST_LINE + 1)
                 if not line:
@@ -48,6 +52,9 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
                 if done > most:
                     raise ValueError(f'{path}, line {number}: more than {EXPANSION} times as '
                                      f'large as the file that holds it')
+                if number > most_lines:
+                    raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may hold at '
+                                     f'most {most_lines:,} lines; unpack it first')
                 yield number, _decoded(line, encoding, f'{path}, line {number}')
     except (EOFError, zlib.error) as error:
         raise OSError(f'after line {number - 1}: {error}') from error
@@ -195,4 +202,5 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
     except UnicodeDecodeError as error:
         line = content[:error.start].count(b'\n')
         raise ValueError(f'{where}{f", line {line + 1}" if line else ""}: not '
-                         f'{encoding.upper()} ({error.reason})') from error
+                         f'{encoding.upper()} ({error.reason}); save it in that '
+                         f'encoding') from error

@@ -48,7 +48,7 @@ def main(*others: Callable[[], None]) -> None:
     spawn = multiprocessing.get_context('spawn')
     with ProcessPoolExecutor(min(os.cpu_count(), len(tasks)), spawn, _begin) as pool:
         running = [pool.submit(operation, *rest) for operation, *rest in tasks]
-        for done in tqdm(as_completed(running), total=len(running), desc='compiled'):
+        for done in tqdm(as_completed(running), total=len(running), desc='compiled', disable=None):
             done.result()
 
 

@@ -47,7 +47,7 @@ def receptive_field(
     reached_by[source, number // 8] = 128 >> number % 8
     pointer, query, _ = (part.cpu().numpy() for part in graph.csc)
     field = [_count_bits(reached_by)[:queries]]
-    for _ in tqdm(range(hops), desc='receptive fields', unit='hop', delay=2):
+    for _ in tqdm(range(hops), desc='receptive fields', unit='hop', delay=2, disable=None):
         if (field[-1] < n).any():
             reached_by = _one_hop(reached_by, pointer, query)
         field.append(_count_bits(reached_by)[:queries])

@@ -137,7 +137,7 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
     limit = resolvent(attention, teleport)
     distance, frobenius = [], []
     for matrix in tqdm(operators_by_hop(attention, hops, teleport), total=hops + 1,
-                       desc='operators', unit='hop', delay=2):
+                       desc='operators', unit='hop', delay=2, disable=None):
         rest = matrix - limit
         distance.append(np.abs(rest).sum(axis=1).max())
         frobenius.append(np.linalg.norm(rest))

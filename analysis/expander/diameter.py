@@ -26,7 +26,8 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
     is_searched = np.zeros(n, dtype=bool)
     node, diameter = int(degree.argmax()), 0
     searches = n if n <= _EXACT_NODES else _SWEEPS
-    for search in tqdm(range(searches), desc='diameter', unit='search', leave=False, delay=3):
+    for search in tqdm(range(searches), desc='diameter', unit='search', leave=False, delay=3,
+                       disable=None):
         distance = _distances(adjacency, node)
         eccentricity = int(distance.max())
         diameter = max(diameter, eccentricity)

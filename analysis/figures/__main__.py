@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
         names = _names(options.name)
         if len(names) > 1 and options.out.suffix in _ENDINGS:
             raise ValueError(f"'out' must be a folder for all figures (got {options.out})")
-        for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1):
+        for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1 or None):
             picture = FIGURES[name](options.seed)
             with tqdm.external_write_mode():
                 print(picture)

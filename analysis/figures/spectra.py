@@ -148,7 +148,7 @@ def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndar
     """All eigenvalues, ascending, float64 ``[2048]``; equal patterns are solved once."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
-                        leave=False):
+                        leave=False, disable=None):
         adjacency = symmetric_adjacency(pattern.build(_NODES, seed=seed))
         solved[pattern] = scipy.linalg.eigvalsh(Laplacian(adjacency).matrix.toarray(),
                                                 overwrite_a=True, check_finite=False)

@@ -23,7 +23,8 @@ def main(arguments: list[str] | None = None) -> None:
         graphs, names = command.load(options)
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
-        for label, graph in tqdm(jobs, desc='hamiltonian', unit='graph', disable=len(jobs) == 1):
+        for label, graph in tqdm(jobs, desc='hamiltonian', unit='graph',
+                                 disable=len(jobs) == 1 or None):
             results[label].append(hamiltonian_path(
                 graph, directed=options.directed, time_limit=options.time_limit,
                 seed=options.seed))

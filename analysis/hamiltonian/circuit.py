@@ -56,7 +56,8 @@ def _clock(seconds: float) -> Iterator[None]:
     is_over = threading.Event()
 
     def tick() -> None:
-        with tqdm(total=math.ceil(seconds), desc='CP-SAT', unit='s', delay=2, leave=False) as bar:
+        with tqdm(total=math.ceil(seconds), desc='CP-SAT', unit='s', delay=2, leave=False,
+                  disable=None) as bar:
             while not is_over.wait(1):
                 bar.update()
 

@@ -19,7 +19,8 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
     distance, last = np.zeros(steps + 1), 0
     blocks = [slice(first, first + _STARTS_AT_ONCE)
               for first in range(0, len(sources), _STARTS_AT_ONCE)]
-    with tqdm(total=len(blocks) * steps, desc='walking', unit='step', delay=2) as progress:
+    with tqdm(total=len(blocks) * steps, desc='walking', unit='step', delay=2,
+              disable=None) as progress:
         for block in blocks:
             seat = sources[block], np.arange(len(sources[block]))
             mass = np.zeros((walk.shape[0], len(sources[block])))

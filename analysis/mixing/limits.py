@@ -95,7 +95,7 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> 
     if n <= _LARGEST_DENSE:
         return scipy.linalg.solve(np.eye(n) - transpose, restart, overwrite_a=True)
     mass = restart
-    with tqdm(desc='limits of the restart walk', unit='step', delay=2) as progress:
+    with tqdm(desc='limits of the restart walk', unit='step', delay=2, disable=None) as progress:
         while True:
             moved = transpose @ mass + restart
             change = np.abs(moved - mass).sum(axis=0).max()

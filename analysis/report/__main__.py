@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     def run(options: Namespace) -> None:
         graphs, names = load(options)
         parts = list(tqdm(sections(graphs, time_limit=options.time_limit, seed=options.seed),
-                          desc='report', unit='question'))
+                          desc='report', unit='question', disable=None))
         out = options.out if options.out.suffix in _ENDINGS else options.out / 'report.html'
         text = page(', '.join(graphs), parts, names)
         write_whole(out, lambda path: path.write_text(text, encoding='utf-8'))

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         samples = _patterns_in_turn(options)
         results = {'in turn': [
             universality(list(graphs.values()), max_layers=options.max_layers, **search)
-            for graphs in tqdm(samples, desc='universality', disable=len(samples) == 1)]}
+            for graphs in tqdm(samples, desc='universality', disable=len(samples) == 1 or None)]}
         if options.hops is not None:
             results |= {f'diffusion, {label}': [
                 diffusion_universality(graphs[label], hops=options.hops, **search)

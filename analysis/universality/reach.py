@@ -21,7 +21,8 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
     reached = np.packbits(np.eye(n, dtype=bool), axis=1)
     reached = np.pad(reached, [(0, 0), (0, -reached.shape[1] % 8)]).view(np.uint64)
     shares, states = [], set()
-    for layer in tqdm(range(max_layers), desc='reach', unit='layer', delay=2, leave=False):
+    for layer in tqdm(range(max_layers), desc='reach', unit='layer', delay=2, leave=False,
+                      disable=None):
         reached = _spread(graphs[layer % len(graphs)], reached)
         shares.append(float(np.bitwise_count(reached).sum(dtype=np.int64)) / n**2)
         if shares[-1] == 1:

@@ -300,7 +300,7 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 
 def progress(cases: Iterable, title: str) -> Iterable:
     """A progress bar over the cases of a benchmark."""
-    return tqdm(list(cases), desc=title, unit='case')
+    return tqdm(list(cases), desc=title, unit='case', disable=None)
 
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,

@@ -66,7 +66,7 @@ class ImdbBytes(ByteSource):
     def _read_part(folder: Path) -> list[tuple[bytes, int]]:
         rows = []
         for label, name in enumerate(('neg', 'pos')):
-            for path in tqdm(document_paths(folder / name, '*.txt'), disable=None,
+            for path in tqdm(document_paths(folder / name, '.txt'), disable=None,
                              desc=f'reading {folder.name}/{name}', unit=' reviews'):
                 with path.open('rb') as file:
                     text = file.read(LONGEST_REVIEW)

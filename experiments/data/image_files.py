@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
 
 from experiments.data.labels import given_parts
 from experiments.data.sequences import LabelledSequences, SequenceData, SequenceSource, divided
+from experiments.data.what_was_read import listed, number_of, tell
 
-SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.webp')
-FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'WEBP')
+if TYPE_CHECKING:
+    from PIL import Image
+
+SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.pbm', '.pgm', '.png', '.pnm',
+            '.ppm', '.tif', '.tiff', '.webp')
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MOST_PIXELS = 2**26  # of an image before it is resized
+SEEN = '(turned as EXIF says, what is transparent on white)'
 MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
 
 
@@ -22,7 +29,9 @@ MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits fo
 class ImageFiles(SequenceSource):
     """Images row by row, a byte for each grey level, or three for each pixel::
 
-        flowers/train/rose/1.jpg        flowers/train/rose/2.jpg        flowers/train/tulip/7.png
+        flowers/train/rose/1.jpg        flowers/train/rose/a/2.jpg        flowers/train/tulip/7.png
+
+    They are turned as their EXIF orientation says. What is transparent is seen on white.
 
     Args:
         path (str): The folder for training, of one folder of images for each class.
@@ -58,7 +67,9 @@ class ImageFiles(SequenceSource):
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
         """The name and the bytes of each image in a folder and those in it, or of one file."""
-        files = [path] if path.is_file() else _images(path, '**/*')
+        files, left_out = ([path], {}) if path.is_file() else listed(path, SUFFIXES)
+        _check_some(files, path)
+        tell(path, f'{number_of("image", len(files))} {SEEN}', left_out)
         sizes: dict[tuple[int, int], Path] = {}
         for file in files:
             name = file.name if path.is_file() else str(file.relative_to(path))
@@ -70,11 +81,20 @@ class ImageFiles(SequenceSource):
         if not classes:
             raise ValueError(f'{folder} must be a folder with one folder of images for each class '
                              f'(there are none)')
-        files = [file for entry in classes for file in _images(entry, '*')]
+        files, left_out = listed(folder, SUFFIXES)
+        inside = [file for file in files if file.parent != folder]
+        left_out['in no folder of a class'] = len(files) - len(inside)
+        labels = [file.relative_to(folder).parts[0] for file in inside]
+        for entry in sorted({entry.name for entry in classes} - {*labels}):
+            _check_some([], folder / entry)
+        tell(folder, f'{number_of("image", len(inside))} in {number_of("folder", len(classes))} '
+                     f'{SEEN}', left_out)
         images = [self._read_image(file, sizes) for file in tqdm(
-            files, desc=f'reading {folder.name}', unit=' images', disable=None)]
-        return LabelledSequences(images, [file.parent.name for file in files],
-                                 lambda place: str(files[place]), str(folder))
+            inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
+        if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):
+            raise ValueError(f'{folder}: all {len(images):,} images are alike {SEEN}; one that is '
+                             f'white on nothing needs a dark background')
+        return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
         """The bytes of an image, whose size is noted; all must have the first one's."""
@@ -94,15 +114,17 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
     Raises:
         ValueError: It cannot be read, is too large, or has more than 8 bits for each value.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        # Pillow 13 gets rotated TIFFs wrong that it maps from a path.
+        with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
                                  f'{MOST_PIXELS:,}')
             if mode in MODES:
+                image = _on_white(ImageOps.exif_transpose(image))
                 image = image.convert('RGB' if colour else 'L')
                 if size is not None:
                     image = image.resize(size[::-1])
@@ -116,10 +138,16 @@ def _pixels(shape: tuple[int, ...]) -> str:
     return f'{shape[0]} x {shape[1]} pixels'
 
 
-def _images(folder: Path, pattern: str) -> list[Path]:
-    files = sorted(file for file in folder.glob(pattern) if file.suffix.lower() in SUFFIXES
-                   and file.is_file() and not file.name.startswith('.'))
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    from PIL import Image
+
+    image = image.convert('RGBA')
+    return Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image)
+
+
+def _check_some(files: list[Path], folder: Path) -> None:
     if not files:
         raise ValueError(f"{folder}: expected a folder of images (there are none called "
                          f"{', '.join(SUFFIXES)})")
-    return files

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from experiments.data.cifar import raster
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
+from experiments.data.what_was_read import listed
 from graphattn._files import new_folder
 from graphattn._reading import check_arrays
 
@@ -62,7 +63,8 @@ class ImageNet64(SequenceSource):
 def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
     """Some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
-    pictures = sorted((folder / {'train': 'train_64x64', 'val': 'valid_64x64'}[part]).glob('*.png'))
+    beside = folder / {'train': 'train_64x64', 'val': 'valid_64x64'}[part]
+    pictures = listed(beside, ('.png',)).files
     if not arrays and not pictures:
         raise ValueError(f"'path' must be the folder of {part}_data*.npz, or that of train_64x64 "
                          f"and valid_64x64 with pictures in PNG (there are none in {folder})")

@@ -20,7 +20,7 @@ def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]
 
 def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
     """The names of the classes: those that are given, or those that occur, in order; numbers are
-    in the order of numbers.
+    in the order of numbers, and equal ones, such as 1 and 01, in that of letters.
 
     Args:
         labels (Iterable of str): The label of each example for training.
@@ -32,13 +32,14 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
     """
     if given is not None and len(set(given)) < len(given):
         raise ValueError(f"'classes' must be different (got {', '.join(given)})")
-    names = set(labels) if given is None else given
+    names = dict.fromkeys(labels) if given is None else given
     if len(names) < 2:
         raise ValueError(f"{where}: expected two or more classes (got "
                          f"{', '.join(names) or 'none'})")
     are_numbers = all(re.fullmatch('-?[0-9]{1,18}', name) for name in names)
-    return tuple(names) if given is not None else tuple(
-        sorted(names, key=int if are_numbers else str))
+    if given is not None:
+        return tuple(names)
+    return tuple(sorted(names, key=lambda name: (int(name) if are_numbers else 0, name)))
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str],

@@ -67,7 +67,7 @@ class PathfinderFiles(SequenceSource):
         if not lists:
             raise ValueError(f"'path' must be the folder of 'imgs' and 'metadata', such as {HARD} "
                              f"(there is no list called 0.npy or the like in {folder})")
-        return sorted(lists, key=lambda path: int(path.stem))
+        return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
         """The picture and the label of each line of a list."""

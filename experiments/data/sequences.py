@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,7 +136,8 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
                                     class_numbers(part.labels, names, part.where))
                  for name, part in parts.items()}
     learn = all_parts['train']
-    division = stratified((hash(row.tobytes()) for row in parts['train'].sequences), learn.label,
+    division = stratified((blake2b(row.tobytes(), digest_size=16).digest()
+                           for row in parts['train'].sequences), learn.label,
                           [part for part in PARTS if part not in parts], seed,
                           parts['train'].source)
     all_parts |= {part: learn.take(numbers) for part, numbers in division.items()}

@@ -47,7 +47,8 @@ class Answered(NamedTuple):
 class QuestionAnswering(Training):
     r"""The cross-entropy of where an answer begins and ends; exact match and F1 of what is said.
 
-    .. math:: -\log \sum_{i \in A} p_\mathrm{first}(i) - \log \sum_{j \in B} p_\mathrm{last}(j)
+    .. math:: -\tfrac12 \log \sum_{i \in A} p_\mathrm{first}(i)
+        - \tfrac12 \log \sum_{j \in B} p_\mathrm{last}(j)
 
     A and B are the first and last tokens of all answers in a window (Longformer, App. D; of one
     answer it is BERT's loss). A question's answer is the best span of all of its windows. Where

@@ -1,4 +1,5 @@
-"""Config files: what they say together, and that none is longer than it looks."""
+"""Config files: what they say together, that none is longer than it looks, and that each string in
+them stays one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
 from graphattn._reading import check_aliases, read_yaml
@@ -34,13 +35,46 @@ class Parser(LightningArgumentParser):
 
 
 def bound_aliases() -> None:
-    """Has jsonargparse refuse YAML whose aliases multiply, nine times nine and so on."""
+    """Have jsonargparse refuse YAML whose aliases multiply, nine times nine and so on, and write
+    and read each string as that string."""
     set_loader('yaml', _load_checked, exceptions=(yaml.YAMLError,))
+    set_dumper('yaml', _dump)
 
 
 def _load_checked(text: str) -> Any:
+    """Load a config, or the value of one option. Of the values only 'null', which does not come
+    here, stands for none; '#1.csv' would be a comment."""
     check_aliases(text)
-    return _load(text)
+    try:
+        value = _load(text)
+    except TypeError as error:  # jsonargparse's own, of '?' and '1:'
+        raise yaml.YAMLError('a name must be a text') from error
+    return text if value is None else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes each string that a reader would take for something else."""
+
+
+def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = None if _is_read_as_itself(text) else '"'
+    return dumper.represent_scalar('tag:yaml.org,2002:str', text, style)
+
+
+def _is_read_as_itself(text: str) -> bool:
+    """Return whether jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) both do."""
+    try:
+        return _load(text) == yaml.safe_load(text) == text
+    except (yaml.YAMLError, TypeError, ValueError):  # ValueError: a date that is none
+        return False
+
+
+_Dumper.add_representer(str, _quoted_if_needed)
+
+
+def _dump(config: dict[str, Any]) -> str:
+    return yaml.dump(config, Dumper=_Dumper, default_flow_style=False, allow_unicode=True,
+                     sort_keys=False)
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
@@ -75,6 +109,7 @@ def built(config: dict[str, Any], **types: type) -> Namespace:
     Raises:
         Exception: Whatever jsonargparse, or what is built, raises.
     """
+    bound_aliases()
     parser = Parser(exit_on_error=False)
     parser.is_nested = False
     for name, kind in types.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from graphattn._files import write_whole
+from graphattn._files import csv_cell, write_whole
 
 
 def report(rows: list[dict], name: str, out: Path) -> None:
@@ -18,9 +18,9 @@ def report(rows: list[dict], name: str, out: Path) -> None:
 
     def write(path: Path) -> None:
         with path.open('w', newline='', encoding='utf-8') as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+            writer = csv.writer(file)
+            writer.writerows(map(csv_cell, row) for row in (
+                columns, *([row.get(column) for column in columns] for row in rows)))
 
     write_whole(out / f'{name}.csv', write)
     print(f'written to {out / name}.csv')

@@ -58,7 +58,7 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds,
                                 out=out)
     rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
-    print(f'\n{runs.about}; {len(seeds)} seeds')
+    print(f'\n{runs.about}; seeds: {len(seeds)}')
     corpus = runs.about.partition(';')[0]
     unigrams = read_summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
     runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation; '

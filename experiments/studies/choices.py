@@ -59,7 +59,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
         for name in names:
             scores = runs.scored(known[name], range(seeds or SEEDS[scale]), METRICS)
             rows.append({'set': runs.name, 'attention': name, **scores, **{
-                f'{kind}, paper': figures.get(name) for kind, figures in PAPER.items()}})
+                f'{kind}, paper': figures.get(name) for kind, figures in PAPER.items()
+                if scale == 'paper'}})
         guesses = choice_accuracies(data_of(runs.trained(known[names[0]], 0)).questions.read())
         rows += [{'set': runs.name, 'attention': name, 'accuracy, %': 100 * accuracy}
                  for name, accuracy in guesses.items()]

@@ -145,7 +145,7 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
                                          for case, own in layers.items()}, rounds)
                for run in (infer, train)}
     rows = []
-    for case in tqdm(cases, desc=f'costs at {n} tokens', unit='attention'):
+    for case in tqdm(cases, desc=f'costs at {n} tokens', unit='attention', disable=None):
         steps, graph = case.steps(), case.graph()
         inference, training = elsewhere(peaks, case)
         rows.append({

@@ -63,13 +63,13 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
             rows.append({'set': kind, 'attention': name,
                          **runs.scored(known[name], range(seeds or SEEDS[scale]), BITS), **{
                              f'{what}, paper': figures.get(name)
-                             for what, figures in PAPER.items()}})
+                             for what, figures in PAPER.items() if scale == 'paper'}})
         data = data_of(runs.trained(known[names[0]], 0))
         rows += counted(data.source.read(data.max_length), kind)
     rows += [{'set': 'as printed', 'attention': name, **{
         f'{what}, paper': own.get(name) for what, own in PAPER.items()}}
         for name in dict.fromkeys(name for own in PAPER.values() for name in own)
-        if name not in names]
+        if scale == 'paper' and name not in names]
     about = 'CIFAR-10 and ImageNet' if scale == 'paper' else (
         'stand-ins: digits of 17 grey levels, pieces of two photographs')
     print(f'\n{about}')

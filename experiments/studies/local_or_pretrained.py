@@ -54,7 +54,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     baselines = {task: runs.baselines(task) for task in tasks}
     guesses = [{'task': task, 'attention': name, f'{SCRATCH}, %': accuracy}
                for task, found in baselines.items() for name, accuracy in found.items()]
-    print(f'\n{runs.about}; {len(seeds)} seeds')
+    print(f'\n{runs.about}; seeds: {len(seeds)}')
     runs.study.report([*rows, *guesses], draw(rows, baselines, runs.about))
 
 

@@ -9,12 +9,16 @@ right that see next to nothing: on ListOps the operator of the root alone is wor
 The two papers follow different protocols, and their numbers are not comparable: that of SBM is that
 of Nystromformer (``--protocol sbm``), that of Diffuser is the benchmark's own (``--protocol
 official``). Below the paper's scale neither of them compares with what is printed. The papers'
-windows are blocks that do not overlap, and their Performer under ``sbm`` has ReLU features.
+windows are blocks that do not overlap, and their Performer under ``sbm`` has ReLU features. Block
+models are drawn by the exact law with the gradient of Eq. 9, which is neither the paper's text,
+with Algorithm 1, nor its authors' code. Sinkhorn, Synthesizer and Combiner of Table S.6 are not
+here.
 """
 
 from __future__ import annotations
 
 import statistics
+from itertools import cycle
 
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -83,7 +87,7 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
     baselines = {task: runs.baselines(task) for task in tasks}
     guesses = [{'task': task, 'attention': name, 'accuracy, %': accuracy}
                for task, found in baselines.items() for name, accuracy in found.items()]
-    print(f'\n{runs.about}; {len(seeds)} seeds')
+    print(f'\n{runs.about}; seeds: {len(seeds)}')
     runs.study.report([*rows, *guesses], draw(rows, baselines, runs.about))
 
 
@@ -108,6 +112,8 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
     figure = Figure(figsize=(3.2 * len(baselines) + 3, 0.3 * len(names) + 2),
                     layout='constrained')
     panels = figure.subplots(1, len(baselines), sharey=True, squeeze=False)[0]
+    kinds = dict.fromkeys(name for guesses in baselines.values() for name in guesses)
+    style = dict(zip(kinds, cycle(('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1))))))
     for axes, (task, guesses) in zip(panels, baselines.items()):
         own = [row for row in rows if row['task'] == task]
         spreads = [row['spread'] for row in own]
@@ -116,9 +122,8 @@ def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -
         for y, row in enumerate(own):
             density = '' if row['density, %'] is None else f' at {row["density, %"]:.0f} %'
             axes.text(101, y, f'{row["accuracy, %"]:.1f}{density}', va='center', fontsize='small')
-        for number, (name, accuracy) in enumerate(guesses.items()):
-            axes.axvline(accuracy, color='black', ls=('-', '--', '-.', ':')[number % 4], lw=1,
-                         label=name)
+        for name, accuracy in guesses.items():
+            axes.axvline(accuracy, color='black', ls=style[name], lw=1, label=name)
         axes.set(title=task, xlabel='accuracy, %', xlim=(0, 145), xticks=range(0, 101, 25),
                  yticks=range(len(names)), yticklabels=names)
         axes.grid(axis='x')

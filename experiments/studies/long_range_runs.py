@@ -26,6 +26,7 @@ TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image'
          'Pathfinder': 'pathfinder'}
 STAND_INS = ('text', 'retrieval', 'image')  # where no set has to be had first
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+PAPER_RANK = 256  # projections, features and landmarks, Table 7 of SBM-Transformer
 Protocol = Literal['sbm', 'official', 'clean']
 
 FULL, WINDOW, SAMPLED, BOTH = 'full', 'window', 'SBM', 'SBM | window'
@@ -139,13 +140,16 @@ class LongRangeRuns:
             return {'documents': {'init_args': {'path': str(package_docs(self.study))}}}
         return {}
 
+    def _rank(self, length: int) -> int:
+        return PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
+
     def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
         """The arguments of the encoder that make the attention."""
         config = laid_over(*self._configs(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
-        if attention in (rivals := rivals_at(length)):
+        if attention in (rivals := rivals_at(length, self._rank(length))):
             name, arguments = rivals[attention]
             sizes = {'channels': channels, 'heads': heads, 'head_channels': head_channels}
             return {'source': None, 'head_channels': None,  # the rival has its own
@@ -178,10 +182,13 @@ def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
             'Diffuser': (diffuser, HOPS)}
 
 
-def rivals_at(length: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Classes of :mod:`experiments.rivals` and their arguments. At 2,048 tokens projections and
-    landmarks are the paper's 256."""
-    rank = max(2, length // 8)
+def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Classes of :mod:`experiments.rivals` and their arguments.
+
+    Args:
+        length (int): The most tokens of a sequence.
+        rank (int): Projections, features and landmarks.
+    """
     return {'linear': ('Linear', {}), 'linear, released': ('Linear', {'form': 'released'}),
             'Reformer': ('Reformer', {}), 'Performer': ('Performer', {'features': rank}),
             'Performer, ReLU': ('Performer', {'features': rank, 'kernel': 'relu'}),

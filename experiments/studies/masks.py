@@ -15,6 +15,7 @@ stands beside it, and the small scale has smaller lambdas.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -124,6 +125,7 @@ def _draw_scores(figure: SubFigure, rows: list[dict]) -> None:
               'paper, average': 'in the paper: average score on GLUE, %'}
     for axes, (column, title) in zip(figure.subplots(1, 3), titles.items()):
         x = 'paper, sparsity' if column.startswith('paper') else 'sparsity, %'
+        labels = defaultdict(list)  # of each point, where several masks may have come out equal
         for kind, (colour, marker) in kinds.items():
             chosen = [row for row in rows if (row['mask'].split(',')[0] == kind
                                               or kind == 'fixed' and row['mask'] in PATTERNS)
@@ -131,9 +133,10 @@ def _draw_scores(figure: SubFigure, rows: list[dict]) -> None:
             axes.plot([row[x] for row in chosen], [row[column] for row in chosen], marker,
                       color=colour, ls='-' if kind != 'fixed' else 'none', lw=0.8, label=kind)
             for row in chosen:
-                label = row['mask'].split(', ')[-1]
-                axes.annotate(label, (row[x], row[column]), fontsize='small', xytext=(4, 3),
-                              textcoords='offset points')
+                labels[row[x], row[column]].append(row['mask'].split(', ')[-1])
+        for point, names in labels.items():
+            axes.annotate(', '.join(names), point, fontsize='small', xytext=(4, 3),
+                          textcoords='offset points')
         axes.set(title=title, xlabel='sparsity, %')
         axes.margins(0.12)
         axes.grid()

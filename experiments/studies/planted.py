@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
-from experiments.runs.summary import read_summary
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.study import ScaleName, Study
 from graphattn.patterns import Mask, load_masks, save_masks
 
@@ -99,7 +99,7 @@ def mean_rows(rows: list[dict]) -> list[dict]:
     for name in dict.fromkeys(row['masks'] for row in rows):
         accuracy = [row['accuracy'] for row in rows if row['masks'] == name]
         means.append({'seed': 'mean', 'masks': name, 'accuracy': statistics.mean(accuracy),
-                      'std': statistics.stdev(accuracy) if len(accuracy) > 1 else 0.,
+                      'std': spread(accuracy),
                       'sparsity': statistics.mean(row['sparsity'] for row in rows
                                                   if row['masks'] == name)})
     return means
@@ -116,7 +116,7 @@ def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figu
         masks.axvspan(distance - 0.5, distance + 0.5, color='C2', alpha=0.2)
     for y, on in enumerate(heads):
         masks.scatter(sorted(on), [y] * len(on), color='C0')
-    masks.set(title='distances that the learned masks keep (green: planted)', xlim=(-1, 30),
+    masks.set(title='distances that the learned masks keep (green: planted)',
               xlabel='distance of query and key', yticks=range(len(names)), yticklabels=names,
               ylim=(len(names) - 0.5, -0.5))
     masks.grid()
@@ -125,7 +125,7 @@ def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figu
         accuracy = [row['accuracy'] for row in rows if row['masks'] == kind]
         bars.barh(y, statistics.mean(accuracy), color='C0', alpha=0.4)
         bars.scatter(accuracy, [y] * len(accuracy), color='C0', zorder=3)
-    bars.set(title='test accuracy of each seed, and mean', xlim=(0.4, 1.02), xlabel='accuracy',
+    bars.set(title='test accuracy of each seed, and mean', xlim=(0, 1.02), xlabel='accuracy',
              yticks=range(len(kinds)), yticklabels=kinds)
     bars.invert_yaxis()
     return figure

@@ -65,7 +65,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
         for name in names:
             linked = ('--model.init_args.link_equal', 'true') if name == LINKED else ()
             scores = runs.scored(known[name], range(seeds or SEEDS[scale]), METRICS, *linked)
-            rows.append({'set': runs.name, 'attention': name, **scores, **printed(name)})
+            rows.append({'set': runs.name, 'attention': name, **scores,
+                         **(printed(name) if scale == 'paper' else {})})
         if scale != 'paper':
             data = data_of(runs.trained(known[names[0]], 0))
             found = longest_match_scores(data.questions.read().parts['test'])

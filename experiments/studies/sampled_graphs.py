@@ -43,7 +43,8 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
     model.eval()
     torch.manual_seed(seed)
     densities, predicted = [], []
-    for examples in tqdm(torch.arange(len(sequences.label)).split(BATCH), desc='inputs'):
+    for examples in tqdm(torch.arange(len(sequences.label)).split(BATCH), desc='inputs',
+                         disable=None):
         batch = collate(sequences.take(examples.numpy()))
         logits, graphs = model(batch.tokens, batch.ptr, return_graphs=True)
         densities.append(torch.stack([graph.density(per_block=True).view(model.encoder.heads, -1)

@@ -31,7 +31,7 @@ class Study:
     Args:
         name (str): Name of the study.
         scale (str): ``'smoke'`` shows that it runs, ``'small'`` takes minutes on two cores,
-            ``'paper'`` has the hyper-parameters of the paper.
+            ``'paper'`` has the paper's sizes; each study says where else it differs.
         out (Path): Folder of all studies, which share their runs.
 
     Raises:

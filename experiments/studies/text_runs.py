@@ -23,8 +23,9 @@ from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, g
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 SOURCE = f'{ENCODER}.source'
-# With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints.
-# Longformer's global tokens are the first ones: random ones would be others at each length.
+# With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints, but
+# Longformer a tenth of a point less. Its global tokens are the first ones: random ones would be
+# others at each length.
 PATTERNS = {
     'Strided': Strided(4),
     'Fixed': Fixed(4),

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.runs.command_line import run_function
-from experiments.runs.summary import read_summary
+from experiments.runs.summary import read_summary, spread
 from experiments.studies.study import ScaleName, Study
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')
@@ -57,7 +57,7 @@ def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
     accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, 'mean': statistics.mean(found),
-            'std': statistics.stdev(found) if len(found) > 1 else 0., 'chance': CHANCE}
+            'std': spread(found), 'chance': CHANCE}
 
 
 def development(run: Path) -> list[float]:

@@ -124,7 +124,7 @@ class EncodedChoices:
             (question.text, *question.choices, *question.documents) for question in questions)))
         ids: dict[str, np.ndarray] = {}
         for begin in tqdm(range(0, len(texts), AT_ONCE), desc=f'encoding choices of {name}',
-                          unit=f' x {AT_ONCE}', disable=len(texts) <= AT_ONCE):
+                          unit=f' x {AT_ONCE}', disable=len(texts) <= AT_ONCE or None):
             some = texts[begin:begin + AT_ONCE]
             encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
             ids |= {text: np.array(one.ids, dtype=np.int32) for text, one in zip(some, encoded)}

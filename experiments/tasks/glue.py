@@ -124,7 +124,7 @@ class Examples(Dataset):
         special = special_tokens(tokenizer)
         tokens, lengths, first = [], [], []
         for begin in tqdm(range(0, len(rows), 4096), desc=f'encoding {name}', unit=' x 4096',
-                          disable=len(rows) <= 4096):
+                          disable=len(rows) <= 4096 or None):
             columns = zip(*(row.text for row in rows[begin:begin + 4096]))
             encoded = [tokenizer.encode_batch_fast(list(column), add_special_tokens=False)
                        for column in columns]

@@ -290,7 +290,7 @@ def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """Ids int32 ``[num_tokens]`` and offsets int32 ``[num_tokens, 2]`` of each text."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
-                      disable=len(texts) <= AT_ONCE):
+                      disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],
                                                add_special_tokens=False):
             yield (np.array(encoding.ids, dtype=np.int32),

@@ -237,7 +237,7 @@ def _build_all(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piec
         (pattern, seed), = parts
         return _build(pattern, pieces[0], seed, device)
     graph_of = {(number, piece): _kept((part,), (piece,), device)
-                for number, part in enumerate(parts) for piece in set(pieces)}
+                for number, part in enumerate(parts) for piece in dict.fromkeys(pieces)}
     return _batch([graph_of[number, piece]
                    for number in range(len(parts)) for piece in pieces], device)
 

@@ -361,6 +361,12 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     assert 'heads without edges of their own: layer0/head0\n' in output
 
 
+def test_no_progress_bar_fills_a_file(tmp_path, capsys):
+    fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=null')
+    output = ''.join(capsys.readouterr())
+    assert 'Epoch 0' not in output and '\r' not in output
+
+
 def test_a_progress_bar_of_the_users_takes_the_place_of_ours(tmp_path, capsys):
     fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=true',
         '--trainer.callbacks+=TQDMProgressBar', '--trainer.callbacks.leave=true')

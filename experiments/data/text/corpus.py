@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.data.what_was_read import listed, number_of, tell
 from experiments.runs.command_line import run_function
 from graphattn._files import new_folder
 from graphattn._reading import read_lines
@@ -63,10 +64,12 @@ def text_files(path: Path) -> list[Path]:
     Raises:
         ValueError: There are none.
     """
-    files = sorted(path.rglob('*.txt')) if path.is_dir() else [path]
+    files, left_out = listed(path, ('.txt',)) if path.is_dir() else ([path], {})
     if not files or not all(file.is_file() for file in files):
         raise ValueError(f"'corpus' must be a text file, a folder of *.txt files, or a data set "
                          f"saved by save_to_disk (there is none at {path})")
+    if left_out:
+        tell(path, number_of('text file', len(files)), left_out)
     return files
 
 

@@ -3,41 +3,82 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.data.what_was_read import check_is_text, number_of, tell
 from graphattn._reading import LONGEST_LINE, read_lines
+
+SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
+# What the csv module says, and what it means to who has the file.
+MEANINGS = {
+    'expected after': 'a text goes on behind the quotation mark that closes it; a quotation mark '
+                      'inside of a text is written twice, ""',
+    'unexpected end of data': 'a quotation mark opens a text, and none closes it'}
 
 
 def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, str]]]:
-    """The number of the first line of each row of a file with a header, and what the row has in
-    each column. Blank lines are passed over.
+    r"""Yield the number of the first line of each row of a file with a header, and what the row has
+    in each column; at the end, say on one line what was read.
+
+    The separator is the one that gives the header the most columns, or that of a line ``sep=;``.
+    Lines may end as on Windows or old Macs. Blank rows and columns without a name are left out.
 
     Args:
         path (Path): The file, see :func:`graphattn._reading.read_lines`.
-        separator (str): What stands between columns.
+        separator (str): What usually stands between columns of such a file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A column is there twice, or a row malformed; the message names the line.
+        ValueError: It is no text, a column is there twice, or a row malformed; the message names
+            the line.
     """
     csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader((line for _, line in read_lines(path)), delimiter=separator, strict=True)
-    last = 0  # line of the row before
+    check_is_text(path)
+    lines = (line for _, part in read_lines(path) for line in io.StringIO(part, newline=''))
+    first, last = next(lines, ''), 0  # last: line of the row before
+    if said := re.fullmatch('sep=(.)\r?\n?', first):
+        first, last = next(lines, ''), 1
+    separator = said[1] if said else _separator(first, separator)
+    between = f'between {SEPARATORS.get(separator, repr(separator))}'
+    reader, skipped = csv.reader(chain([first], lines), delimiter=separator, strict=True), last
+    rows = blank = 0
     try:
-        names = next(reader, [])
-        repeated = [name for name in names if names.count(name) > 1]
-        if repeated:
-            raise ValueError(f'{path}, line 1: the column {repeated[0]!r:.60} is there twice')
-        last = reader.line_num
+        names = [name.strip() for name in next(reader, [])]
+        _check_names(names, f'{path}, line {last + 1}')
+        last = skipped + reader.line_num
         for row in tqdm(reader, desc=f'reading {path.name}', unit=' rows', disable=None):
-            if row and len(row) != len(names):
-                raise ValueError(f'{path}, line {last + 1}: expected {len(names)} columns (got '
-                                 f'{len(row)})')
-            if row:
-                yield last + 1, dict(zip(names, row))
-            last = reader.line_num
+            where, is_blank = f'{path}, line {last + 1}', not any(map(str.strip, row))
+            if not is_blank and (len(row) < len(names) or any(row[len(names):])):
+                raise ValueError(f'{where}: expected {len(names)} columns {between} (got '
+                                 f'{len(row)}); a text that has the separator in it stands between '
+                                 f'quotation marks')
+            rows, blank = rows + (not is_blank), blank + is_blank
+            if not is_blank:
+                yield last + 1, {name: value for name, value in zip(names, row) if name}
+            last = skipped + reader.line_num
     except csv.Error as error:
-        raise ValueError(f'{path}, line {last + 1}: not CSV ({error})') from error
+        meaning = next((text for said, text in MEANINGS.items() if said in str(error)), error)
+        raise ValueError(f'{path}, line {last + 1}: not CSV {between} ({meaning})') from error
+    tell(path, f'{number_of("row", rows)} of {number_of("column", len(names))} {between}',
+         {'blank rows': blank, 'columns without a name': names.count('')})
+
+
+def _separator(header: str, usual: str) -> str:
+    """Return what divides a header into the most columns; the usual one where several do."""
+    def num_columns(separator: str) -> int:
+        return len(next(csv.reader([header], delimiter=separator), []))
+
+    return max((usual, *SEPARATORS), key=num_columns)
+
+
+def _check_names(names: list[str], where: str) -> None:
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise ValueError(f'{where}: the column {name!r:.60} is there twice')

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
 from tqdm import tqdm
 
+from experiments.data.what_was_read import check_is_text, listed, number_of, tell
 from graphattn._reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
@@ -68,7 +69,7 @@ class DocumentSource(ABC):
             :func:`experiments.data.text.text_table.read_texts`.
     """
 
-    columns: ClassVar[list[str] | None] = None
+    columns: list[str] | None = None
 
     @abstractmethod
     def read(self) -> Collection:
@@ -198,7 +199,7 @@ class Imdb(DocumentSource):
     @staticmethod
     def _read_part(folder: Path) -> Iterator[Document]:
         for label, name in enumerate(('neg', 'pos')):
-            for file in document_paths(folder / name, '*.txt'):
+            for file in document_paths(folder / name, '.txt'):
                 text = read_text(file).replace('<br />', ' ')
                 yield Document(_checked_text(text, str(file)), label)
 
@@ -284,17 +285,27 @@ def divide(documents: Iterable[Document], seed: int,
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """Number and object of each line of a ``.json`` or ``.json.gz`` file. Blank lines are passed
-    over.
+    """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file; at the end,
+    say on one line what was read. Blank lines are left out.
 
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
     """
+    rows = blank = 0
     try:
+        check_is_text(path)
         for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
                                  disable=None):
-            if line.strip():
-                yield number, json_object(line, f'{path}, line {number}')
+            if not line.strip():
+                blank += 1
+                continue
+            if not rows and line.lstrip().startswith('['):
+                raise ValueError(f'{path}, line {number}: expected a JSON object on each line (got '
+                                 f'an array; pandas writes lines by to_json(..., '
+                                 f"orient='records', lines=True))")
+            rows += 1
+            yield number, json_object(line, f'{path}, line {number}')
+        tell(path, number_of('object', rows), {'blank lines': blank})
     except OSError as error:
         raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 
@@ -415,12 +426,18 @@ def _folders(path: Path) -> tuple[str, ...]:
     return tuple(entry.name for entry in entries)
 
 
-def document_paths(folder: Path, pattern: str = '*') -> list[Path]:
-    files = sorted(file for file in folder.glob(pattern)
-                   if file.is_file() and not file.name.startswith('.'))
+def document_paths(folder: Path, *suffixes: str) -> list[Path]:
+    """List the documents in a folder, and say what is left out, if anything is.
+
+    Raises:
+        ValueError: There are none.
+    """
+    files, left_out = listed(folder, suffixes)
     if not files:
-        raise ValueError(f'{folder}: expected a folder of documents (there are none called '
-                         f'{pattern}); unpack the archive first')
+        raise ValueError(f"{folder}: expected a folder of documents (there are none called "
+                         f"{', '.join(suffixes) or 'anything'}); unpack the archive first")
+    if left_out:
+        tell(folder, number_of('document', len(files)), left_out)
     return files
 
 

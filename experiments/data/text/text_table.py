@@ -115,8 +115,8 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
         for name in (*columns, *([] if label is None else [label])):
             if name not in row:
                 raise ValueError(f"{where}: there is no column {name!r:.60} (there are "
-                                 f"{', '.join(row):.200}); say by 'columns' and 'label' what yours "
-                                 f"are called")
+                                 f"{', '.join(row):.200}); the first line of a CSV file names the "
+                                 f"columns, and 'columns' and 'label' say what yours are called")
         texts = tuple(_text(row[name], name, where) for name in columns)
         yield Row(number, texts, None if label is None else _label(row[label], label, where))
     if not number:

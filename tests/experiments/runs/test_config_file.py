@@ -1,9 +1,30 @@
+from inspect import signature
+from itertools import cycle
+from typing import get_args, get_type_hints
+
+import lightning as L
 import pytest
 import yaml
 from jsonargparse import get_loader
+from jsonargparse._parameter_resolvers import get_signature_parameters
 
-from experiments.runs.config_file import bound_aliases
+import experiments.data.cifar
+import experiments.data.imagenet64
+import experiments.data.listops
+import experiments.data.listops_files
+import experiments.data.pathfinder
+import experiments.data.pathfinder_files
+import experiments.data.text.package_docs
+import experiments.data.text_pairs
+import experiments.objectives
+import experiments.tasks
+from experiments.data.sequences import SequenceSource
+from experiments.data.text.choice_files import ChoiceSource
+from experiments.data.text.document_files import DocumentSource
+from experiments.data.text.question_files import QuestionSource
+from experiments.runs.config_file import Parser, bound_aliases
 from graphattn._reading import MOST_NODES
+from graphattn._reading import read_yaml as read_file
 
 
 def read_yaml(text):
@@ -33,3 +54,74 @@ def test_levels_do_not_fill_the_stack(opening):
     # Later versions of libyaml have a limit of their own, which they may reach first.
     with pytest.raises((ValueError, yaml.YAMLError), match='100 levels|nesting depth'):
         read_yaml(100_000 * opening)
+
+
+# What a reader of YAML 1.1 or 1.2, or of jsonargparse's own, may take for something else.
+STRANGE = [
+    '1e5', '7E1', '1e-3', '.5', '1.', '+1', '007', '0o7', '0x1f', '0b1', '1_000', '12:30', '.inf',
+    '.nan', 'no', 'y', 'true', 'Null', 'NULL', '~', '', ' ', ' x', 'x ', '=', '<<', '-', '?',
+    '2026-01-01', '2026-13-41', '- a', 'a: b', 'a:', '1:', '[a, b]', '{a: b}', '{', '#', '#1.csv',
+    'a #b', '!x', '&a', '*a', '|', '>', '%', '@', '`', '"a"', "'", 'a\nb', 'a\tb', '\\', '\x85',
+    '\u2028', '\ufeff', '\x00', '\x7f', '\xa0', '\u00e9', '\U0001f600', '${x}', 'None', '==UNSET==']
+next_string = cycle(STRANGE)
+MADE = {'model': ('torch.nn.Identity', {}),
+        'documents': ('experiments.data.text.document_files.Imdb', {'path': ' x'}),
+        'questions': ('experiments.data.text.question_files.Squad', {'train': '~', 'dev': '1e5'}),
+        'source': ('experiments.data.digits.DigitImages', {'path': 'no'})}
+OF_CHOICES = ('experiments.data.text.choice_files.Swag', {'train': '~', 'dev': '1e5'})
+
+
+def strings_of(kind):
+    """The arguments of a class that are strings of the user's, or lists of them."""
+    return {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind.__init__).items()
+            if {str, list[str]} & {hint, *get_args(hint)}}
+
+
+def value_of(kind, name):
+    """What a config has for an argument without a default."""
+    if name not in MADE:
+        return 1
+    made = OF_CHOICES if kind is experiments.tasks.Choices else MADE[name]
+    return dict(zip(('class_path', 'init_args'), made))
+
+
+def kinds_with_strings():
+    kinds = [L.LightningDataModule, L.LightningModule, SequenceSource, DocumentSource,
+             QuestionSource, ChoiceSource]
+    for kind in kinds:
+        kinds += [some for some in kind.__subclasses__()
+                  if some.__module__.startswith('experiments.') and some not in kinds]
+    return sorted((kind for kind in kinds if strings_of(kind)), key=lambda kind: kind.__qualname__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', kinds_with_strings(), ids=lambda kind: kind.__name__)
+def test_each_string_of_a_config_is_that_string_when_it_is_loaded(kind, tmp_path):
+    bound_aliases()
+    parser = Parser(exit_on_error=False)
+    parser.is_nested = False
+    parser.add_argument('--part', type=kind)
+    needed = {name: value_of(kind, name) for name, parameter in signature(kind).parameters.items()
+              if parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD}
+    for lists in (STRANGE, STRANGE[:1], STRANGE[:1]):
+        strings = {name: lists if list[str] in kinds else next(next_string)
+                   for name, kinds in strings_of(kind).items()}
+        options = parser.parse_object({'part': {
+            'class_path': f'{kind.__module__}.{kind.__qualname__}', 'init_args': needed | strings}})
+        (tmp_path / 'config.yaml').write_text(
+            parser.dump(options, skip_unset=False, skip_validation=True), encoding='utf-8')
+        said = read_file(tmp_path / 'config.yaml')
+        for read in (options.as_dict(), said, parser.parse_object(said).as_dict()):
+            assert read['part']['init_args'] | strings == read['part']['init_args']
+
+
+@pytest.mark.parametrize('kind', kinds_with_strings(), ids=lambda kind: kind.__name__)
+def test_each_option_is_checked_by_its_type(kind):
+    parameters = get_signature_parameters(kind, None)
+    assert [option.name for option in parameters if isinstance(option.annotation, str)] == []
+
+
+@pytest.mark.parametrize('text', ['?', '1:', 'null:'])
+def test_a_config_of_other_names_than_texts_is_refused(text):
+    with pytest.raises(yaml.YAMLError, match='a name must be a text'):
+        read_yaml(text)

@@ -37,7 +37,7 @@ from tests.experiments.test_configs import Parsed
 def test_every_attention_is_made_at_every_length():
     own = {SAMPLED, 'SBM + I', BOTH}
     for length in (64, 500, 1024, 4096):
-        patterns, rivals = patterns_at(length), rivals_at(length)
+        patterns, rivals = patterns_at(length), rivals_at(length, length // 8)
         assert patterns.keys() | rivals.keys() | own == set(ATTENTIONS)
         assert not patterns.keys() & rivals.keys()
         for pattern, _ in patterns.values():
@@ -45,7 +45,14 @@ def test_every_attention_is_made_at_every_length():
             assert 0. < pattern.build(64, seed=0, crop=True).density() <= 1.
         assert patterns[WINDOW][0].build(length).density() == pytest.approx(1 / 16, abs=0.015)
     assert patterns_at(2048)[WINDOW][0] == SlidingWindow(64)
-    assert rivals_at(2048)['Linformer'][1]['rank'] == 256
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_baselines_have_the_papers_ranks_at_its_scale(task, tmp_path):
+    runs = LongRangeRuns(Study('long_range_arena', 'paper', tmp_path), 'sbm')
+    for name, size in (('Linformer', 'rank'), ('Performer', 'features'),
+                       ('Performer, ReLU', 'features'), ('Nystromformer', 'landmarks')):
+        assert runs._encoder(task, name, 0)['attention']['init_args'][size] == 256
 
 
 def test_the_papers_averages_are_those_of_their_rows():

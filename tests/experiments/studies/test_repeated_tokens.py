@@ -13,6 +13,7 @@ from experiments.tasks.duplicates import occurs_twice
 from graphattn.models import Encoder, TokenClassifier
 from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.sources import BlockModelSource
+from tests.experiments.studies.conftest import check_that_all_is_within
 
 LENGTH, STEPS = 16, 200
 
@@ -49,7 +50,7 @@ def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize('study, column, rows', [
     (estimators, 'estimator', ['full attention', *ESTIMATORS, *ESTIMATORS]),
-    (repeated_tokens, 'attention', list(repeated_tokens.models(16)))])
+    (repeated_tokens, 'attention', list(repeated_tokens.models(16, 4)))])
 def test_every_row_is_of_a_run(out, study, column, rows):
     study.main(scale='smoke', out=out)
     name = study.__name__.split('.')[-1]
@@ -79,3 +80,27 @@ def test_the_figure_is_of_its_scales_length(length, guess):
 def test_attentions_that_are_not_in_the_table(out):
     with pytest.raises(ValueError, match=r"'attentions' must be some of full; .*\(got fool\)"):
         repeated_tokens.main(scale='smoke', attentions=['fool'], out=out)
+
+
+def test_the_papers_rows_are_marked_by_what_the_paper_ran():
+    known = repeated_tokens.models(16, 4)
+    assert repeated_tokens.SOLVED.keys() <= known.keys()
+    config, own = known['block model, Algorithm 1, Eq. 9']
+    assert own['source']['init_args'] == {'law': 'poisson', 'estimator': 'paper'}
+
+
+def test_baselines_have_the_papers_ranks_at_its_scale():
+    rank = repeated_tokens.RANK['paper']
+    known = repeated_tokens.models(repeated_tokens.LENGTH['paper'], rank)
+    sizes = [value for _, encoder in known.values() if 'attention' in encoder
+             for name, value in encoder['attention']['init_args'].items()
+             if name in ('rank', 'features', 'landmarks')]
+    assert sizes == [256] * 3
+
+
+@pytest.mark.slow
+def test_a_loss_above_that_of_a_guess_is_seen(tmp_path):
+    (tmp_path / 'metrics.csv').write_text('epoch,step,train/loss\n0,1,0.9\n1,2,2.5\n')
+    figure = repeated_tokens.draw({'full': [tmp_path]}, 16)
+    check_that_all_is_within(figure)
+    assert figure.axes[0].get_ylim()[0] == 0.

@@ -155,19 +155,22 @@ def test_stages_table(out, stages_table):
 
 def test_sbm_compares_what_it_says(out, sbm_table):
     runs = out / 'smoke/runs'
-    for name, source in (('mlm_full-0', 'PatternSource'), ('mlm_sbm-0', 'BlockModelSource')):
+    for name, source in (('mlm_full-0', 'PatternSource'), ('mlm_window-0', 'PatternSource'),
+                         ('mlm_sbm-0', 'BlockModelSource')):
         config = config_of(runs / name)
         model = config['model']['init_args']['model']['init_args']
         assert not model['next_sentence'] and not config['data']['init_args']['next_sentence']
         assert model['encoder']['init_args']['source']['class_path'].endswith(f'.{source}')
         tuned = config_of(runs / f'tuned-{name}-mean-RTE-0')['model']['init_args']
         assert tuned['pooling'] == 'mean' and tuned['source'] is None
-    full, sampled = (sbm_table[sbm_table['attention'] == kind].set_index('task')
-                     for kind in (sbm_glue.FULL, sbm_glue.SAMPLED))
-    assert full.index.tolist() == sampled.index.tolist() == ['RTE', 'masked tokens']
+    full, window, sampled = (sbm_table[sbm_table['attention'] == kind].set_index('task')
+                             for kind in (sbm_glue.FULL, sbm_glue.WINDOW, sbm_glue.SAMPLED))
+    for table in (full, window, sampled):
+        assert table.index.tolist() == ['RTE', 'masked tokens']
     assert (full['density, %'] == 100.).all()
     band_alone = 100 * (3 * SIZE - 2) / SIZE**2
-    assert sampled.loc['masked tokens', 'density, %'] > band_alone
+    densities = [table.loc['masked tokens', 'density, %'] for table in (window, sampled)]
+    assert band_alone < densities[0] < densities[1]  # shorter sequences have a larger share
     assert (sampled['density, %'] < 80.).all()
     assert sbm_table['paper, F1'].isna().all()  # it did not measure local tasks
 

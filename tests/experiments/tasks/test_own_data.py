@@ -6,6 +6,7 @@ import json
 import sys
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from PIL import Image
 
 import experiments
+from analysis.command import as_csv
 from experiments import cli, predict, train
 from experiments.data.image_files import ImageFiles, read_image
 from experiments.data.labels import PARTS, stratified
@@ -24,6 +26,7 @@ from experiments.data.text_pairs import AanPairs
 from experiments.data.token_arrays import TokenArrays
 from experiments.objectives import Classification
 from experiments.runs.command import run_or_exit
+from experiments.runs.tables import report
 from experiments.tasks import LongRange
 from experiments.tasks.documents import encode
 from graphattn.models import Encoder, PairClassifier
@@ -181,9 +184,9 @@ BAD_TABLES = [
     ('a.csv', 'title,label\nx,1\n', r"line 2: .* 'text' \(there are title, label\)"),
     ('a.csv', 'text,class\nx,1\n', "line 2: there is no column 'label'"),
     ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
-    ('a.csv', 'text,label\nx,1,2\n', r'line 2: expected 2 columns \(got 3\)'),
+    ('a.csv', 'text,label\nx,1,2\n', r'line 2: expected 2 columns between commas \(got 3\)'),
     ('a.csv', 'text,text\nx,1\n', "line 1: the column 'text' is there twice"),
-    ('a.csv', 'text,label\n"x,1\n', 'line 2: not CSV .unexpected end of data'),
+    ('a.csv', 'text,label\n"x,1\n', 'line 2: not CSV between commas .a quotation'),
     ('a.csv', 'text,label\n ,1\n', "line 2: expected a text as 'text'"),
     ('a.csv', 'text,label\nx,\n', "line 2: expected a text or a whole number as 'label'"),
     ('a.jsonl', '{"text": "x", "label": 1.5}\n', "line 1: expected a text or a whole number"),
@@ -403,6 +406,34 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
     path.write_text('{"text": "alone"}')
     with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* takes 2 .*there are 1 f'):
         list(predict.predictions(run, path))
+
+
+FORMULAS = ['=HYPERLINK("http://x")', '+1+1', '-a', '@SUM(A1)', '\t=1', '\r=1']
+NO_FORMULAS = ['-1', '+1e5', '1', 'a=b', "'", '', '-inf', 'é']
+
+
+def test_no_cell_of_what_is_written_is_a_formula(tmp_path, monkeypatch):
+    texts = [*FORMULAS, *NO_FORMULAS]
+    cells = [f"'{text}" for text in FORMULAS] + NO_FORMULAS
+    run = experiments.Run(None, None, {}, None, texts)
+    monkeypatch.setattr(predict, 'load_run', lambda folder: run)
+    monkeypatch.setattr(predict, 'predictions', lambda *_: [(texts, -np.eye(len(texts))[::-1])])
+    (tmp_path / 'in').touch()
+    predict.predict('run', str(tmp_path / 'in'), str(tmp_path / 'out.csv'))
+    with (tmp_path / 'out.csv').open(newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['example'] for row in rows] == cells
+    assert {row['label'] for row in rows} <= {*cells}
+    assert rows[0][f'probability/{texts[-1]}'] == '-1.000000'
+    report([{text: text, 'value': -1.5} for text in texts], 'table', tmp_path)
+    with (tmp_path / 'table.csv').open(newline='') as file:
+        names, *rows = csv.reader(file)
+    assert [name for name in names if name != 'value'] == cells
+    assert [row[1] for row in rows] == ['-1.5'] * len(rows)
+    graph = SimpleNamespace(scalars=lambda: {'value': -1.5}, tokens=lambda names: {})
+    first = [line.partition(',')[0].strip('"') for line in
+             as_csv({text: [graph] for text in ('=1', '-a', '-1')}).splitlines()]
+    assert first == ['graph', "'=1", "'-a", '-1']
 
 
 def test_a_command_predicts(monkeypatch):

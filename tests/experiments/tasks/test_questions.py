@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -376,7 +377,8 @@ def test_a_part_that_is_also_for_testing_is_encoded_once(tokenizer, tmp_path, ca
     assert 'stories, dev       300 questions of 4 choices;' in capsys.readouterr().out
 
 
-def test_who_waits_for_choices_sees_how_far_they_are(tokenizer, capsys):
+def test_who_waits_for_choices_at_a_terminal_sees_how_far_they_are(tokenizer, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
     many = [STORY._replace(text=f'bamp bell {number}') for number in range(300)]
     EncodedChoices(many, tokenizer, 24, 'train')
     assert 'encoding choices of train: 100%' in capsys.readouterr().err

@@ -1,0 +1,187 @@
+"""What a reader costs grows as its input does, and a small file that is packed is no large one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.data.image_files import ImageFiles
+from experiments.data.listops_files import read_listops
+from experiments.data.text.choice_files import Swag, WikiHop
+from experiments.data.text.corpus import read_documents
+from experiments.data.text.document_files import AmazonReviews, Hyperpartisan, Imdb
+from experiments.data.text.glue_files import TASKS, read_rows
+from experiments.data.text.question_files import Squad, TriviaQa
+from experiments.data.text.text_table import TextTable, read_texts
+from experiments.data.text_pairs import read_pairs
+from experiments.data.token_arrays import TokenArrays
+from graphattn import _reading
+from graphattn._reading import read_lines
+
+TIMES, ALLOWED = 4, 8  # as much input, and so much more time, of which a busy machine takes some
+FLOOR = 0.02  # seconds, below which time says little
+
+
+def in_file(name, content, read):
+    """A reader of a file whose content hangs on the size."""
+    def at(folder, size):
+        text = content(size)
+        (folder / name).write_bytes(gzip.compress(text.encode(), 1) if name.endswith('.gz')
+                                    else text.encode())
+        return lambda: read(folder / name)
+    return at
+
+
+def images(one_class):
+    def at(folder, size):
+        image = Image.new('L', (2, 2))
+        for number in range(size):
+            path = folder / 'images' / ('a' if one_class else f'{number // 10}') / f'{number}.pgm'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.putpixel((0, 0), number % 256)
+            image.putpixel((1, 1), number // 256)
+            image.save(path)
+        names = [entry.name for entry in (folder / 'images').iterdir()]
+        (folder / 'images' / 'z').mkdir()
+        image.save(folder / 'images' / 'z' / 'z.pgm')
+        return lambda: ImageFiles(str(folder / 'images'), classes=[*names, 'z']).read(10**9)
+    return at
+
+
+def texts(folder, size):
+    for number in range(size):
+        part, label = ('train', 'test')[number % 2], ('neg', 'pos')[number // 2 % 2]
+        path = folder / part / label / f'{number}.txt'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'text {number}')
+    return lambda: (Imdb(str(folder)).read(), list(read_documents(folder)))
+
+
+def tokens(folder, size):
+    rows = np.arange(size * 4).reshape(size, 4)
+    np.savez(folder / 'a.npz', tokens=rows, label=np.arange(size) // 10)
+    return lambda: TokenArrays(str(folder / 'a.npz')).read(9)
+
+
+def articles(folder, size):
+    (folder / 'a.xml').write_text('<a>' + ''.join(
+        f'<article id="{i}"><p>text {i}</p></article>\n' for i in range(size)) + '</a>')
+    (folder / 'b.xml').write_text('<a>' + ''.join(
+        f'<article id="{i}" hyperpartisan="true"/>\n' for i in range(size)) + '</a>')
+    third = size // 3
+    (folder / 'c.json').write_text(json.dumps(
+        {'train': [*range(third)], 'dev': [*range(third, 2 * third)],
+         'test': [*range(2 * third, 3 * third)]}))
+    names = ('a.xml', 'b.xml', 'c.json')
+    return lambda: Hyperpartisan(*(str(folder / name) for name in names)).read()
+
+
+def trivia(folder, size):
+    (folder / 'wikipedia').mkdir()
+    for number in range(size):
+        (folder / 'wikipedia' / f'{number}.txt').write_text('it was here or there ' * 10)
+    (folder / 'qa.json').write_text(json.dumps({
+        'Domain': 'Wikipedia', 'VerifiedEval': False, 'Data': [{
+            'QuestionId': 'q', 'Question': 'Where?',
+            'EntityPages': [{'Filename': f'{number}.txt'} for number in range(size)],
+            'Answer': {'Value': 'here', 'Aliases': ['there'], 'NormalizedAliases': ['here']}}]}))
+    return lambda: TriviaQa(*[str(folder / 'qa.json')] * 2, str(folder)).read()
+
+
+def lines(row, header=''):
+    return lambda size: header + ''.join(row(number) for number in range(size))
+
+
+def squad(size):
+    questions = [{'id': str(i), 'question': 'What?', 'answers': [{'text': 'a', 'answer_start': 0}]}
+                 for i in range(size)]
+    return json.dumps({'data': [{'paragraphs': [{'context': 'a text', 'qas': questions}]}]})
+
+
+def hop(size):
+    return json.dumps([{'id': '1', 'query': 'is_a x', 'answer': 'a0', 'supports': ['text'] * size,
+                        'candidates': [f'a{i}' for i in range(size)]}])
+
+
+def table(path):
+    return TextTable(str(path)).read()
+
+
+READERS = {  # and how much of it takes a while
+    'columns of CSV': (in_file('a.csv', lambda size: ','.join(
+        ['text', *map(str, range(size))]) + '\n' + 'a,' * size + 'a\n', lambda path: [
+            *read_texts(path)]), 4000),
+    'rows of CSV': (in_file('a.csv', lines(
+        lambda i: f'text {i},{i % 9}\n', 'text,label\n'), table), 3000),
+    'rows of packed CSV': (in_file('a.csv.gz', lines(
+        lambda i: f'text {i},{i % 9}\n', 'text,label\n'), table), 3000),
+    'blank rows of CSV': (in_file('a.csv', lambda size: 'text,label\na,1\n' + '\n' * size,
+                                  lambda path: [*read_texts(path)]), 30_000),
+    'lines of one row of CSV': (in_file(
+        'a.csv', lambda size: 'text,label\n"' + 'a\n' * size + '",1\n',
+        lambda path: [*read_texts(path)]), 30_000),
+    'classes': (in_file('a.csv', lines(
+        lambda i: f'text {i},{i // 10}\n', 'text,label\n'), table), 3000),
+    'JSON lines': (in_file('a.jsonl', lines(
+        lambda i: f'{{"text": "text {i}", "label": {i % 9}}}\n'), table), 3000),
+    'names in JSON': (in_file('a.jsonl', lambda size: json.dumps(
+        {'text': 'a', 'label': 1} | {str(i): i for i in range(size)}), lambda path: [
+            *read_texts(path)]), 8000),
+    'reviews': (in_file('a.json', lines(lambda i: f'{{"reviewText": "a b {i}", "overall": 4}}\n'),
+                        lambda path: AmazonReviews(str(path), 1, num_sampled=9).read()), 3000),
+    'images of a class': (images(True), 100),
+    'classes of images': (images(False), 100),
+    'texts in folders': (texts, 300),
+    'token ids': (tokens, 3000),
+    'articles': (articles, 2000),
+    'pages of a question': (trivia, 300),
+    'questions': (in_file('a.json', squad, lambda path: Squad(str(path), str(path)).read()), 2000),
+    'choices': (in_file('a.json', hop, lambda path: WikiHop(str(path), str(path)).read()), 8000),
+    'rows of SWAG': (in_file('a.csv', lines(
+        lambda i: f'{i},b,c,d,e,f,{i % 4}\n',
+        'sent1,sent2,ending0,ending1,ending2,ending3,label\n'),
+        lambda path: Swag(str(path), str(path)).read()), 1000),
+    'rows of GLUE': (in_file('a.tsv', lines(lambda i: f'text {i}\t{i % 2}\n', 'sentence\tlabel\n'),
+                             lambda path: list(read_rows(path, TASKS['SST-2']))), 3000),
+    'ListOps': (in_file('a.tsv', lines(lambda i: '( [MIN 1 2 ] )\t1\n', 'Source\tTarget\n'),
+                        lambda path: read_listops(path, 99)), 2000),
+    'pairs': (in_file('a.tsv', lines(lambda i: f'1.0\ta\tb\tthis {i}\tthat\n'),
+                      lambda path: read_pairs(path, 99)), 3000),
+    'a long text': (in_file('a.txt', lambda size: 'This is a text, e.g. of words. ' * size,
+                            lambda path: list(read_documents(path))), 2000),
+}
+
+
+def seconds(read):
+    best = np.inf
+    for _ in range(3):
+        begin = time.process_time()
+        read()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('reader', READERS)
+def test_four_times_the_input_costs_about_four_times_as_much(reader, tmp_path):
+    at, size = READERS[reader]
+    costs = []
+    for times in (1, TIMES):
+        (folder := tmp_path / str(times)).mkdir()
+        costs.append(seconds(at(folder, times * size)))
+    assert costs[1] <= ALLOWED * max(costs[0], FLOOR / TIMES)
+
+
+def test_a_small_packed_file_has_a_bound_of_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(_reading, 'LINES', 1000)
+    (tmp_path / 'a.csv.gz').write_bytes(gzip.compress(b'text,label\n' + b'\n' * 100_000))
+    size = (tmp_path / 'a.csv.gz').stat().st_size
+    numbers = []
+    with pytest.raises(ValueError, match=r'a\.csv\.gz, line .*; unpack it first'):
+        numbers.extend(number for number, _ in read_lines(tmp_path / 'a.csv.gz'))
+    assert numbers[-1] == 4 * size + 1000

@@ -1,0 +1,255 @@
+"""Tables, folders of images and labels in the forms that people have: each is read rightly, with
+one line that says so, or refused by what it is."""
+
+import gzip
+import io
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.data.image_files import ImageFiles, read_image
+from experiments.data.labels import class_names
+from experiments.data.text.corpus import read_documents
+from experiments.data.text.document_files import document_paths
+from experiments.data.text.text_table import read_texts
+from tests.experiments.own_files import write_images
+
+# Tables ##############################################################################
+
+ROWS = [(('rain, snow',), '1'), (('a "b"\nc',), '2')]
+COMMAS = 'text,label\n"rain, snow",1\n"a ""b""\nc",2\n'
+SEMICOLONS = 'text;label\nrain, snow;1\n"a ""b""\nc";2\n'
+TABS = 'text\tlabel\nrain, snow\t1\n"a ""b""\nc"\t2\n'
+OBJECTS = ('{"text": "rain, snow", "label": "1"}\n'
+           '{"text": "a \\"b\\"\\nc", "label": 2}\n')
+READ = {  # what is written, and the end of the line that says what was read
+    'commas': ('a.csv', COMMAS, '2 rows of 2 columns between commas'),
+    'semicolons, as Excel in most of Europe': ('a.csv', SEMICOLONS, '2 columns between semicolons'),
+    'tabs': ('a.tsv', TABS, '2 columns between tabs'),
+    'tabs in a .csv': ('a.csv', TABS, '2 columns between tabs'),
+    'commas in a .tsv': ('a.tsv', COMMAS, '2 columns between commas'),
+    'bars': ('a.csv', SEMICOLONS.replace(';', '|'), '2 columns between vertical bars'),
+    'sep=': ('a.csv', f'sep=;\r\n{SEMICOLONS}', '2 columns between semicolons'),
+    'a mark of the byte order': ('a.csv', f'\ufeff{SEMICOLONS}', 'between semicolons'),
+    'line ends of Windows': ('a.csv', COMMAS.replace('1\n', '1\r\n').replace('2\n', '2\r\n'),
+                             '2 rows of 2 columns between commas'),
+    'line ends of old Macs': ('a.csv', COMMAS.replace('l\n', 'l\r').replace('1\n', '1\r').replace(
+        '2\n', '2\r'), '2 rows of 2 columns between commas'),
+    'no line end at the end': ('a.csv', COMMAS.rstrip(), '2 rows of 2 columns between commas'),
+    'packed': ('a.csv.gz', COMMAS, '2 rows of 2 columns between commas'),
+    'blank rows and columns': (
+        'a.csv', 'text,label,,\n"rain, snow",1,,\n,,,\n\n , ,,\n"a ""b""\nc",2,,\n',
+        '2 rows of 4 columns between commas; left out: blank rows: 3, columns without a name: 2'),
+    'separators behind a row': ('a.csv', COMMAS.replace('1\n', '1,,,\n'), '2 rows of 2 columns'),
+    'blanks around names': ('a.csv', COMMAS.replace('text,', ' text , '), '2 rows of 2 columns'),
+    'numbers of rows, as pandas': (
+        'a.csv', ',text,label\n0,"rain, snow",1\n1,"a ""b""\nc",2\n',
+        'left out: columns without a name: 1'),
+    'other columns': ('a.csv', 'id,label,text\n7,1,"rain, snow"\n8,2,"a ""b""\nc"\n', '3 columns'),
+    'objects': ('a.jsonl', OBJECTS, '2 objects'),
+    'objects and blank lines': ('a.json', OBJECTS.replace('}\n', '}\n\n'),
+                                '2 objects; left out: blank lines: 2'),
+    'objects, packed': ('a.ndjson.gz', OBJECTS, '2 objects'),
+}
+REFUSED = {
+    'UTF-16, as "Unicode text" of Excel': ('a.csv', TABS.encode('utf-16'), 'UTF-16; save it as'),
+    'UTF-16 of objects': ('a.jsonl', OBJECTS.encode('utf-16'), 'UTF-16; save it as'),
+    'the code page of Windows': ('a.csv', COMMAS.replace('rain', 'é').encode('cp1252'),
+                                 'line 2: not UTF-8 .*; save it in that encoding'),
+    'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "workbook of Excel .*save .* 'CSV UTF-8'"),
+    'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'workbook of Excel'),
+    'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
+    'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
+    'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table called .csv'),
+    'no header': ('a.csv', '"rain, snow",1\nx,2\n', 'first line of a CSV file names the columns'),
+    'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'none closes it'),
+    'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'written twice'),
+    'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
+    'a row that is too short': ('a.csv', 'text,label\nrain\n', 'expected 2 columns .* .got 1'),
+    'no label': ('a.csv', 'text,label\nrain,\n', "as 'label' .got ''"),
+    'no text': ('a.csv', 'text,label\n,1\n', "as 'text' .got ''"),
+    'an array of objects': ('a.json', '[{"text": "a"}]', 'an array; pandas writes lines'),
+    'an array over many lines': ('a.json', '[\n {"text": "a"}\n]', 'an array; pandas writes lines'),
+    'labels that are no whole numbers': ('a.jsonl', '{"text": "a", "label": 0.5}', 'whole number'),
+}
+
+
+def write(path, content):
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+    return path
+
+
+@pytest.mark.parametrize('form', READ)
+def test_a_table_is_read_and_one_line_says_so(form, tmp_path, capsys):
+    name, content, said = READ[form]
+    rows = list(read_texts(write(tmp_path / name, content), label='label'))
+    assert [(row.texts, row.label) for row in rows] == ROWS
+    line, = capsys.readouterr().out.splitlines()
+    assert line.startswith(f'{tmp_path / name}: 2 ') and said in line
+    assert ('left out' in line) == ('left out' in said)
+
+
+@pytest.mark.parametrize('form', REFUSED)
+def test_a_table_is_refused_by_what_it_is(form, tmp_path):
+    name, content, words = REFUSED[form]
+    with pytest.raises(ValueError, match=words) as raised:
+        list(read_texts(write(tmp_path / name, content), label='label'))
+    assert name in str(raised.value) and 'newline=' not in str(raised.value)
+
+
+@pytest.mark.parametrize('encoding', ['ascii', 'cp1252', 'utf-8'])
+def test_a_name_that_cannot_be_printed_is_read_all_the_same(encoding, tmp_path, monkeypatch):
+    path = write(tmp_path / os.fsdecode(b'\xe6\x9d\xb1 \xff.csv'), COMMAS)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding, write_through=True))
+    assert len(list(read_texts(path))) == 2
+    assert b'2 rows of 2 columns' in written.getvalue()
+
+
+def test_the_line_of_a_bad_row_counts_all_lines_before_it(tmp_path):
+    path = write(tmp_path / 'a.csv', 'sep=;\r\ntext;label\r\n"a\r\nb";1\r\n\r\nc;d;e\r\n')
+    with pytest.raises(ValueError, match='a.csv, line 6: expected 2 columns'):
+        list(read_texts(path))
+
+
+@pytest.mark.parametrize('labels, classes', [
+    ('b a b', 'a b'), ('10 2 -1', '-1 2 10'), ('1 01 001 1', '001 01 1'), ('2 b 10', '10 2 b'),
+    ('0 -0', '-0 0'), ('yes no', 'no yes'), ('1.0 0.0', '0.0 1.0'), ('١ 2', '2 ١')])
+def test_classes_are_in_an_order_of_their_own(labels, classes):
+    labels = labels.split()
+    for some in (labels, labels[::-1]):
+        assert class_names(some, None, 'mine') == tuple(classes.split())
+
+
+# Images ##############################################################################
+
+INK = np.array([[0, 255, 255, 255], [255, 0, 0, 255]], np.uint8)  # what is to be seen
+
+
+def in_alpha(ink):
+    """Black, and drawn by its opacity alone."""
+    return Image.fromarray(np.stack([0 * ink, 0 * ink, 0 * ink, 255 - ink], axis=2))
+
+
+def on_its_side(ink):
+    image = Image.fromarray(np.rot90(ink, 1).copy())
+    image.getexif()[0x0112] = 6  # to be turned by 90 degrees to the right
+    return image
+
+
+def with_palette(ink):
+    image = Image.fromarray((ink == 0).astype(np.uint8), 'P')
+    image.putpalette([255, 0, 0, 0, 0, 0])  # red where nothing is to be seen
+    image.info['transparency'] = 0
+    return image
+
+
+IMAGES = {
+    'a.png': (Image.fromarray, {}), 'a.PNG': (Image.fromarray, {}), 'a.bmp': (Image.fromarray, {}),
+    'a.pgm': (Image.fromarray, {}), 'a.gif': (Image.fromarray, {}), 'a.tif': (Image.fromarray, {}),
+    'a.TIFF': (Image.fromarray, {}), 'a.webp': (Image.fromarray, {'lossless': True}),
+    'alpha.png': (in_alpha, {}), 'alpha.webp': (in_alpha, {'lossless': True}),
+    'alpha.tif': (in_alpha, {}),
+    'grey and alpha.png': (lambda ink: in_alpha(ink).convert('LA'), {}),
+    'palette.png': (with_palette, {}), 'palette.gif': (with_palette, {'transparency': 0}),
+    'turned.png': (on_its_side, {'exif': True}), 'turned.tif': (on_its_side, {'exif': True}),
+    'one bit.png': (lambda ink: Image.fromarray(ink).convert('1'), {}),
+    'colours.png': (lambda ink: Image.fromarray(ink).convert('RGB'), {}),
+    'a key of transparency.png': (lambda ink: Image.fromarray(np.where(ink, 7, 0).astype(np.uint8)),
+                                  {'transparency': 7}),
+}
+LOSSY = {'a.jpg': {}, 'a.JPEG': {}, 'a.jfif': {'format': 'JPEG'}, 'a.jpe': {},
+         'turned.jpg': {'exif': True}}
+
+
+def saved(path, image, options):
+    if options.get('exif'):
+        options = {**options, 'exif': image.getexif()}
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize('name', IMAGES)
+def test_an_image_is_what_is_seen_of_it(name, tmp_path):
+    made, options = IMAGES[name]
+    path = saved(tmp_path / name, made(INK), options)
+    assert np.array_equal(read_image(path), INK)
+    assert np.array_equal(read_image(path, colour=True), np.stack([INK] * 3, axis=2))
+
+
+@pytest.mark.parametrize('name', LOSSY)
+def test_photographs_are_what_is_seen_of_them(name, tmp_path):
+    ink = np.kron(INK, np.ones((16, 16), np.uint8))
+    image = (on_its_side if 'exif' in LOSSY[name] else Image.fromarray)(ink)
+    path = saved(tmp_path / name, image, {'quality': 95, **LOSSY[name]})
+    assert np.abs(read_image(path).astype(int) - ink).mean() < 8
+
+
+def write_folder(folder):
+    """Images as they lie about, of which each name says whether it is to be read."""
+    write_images(folder, 20)
+    image = Image.fromarray(np.full((3, 4), 9, np.uint8))
+    for name in ('dark/yes.tif', 'dark/YES.JPG', 'dark/yes.jfif', 'dark/deep/er/yes.png',
+                 'light/.ipynb_checkpoints/no-checkpoint.png', '.git/no.png', 'dark/._no.png',
+                 'light/.hidden/deep/no.png'):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image.save(folder / name, format='JPEG' if 'jfif' in name else None)
+    for name in ('light/Thumbs.db', 'dark/no.txt', 'dark/no'):
+        (folder / name).write_text('no')
+    return folder
+
+
+def test_training_and_prediction_list_the_same_images_and_say_which(tmp_path, capsys):
+    folder = write_folder(tmp_path / 'images')
+    data = ImageFiles(str(folder)).read(10**6)
+    said = capsys.readouterr().out.splitlines()[0]
+    trained = {part.sequence(i).tobytes() for part in data.parts.values()
+               for i in range(part.num_sequences)}
+    names, rows = zip(*ImageFiles(str(folder)).unlabelled(folder))
+    assert {row.tobytes() for row, in rows} == trained
+    assert len(names) == 24 == sum(part.num_sequences for part in data.parts.values())
+    assert sum('yes' in name.lower() for name in names) == 4
+    assert not any('no' in name for name in names)
+    assert [*names] == sorted(names)
+    left_out = 'hidden: 4, called .txt: 1, without a suffix: 1, called .db: 1'
+    assert said.startswith(f'{folder}: 24 images in 2 folders ') and 'on white' in said
+    assert sorted(said.partition('left out: ')[2].split(', ')) == sorted(left_out.split(', '))
+
+
+def test_images_outside_of_the_folders_of_classes_are_counted(tmp_path, capsys):
+    folder = write_images(tmp_path / 'images', 20)
+    Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / 'stray.png')
+    assert sum(len(part.label) for part in ImageFiles(str(folder)).read(10**6).parts.values()) == 20
+    assert '20 images in 2 folders' in (said := capsys.readouterr().out)
+    assert 'left out: in no folder of a class: 1' in said
+
+
+def test_images_that_are_white_on_nothing_are_refused(tmp_path):
+    for place in range(4):
+        white = np.full((3, 4, 4), 255, np.uint8)
+        white[place % 3, place, 3] = 0
+        (folder := tmp_path / f'{place % 2}').mkdir(exist_ok=True)
+        Image.fromarray(white).save(folder / f'{place}.png')
+    with pytest.raises(ValueError, match='all 4 images are alike .*on white'):
+        ImageFiles(str(tmp_path)).read(99)
+
+
+# Folders of texts ####################################################################
+
+
+@pytest.mark.parametrize('read', [
+    lambda folder: [' '.join(document) for document in read_documents(folder)],
+    lambda folder: [path.read_text() for path in document_paths(folder, '.txt')]],
+    ids=['a corpus', 'documents'])
+def test_hidden_copies_of_texts_are_left_out(read, tmp_path, capsys):
+    for name in ('a.txt', 'B.TXT', 'deep/c.txt', '.ipynb_checkpoints/a-checkpoint.txt', '._a.txt'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f'{Path(name).name} is a text.')
+    assert sorted(read(tmp_path)) == ['B.TXT is a text.', 'a.txt is a text.', 'c.txt is a text.']
+    line, = capsys.readouterr().out.splitlines()
+    assert line.startswith(f'{tmp_path}: 3 ') and line.endswith('left out: hidden: 2')

@@ -1,0 +1,34 @@
+"""What every command of the project says, and where: rules that its source keeps everywhere."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = [path for part in ('analysis', 'experiments', 'graphattn')
+           for path in sorted((ROOT / part).rglob('*.py'))]
+
+
+def calls(name):
+    """The calls of a function of this name, each with the file and line."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.Call) and name in (getattr(node.func, 'id', None),
+                                                       getattr(node.func, 'attr', None)):
+                yield f'{path.relative_to(ROOT)}:{node.lineno}', node
+
+
+@pytest.mark.slow
+def test_progress_bars_are_drawn_on_terminals_alone():
+    drawn = [where for where, call in calls('tqdm')
+             if not any(option.arg == 'disable' and ast.unparse(option.value).endswith('None')
+                        for option in call.keywords)]
+    assert drawn == []
+
+
+@pytest.mark.slow
+def test_a_deviation_is_computed_in_one_place_which_has_none_for_one_value():
+    files = [where.partition(':')[0] for where, _ in calls('stdev')
+             if where.startswith('experiments')]
+    assert files == ['experiments/runs/summary.py']
