@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,6 +22,8 @@ from graphattn._reading import check_arrays
 SIDE = 64
 BYTES = 3 * SIDE * SIDE
 IMAGES_AT_ONCE = 256
+BESIDE = {'train': 'train_64x64', 'val': 'valid_64x64'}
+STAMPS = 'made_of.json'
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class ImageNet64(SequenceSource):
     Args:
         path (str): The folder of the files or of the two folders.
         cache (str): Where the arrays go, 16 GB, by the path of what they are of, which may then be
-            deleted.
+            deleted. They are made anew once a file there has another size or time.
     """
 
     path: str
@@ -46,12 +50,15 @@ class ImageNet64(SequenceSource):
         check_at_least(BYTES, max_length=max_length)
         folder = Path(self.path)
         name = blake2b(os.fsencode(folder.resolve()), digest_size=8).hexdigest()
-        cache = Path(self.cache) / name
+        cache, files = Path(self.cache) / name, _stamps(folder)
+        if files and cache.exists() and _stamps_in(cache) != files:
+            shutil.rmtree(cache)
         if not cache.exists():
             with new_folder(cache) as temporary:
                 for part, images in (('train', _images(folder, 'train')),
                                      ('val', _images(folder, 'val'))):
                     _write(images, temporary / f'{part}.bin')
+                (temporary / STAMPS).write_text(json.dumps(files))
         learn, test = (_mapped(cache / f'{part}.bin') for part in ('train', 'val'))
         first = len(learn) * 49 // 50
         return SequenceData('ImageNet at 64 x 64 pixels', 256, 1, {
@@ -60,11 +67,26 @@ class ImageNet64(SequenceSource):
                                  ('test', test))}, (SIDE, SIDE, 3))
 
 
+def _stamps(folder: Path) -> list[list]:
+    """The name, size and time of each file that is read, as JSON has them."""
+    arrays = [path for part in BESIDE for path in sorted(folder.glob(f'{part}_data*.npz'))]
+    pictures = [path for beside in BESIDE.values()
+                for path in listed(folder / beside, ('.png',)).files]
+    return [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns]
+            for path in arrays + pictures]
+
+
+def _stamps_in(cache: Path) -> list[list] | None:
+    try:
+        return json.loads((cache / STAMPS).read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
     """Some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
-    beside = folder / {'train': 'train_64x64', 'val': 'valid_64x64'}[part]
-    pictures = listed(beside, ('.png',)).files
+    pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:
         raise ValueError(f"'path' must be the folder of {part}_data*.npz, or that of train_64x64 "
                          f"and valid_64x64 with pictures in PNG (there are none in {folder})")

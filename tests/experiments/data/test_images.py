@@ -117,6 +117,15 @@ def test_imagenet_from_pictures(tmp_path):
     assert np.array_equal(data.parts['dev'].sequence(0), learn[58].reshape(-1))
 
 
+def test_a_picture_that_was_replaced_is_read_anew(tmp_path):
+    for name in 'train_64x64/0.png', 'train_64x64/1.png', 'valid_64x64/0.png':
+        write_png(tmp_path / name)
+    ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    image = write_png(tmp_path / 'valid_64x64/0.png')
+    data = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert np.array_equal(data.parts['test'].sequence(0), image.reshape(-1))
+
+
 @pytest.mark.parametrize('options, match', [
     (dict(size=(32, 64)), r'0.png: expected 64 x 64 pixels of mode RGB .got 32 x 64 of RGB'),
     (dict(mode='L'), r'0.png: expected 64 x 64 pixels of mode RGB .got 64 x 64 of L'),
