@@ -16,7 +16,8 @@ from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
 from analysis.checks import check_count
-from analysis.graph_files import ENDINGS as GRAPH_ENDINGS, read_graph_file
+from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
+from analysis.graph_files import read_graph_file
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
@@ -91,7 +92,7 @@ def new_parser(name: str, pattern: str, n: int,
                          'or any other; a batched one is asked of block by block')
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
-    parser.add_function_arguments(read_graph_file, 'how to read --graph', skip={'path'})
+    parser.add_function_arguments(read_graph_file, skip={'path'})
     parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
     parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')

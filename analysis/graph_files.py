@@ -104,8 +104,7 @@ def read_graph_file(
 
     Args:
         path: A file, which may be packed (``.gz``).
-        format: How to read it. If omitted, the ending of its name decides, see :data:`ENDINGS`,
-            or else how it begins.
+        format: How to read it. If omitted, the ending of its name decides, or else how it begins.
         header: Whether the first line of a list of edges names columns. If omitted, it does if
             its words are usual (``source,target``), or if all other lines join numbers.
         numbered: Whether ids are the numbers of tokens, so that a gap is a token without

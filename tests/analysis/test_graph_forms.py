@@ -98,8 +98,8 @@ PAJEK = '*Vertices 3\n1 "Ann B"\n2 Bo\n3 Cid\n*Edges\n1 2\n*Arcs\n2 3 2.5\n'
 
 FORMS = [
     # A mark of comments inside names.
-    *(Form(f'hash.{ending}', f'{OWL}A{mark}{OWL}B\n{OWL}B{mark}{OWL}C\n', f'{OWL}A>{OWL}B {OWL}B>{OWL}C',
-           ('no header', 'names')) for ending, mark in
+    *(Form(f'hash.{ending}', f'{OWL}A{mark}{OWL}B\n{OWL}B{mark}{OWL}C\n',
+           f'{OWL}A>{OWL}B {OWL}B>{OWL}C', ('no header', 'names')) for ending, mark in
       (('txt', ' '), ('txt', '\t'), ('tsv', '\t'), ('csv', ','), ('edges', ' '))),
     Form('tags.csv', '#love,#peace\n#peace,#war\n', '#love>#peace #peace>#war',
          ('3 names begin with # or %',)),
@@ -119,7 +119,7 @@ FORMS = [
                          ("('{}', '{}')", 'commas'), ("({}, {}, {{'weight': 2}})", 'commas'),
                          ("{} {} {{'a': 'b, c', 'weight': 2}}", 'blanks'))),
     Form('excel.csv', '\ufeffSource;Target;Weight\r\nAnn;Bo, Jr;0,5\r\nBo, Jr;Cid;1,5\r\n',
-         'Ann>Bo,_Jr|Bo,_Jr>Cid', ('semicolons', "header 'Source Target Weight'", 'whatever their')),
+         'Ann>Bo,_Jr|Bo,_Jr>Cid', ('semicolons', "header 'Source Target Weight'", 'whatever')),
     Form('blanks.csv', '0 1\n1 2\n2 0\n', TRIANGLE, ('blanks',)),
     Form('blanks.txt', 'Doe,J Roe,K\nRoe,K Poe,L\n', 'Doe,J>Roe,K Roe,K>Poe,L', ('blanks',)),
     Form('mac.csv', '0,1\r1,2\r2,0\r', TRIANGLE),
@@ -177,8 +177,8 @@ FORMS = [
     Form('written.net', by(nx.write_pajek, nx.relabel_nodes(CYCLE, str)), SIX, ('6 edges',)),
     Form('a.mtx', by(lambda m, p: scipy.io.mmwrite(p, m), sp.coo_array(np.eye(3)[[1, 2, 0]])),
          '1>0 2>1 0>2', ('Matrix Market', 'rows are queries')),
-    Form('a.mtx.gz', packed('%%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n2 1\n3 2\n'),
-         '0-1 1-2', ('4 edges', 'no weights')),
+    Form('a.mtx.gz', packed('%%MatrixMarket matrix coordinate pattern symmetric\n'
+                            '3 3 2\n2 1\n3 2\n'), '0-1 1-2', ('4 edges', 'no weights')),
     Form('a.txt', '%%MatrixMarket matrix array integer general\n2 2\n0\n1\n0\n0\n', '0>1'),
     Form('a.g6', by(nx.write_graph6, CYCLE), SIX, ('graph6', '6 edges')),
     Form('a.s6', by(nx.write_sparse6, CYCLE), SIX, ('sparse6',)),
