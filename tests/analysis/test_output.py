@@ -4,6 +4,7 @@ or a reader who has gone takes nothing away."""
 import io
 import os
 import sys
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 
 import numpy as np
@@ -41,21 +42,20 @@ def expected_files(name):
     return {f'{file}.{ending}' for ending in endings}
 
 
-@pytest.fixture
-def nobody_reads(monkeypatch):
+@contextmanager
+def nobody_reads():
     """A standard output whose reader has gone, as after ``| head -1``."""
     reader, writer = os.pipe()
     os.close(reader)
-    stream = os.fdopen(writer, 'w', buffering=1, encoding='utf-8')
-    monkeypatch.setattr(sys, 'stdout', stream)
-    yield
-    stream.close()
+    with os.fdopen(writer, 'w', buffering=1, encoding='utf-8') as stream, redirect_stdout(stream):
+        yield
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', COMMANDS)
-def test_files_are_there_when_the_reader_has_gone(tmp_path, name, nobody_reads):
-    run(name, arguments_of(name, tmp_path))  # and the status is 0
+def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
+    with nobody_reads():
+        run(name, arguments_of(name, tmp_path))  # and the status is 0
     assert files_in(tmp_path / 'out') == expected_files(name)
 
 
@@ -100,8 +100,9 @@ def test_texts_are_written_in_utf_8_whatever_the_locale(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_arrays_and_patterns_are_printed_after_their_files(tmp_path, nobody_reads):
+def test_arrays_and_patterns_are_printed_after_their_files(tmp_path):
     np.save(tmp_path / 'a.npy', SlidingWindow(1).build(5).to_mask().numpy())
     for source in (['--graph', str(tmp_path / 'a.npy')], ['--pattern', 'star', '--n', '9']):
-        run('spectrum', [*source, '--out', str(tmp_path / source[0][2:])])
+        with nobody_reads():
+            run('spectrum', [*source, '--out', str(tmp_path / source[0][2:])])
         assert (tmp_path / source[0][2:] / 'spectrum.json').exists()
