@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse as sp
 from scipy.linalg import solve_triangular
@@ -166,13 +168,15 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
     restart = np.zeros((walk.shape[0], len(sources)))
     restart[sources, np.arange(len(sources))] = teleport
-    limits = splu(matrix, diag_pivot_thresh=0).solve(restart)
-    limits /= limits.sum(axis=0)
-    # A step brings two distributions nearer by the factor 1 - teleport at least.
-    error = np.abs(restart - matrix @ limits).sum(axis=0).max() / teleport
+    try:
+        limits = splu(matrix, diag_pivot_thresh=0).solve(restart)
+        limits /= limits.sum(axis=0)
+        # A step brings two distributions nearer by the factor 1 - teleport at least.
+        error = np.abs(restart - matrix @ limits).sum(axis=0).max() / teleport
+    except RuntimeError:  # the matrix is singular but for rounding
+        error = math.inf
     if not error <= _CERTAIN:
         raise ValueError(f"'teleport' is too small for the limits of a graph of "
-                         f"{walk.shape[0]:,} tokens that mixes slowly (got {teleport:g}, at which "
-                         f"they are certain to {error:.1g}); take a larger one, or at most "
-                         f"{_LARGEST_DENSE:,} tokens")
+                         f"{walk.shape[0]:,} tokens that mixes slowly (got {teleport:g}); take a "
+                         f"larger one, or at most {_LARGEST_DENSE:,} tokens")
     return limits
