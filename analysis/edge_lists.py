@@ -4,6 +4,7 @@ whether the first line names the columns."""
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from graphattn._reading import read_lines
 
 BLANKS = ' \t\r\n'  # others, such as no-break spaces, belong to names
 COMMENT_MARKS = '#', '%'
+_MAY_BEGIN_COMMENTS = ''.join(COMMENT_MARKS) + BLANKS
 _SEPARATORS = {'\t': 'tabs', ';': 'semicolons', ',': 'commas', '|': 'bars', '->': 'arrows',
                ' ': 'blanks'}  # in this order if several could
 _OF_TABLES = list(_SEPARATORS)[:4]
-_ROWS_AT_ONCE = 2**14
+_ROWS_AT_ONCE = 2**9  # few enough for Python's garbage collector never to look at them
 _SAMPLE = 100  # lines that tell how columns are divided
 _ENDS = [tuple(pair.split()) for pair in (
     'source target', 'source destination', 'source dest', 'src dst', 'src dest', 'src target',
@@ -86,11 +88,8 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
         ValueError: A line is not an edge, or there is none.
     """
     lines = _Lines(path)
-    filled = lines.filled()
-    sample = list(islice(filled, _SAMPLE))
-    layout = _layout([line for _, line in sample], is_table)
-    lines.layout = layout
-    rows = _rows(lines, layout, chain(sample, filled))
+    layout = _layout([line for _, line in lines.sample], is_table)
+    rows = _rows(lines, layout)
     first, second = next(rows, None), next(rows, None)
     if first is None:
         raise ValueError('it holds no edges')
@@ -116,27 +115,39 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
 
 
 class _Lines:
-    """The lines of a file with their numbers; those that are comments are counted."""
+    """The lines of a file that are data; those that are comments are counted.
+
+    Attributes:
+        number (int): Of the line that was read last, from 1.
+        num_comments (int): How many were comments.
+    """
 
     def __init__(self, path: Path):
-        self.path, self.layout = path, _Layout(' ', True, False)
-        self.num_lines = self.num_comments = 0
-        self.is_quoted = False
+        self.number = self.num_comments = 0
+        self._numbered = self._filled(path)
+        self.sample = list(islice(self._numbered, _SAMPLE))
 
-    def filled(self) -> Iterator[tuple[int, str]]:
-        for _, block in read_lines(self.path):
+    def _filled(self, path: Path) -> Iterator[tuple[int, str]]:
+        number = 0
+        for _, block in read_lines(path):
             for line in block.split('\r') if '\r' in block[:-2] else (block,):
-                self.num_lines += 1
-                if self.is_quoted or not line.isspace():
-                    yield self.num_lines, line
+                number += 1
+                if line and not line.isspace():
+                    yield number, line
+        self.num_lines = number
 
-    def are_data(self, line: str) -> bool:
-        """Return whether a line is data. Quotes span lines where names have line breaks."""
-        is_comment = not self.is_quoted and is_comment_line(line, self.layout.has_hashtags)
-        self.num_comments += is_comment
-        if not is_comment and '"' in line and self.layout.separator not in (' ', '->'):
-            self.is_quoted ^= line.count('"') % 2 == 1
-        return not is_comment
+    def data(self, layout: _Layout) -> Iterator[str]:
+        """Yield the lines that are data. Quotes span lines where names have line breaks."""
+        is_quoted, may_be_quoted = False, layout.separator not in (' ', '->')
+        for number, line in chain(self.sample, self._numbered):
+            self.number = number
+            if not is_quoted and line[0] in _MAY_BEGIN_COMMENTS and is_comment_line(
+                    line, layout.has_hashtags):
+                self.num_comments += 1
+                continue
+            yield _bare(line) if layout.is_wrapped and not is_quoted else line
+            if may_be_quoted and '"' in line:
+                is_quoted ^= line.count('"') % 2 == 1
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
@@ -184,10 +195,10 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _divided_by_blanks(line: str) -> list[str]:
     cells = line.split() if line.isascii() else re.split('[ \t\r\n]+', line.strip(BLANKS))
-    if len(cells) > 2:
-        comment = next((place for place in range(2, len(cells)) if cells[place][0] == '#'), None)
-        return cells[:comment]
-    return cells
+    if '#' not in line:
+        return cells
+    comment = next((place for place in range(2, len(cells)) if cells[place][0] == '#'), None)
+    return cells[:comment]
 
 
 def _bare(line: str) -> str:
@@ -207,28 +218,19 @@ def _bare(line: str) -> str:
     return text[:attributes.start()] + (weight[1] if weight else '')
 
 
-def _rows(lines: _Lines, layout: _Layout,
-          numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+def _rows(lines: _Lines, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the columns of each line that is data."""
-    position = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal position
-        for number, line in numbered:
-            if lines.are_data(line):
-                position = number
-                yield _bare(line) if layout.is_wrapped and not lines.is_quoted else line
-
+    texts = lines.data(layout)
     if layout.separator in (' ', '->'):
-        rows = (_split(line, layout.separator) for line in texts())
+        rows = (_split(line, layout.separator) for line in texts)
     else:
-        rows = csv.reader(texts(), delimiter=layout.separator, skipinitialspace=True, strict=True)
+        rows = csv.reader(texts, delimiter=layout.separator, skipinitialspace=True, strict=True)
     try:
         for row in rows:
             if any(row):
-                yield position, row
+                yield lines.number, row
     except csv.Error as error:
-        raise ValueError(f'line {position}: {error}') from error
+        raise ValueError(f'line {lines.number}: {error}') from error
 
 
 def _batches(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
@@ -296,6 +298,14 @@ def _ids(cells: list[str]) -> list[int]:
     return ids
 
 
+def _weights(cells: list[str]) -> list[float]:
+    try:
+        weights = list(map(float, cells))
+    except ValueError:  # some are missing, or written in another way
+        return [weight_of(cell) if cell else 1. for cell in cells]
+    return weights if math.isfinite(sum(weights)) else list(map(weight_of, weights))
+
+
 class _Table:
     """The sources, targets and weights of rows that come in batches."""
 
@@ -325,8 +335,7 @@ class _Table:
         weight = self.columns.weight
         if weight is None or max(map(len, rows)) <= weight:
             return ends, [1.] * len(rows)
-        return ends, [weight_of(row[weight]) if len(row) > weight and row[weight] else 1.
-                      for row in rows]
+        return ends, _weights([row[weight] if len(row) > weight else '' for row in rows])
 
     def _check(self, number: int, row: list[str]) -> None:
         where = f'line {number}, {_shown(row)!r}'
