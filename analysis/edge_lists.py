@@ -24,7 +24,7 @@ _SEPARATORS = {'\t': 'tabs', ';': 'semicolons', ',': 'commas', '|': 'bars', '->'
                ' ': 'blanks'}  # in this order if several could
 _OF_TABLES = list(_SEPARATORS)[:4]
 _ROWS_AT_ONCE = 2**9  # few enough for Python's garbage collector never to look at them
-_SAMPLE = 100  # lines that tell how columns are divided
+_SAMPLE = 100  # lines that tell how columns are divided, beside comments
 _ENDS = [tuple(pair.split()) for pair in (
     'source target', 'source destination', 'source dest', 'src dst', 'src dest', 'src target',
     'from to', 'key query', 'u v', 'id1 id2', 'node1 node2', 'nodea nodeb', 'start end',
@@ -125,7 +125,7 @@ class _Lines:
     def __init__(self, path: Path):
         self.number = self.num_comments = 0
         self._numbered = self._filled(path)
-        self.sample = list(islice(self._numbered, _SAMPLE))
+        self.sample = list(self._first())
 
     def _filled(self, path: Path) -> Iterator[tuple[int, str]]:
         number = 0
@@ -135,6 +135,13 @@ class _Lines:
                 if line and not line.isspace():
                     yield number, line
         self.num_lines = number
+
+    def _first(self) -> Iterator[tuple[int, str]]:
+        """Yield lines until ``_SAMPLE`` of them are certainly no comments."""
+        num_plain = 0
+        while num_plain < _SAMPLE and (numbered := next(self._numbered, None)):
+            num_plain += not is_comment_line(numbered[1])
+            yield numbered
 
     def data(self, layout: _Layout) -> Iterator[str]:
         """Yield the lines that are data. Quotes span lines where names have line breaks."""

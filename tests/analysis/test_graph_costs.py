@@ -35,16 +35,18 @@ def lines(begin, form):
 
 def metis(path, n):
     path.write_text(f'{n} {2 * n}\n' + ''.join(
-        ' '.join(str(other + 1) for other in of_node) + '\n' for _, of_node in graph(n).adjacency()))
+        ' '.join(str(other + 1) for other in near) + '\n' for _, near in graph(n).adjacency()))
 
 
 FORMATS = {
     'edges': ('a.txt', rows('{} {}\n')), 'adjlist': ('a.adjlist', network(nx.write_adjlist)),
     'multiline_adjlist': ('a.txt', network(nx.write_multiline_adjlist)),
-    'graphml': ('a.graphml', network(nx.write_graphml_xml)), 'gml': ('a.gml', network(nx.write_gml)),
+    'graphml': ('a.graphml', network(nx.write_graphml_xml)),
+    'gml': ('a.gml', network(nx.write_gml)),
     'gexf': ('a.gexf', network(nx.write_gexf)), 'pajek': ('a.net', network(nx.write_pajek)),
     'metis': ('a.metis', metis), 'dimacs': ('a.col', lines('p edge {n} {m}\n', 'e {} {}\n')),
-    'konect': ('out.a', lines('% bip\n', '{} {}\n')), 'sparse6': ('a.s6', network(nx.write_sparse6)),
+    'konect': ('out.a', lines('% bip\n', '{} {}\n')),
+    'sparse6': ('a.s6', network(nx.write_sparse6)),
     'graph6': ('a.g6', lambda path, n: nx.write_graph6(nx.cycle_graph(int(n**0.5) * 4), path)),
     'npy': ('a.npy', lambda path, n: np.save(path, np.eye(int(n**0.5) * 10))),
     'npz': ('a.npz', lambda path, n: sp.save_npz(path, nx.to_scipy_sparse_array(graph(n)))),

@@ -108,6 +108,7 @@ FORMS = [
          ('1 comment line',)),
     Form('comments.csv', '# source,target\n0,1\n#0,2\n1,2\n% end\n2,0\n', TRIANGLE,
          ('left out: 3 comment lines',)),
+    Form('many.csv', '# a, b\n' * 300 + '0,1\n1,2\n2,0\n', TRIANGLE, ('300 comment lines',)),
     Form('last.txt', '0 1 # begins\n1 2 #ends\n2 0\n', TRIANGLE),
     Form('quote.csv', "# it's a \"quote\n0,1\n1,2\n# \"\n2,0\n", TRIANGLE, ('2 comment lines',)),
     # What divides columns.
