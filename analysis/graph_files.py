@@ -270,12 +270,11 @@ def _read_matrix_market(path: Path) -> GraphFile:
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each takes a line or, of a dense matrix, a number
         raise ValueError(f'it says that it has {entries:,} entries, and has {len(content):,} bytes')
-    return _of_matrix(scipy.io.mmread(BytesIO(content), spmatrix=False), path.name,
-                      _TITLES['matrix_market'])
+    matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
+    return _of_matrix(matrix, path.name, _TITLES['matrix_market'])
 
 
-def _of_matrix(matrix: sp.sparray | np.ndarray, name: str, title: str) -> GraphFile:
-    matrix = sp.coo_array(matrix)
+def _of_matrix(matrix: sp.sparray | sp.spmatrix, name: str, title: str) -> GraphFile:
     check_num_tokens(max(matrix.shape))
     _check_finite(name, matrix.data)
     graph, has_weights = BipartiteGraph.from_scipy(matrix), _are_weights(matrix.data)
