@@ -33,7 +33,9 @@ _ENDS = [tuple(pair.split()) for pair in (
     'vertex1 vertex2', 'person1 person2', 'user1 user2', 'sender receiver', 'citing cited',
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
-_ATTRIBUTES = re.compile(r"""\{(?:['"].*)?\}$""")
+_LAST_MARK, _BRACKETS = re.compile('[,;]$'), re.compile(r'^(?:\(.*\)|\[.*\])$')
+_ATTRIBUTES = re.compile(r"""\{(?:['"].*)?\}$""")  # as networkx writes them
+_WRAPPINGS = _LAST_MARK, _BRACKETS, _ATTRIBUTES
 _WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
 _OTHER_LISTS = ('--format adjlist reads a node and its neighbours on each line, --format metis a '
                 'METIS file')
@@ -46,13 +48,12 @@ class _Layout:
     Attributes:
         separator (str): What divides columns, a key of ``_SEPARATORS``.
         has_hashtags (bool): Whether names may begin with the mark of comments.
-        is_wrapped (bool): Whether lines have more than columns: brackets, attributes, a last
-            comma.
+        wrappings (list): What is around the columns of all lines, see ``_WRAPPINGS``.
     """
 
     separator: str
     has_hashtags: bool
-    is_wrapped: bool
+    wrappings: list[re.Pattern]
 
 
 @dataclass
@@ -152,7 +153,7 @@ class _Lines:
                     line, layout.has_hashtags):
                 self.num_comments += 1
                 continue
-            yield _bare(line) if layout.is_wrapped and not is_quoted else line
+            yield line if is_quoted or not layout.wrappings else _bare(line, layout.wrappings)
             if may_be_quoted and '"' in line:
                 is_quoted ^= line.count('"') % 2 == 1
 
@@ -172,15 +173,18 @@ def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
 def _layout(sample: list[str], is_table: bool) -> _Layout:
     plain = [line for line in sample if not is_comment_line(line)]
     hashtags = [line for line in sample if not is_comment_line(line, True)]
-    bare = [_bare(line) for line in plain or hashtags]
+    bare, wrappings = [line.strip(BLANKS) for line in plain or hashtags], []
+    for wrapping in _WRAPPINGS:  # the first line may be a header, and the last have no comma
+        if bare and all(map(wrapping.search, bare[1:-1] or bare)):
+            wrappings.append(wrapping)
+            bare = [_bare(line, [wrapping]) for line in bare]
     marks = list(_SEPARATORS)
     if is_table and any(_kind(line, mark) for line in bare for mark in _OF_TABLES):
         marks = _OF_TABLES
     kinds = {mark: Counter(_kind(line, mark) for line in bare) for mark in marks}
     separator = max(marks, key=lambda mark: (kinds[mark]['edge'], kinds[mark]['wide']))
     last_row = _split(bare[-1], separator)[:2] if bare else []
-    return _Layout(separator, separator != ' ' and not all(map(is_id, last_row)),
-                   bare != [line.strip(BLANKS) for line in plain or hashtags])
+    return _Layout(separator, separator != ' ' and not all(map(is_id, last_row)), wrappings)
 
 
 def _kind(line: str, separator: str) -> str:
@@ -208,21 +212,29 @@ def _divided_by_blanks(line: str) -> list[str]:
     return cells[:comment]
 
 
-def _bare(line: str) -> str:
-    """Return a line without brackets around it or a mark behind it, and of attributes that
-    networkx writes in braces the weight alone."""
+def _bare(line: str, wrappings: list[re.Pattern]) -> str:
+    """Return a line without what is around its columns, and of attributes the weight alone."""
+    if line.count('"') % 2:  # a name goes on in the next line
+        return line
     text = line.strip(BLANKS)
-    if '"' in text and not text.endswith('}'):
-        return text
-    text = text.rstrip(',;' + BLANKS)
-    if text[:1] + text[-1:] in ('()', '[]'):
-        text = ', '.join(cell.strip("'" + BLANKS) if '{' not in cell else cell
-                         for cell in text[1:-1].split(',', 2))
-    attributes = _ATTRIBUTES.search(text)
-    if not attributes:
-        return text
-    weight = _WEIGHT_ATTRIBUTE.search(plain_numbers(attributes[0]))
-    return text[:attributes.start()] + (weight[1] if weight else '')
+    for wrapping in wrappings:
+        if found := wrapping.search(text):
+            text = _UNWRAP[wrapping](text, found)
+    return text
+
+
+def _without_brackets(text: str, found: re.Match) -> str:
+    return ', '.join(cell if '{' in cell else cell.strip('\'"' + BLANKS)
+                     for cell in text[1:-1].split(',', 2))
+
+
+def _with_weight(text: str, found: re.Match) -> str:
+    weight = _WEIGHT_ATTRIBUTE.search(plain_numbers(found[0]))
+    return text[:found.start()] + (weight[1] if weight else '')
+
+
+_UNWRAP = {_LAST_MARK: lambda text, found: text[:-1], _BRACKETS: _without_brackets,
+           _ATTRIBUTES: _with_weight}
 
 
 def _rows(lines: _Lines, layout: _Layout) -> Iterator[tuple[int, list[str]]]:

@@ -51,7 +51,8 @@ _TITLES = {
     'edges': 'list of edges', 'adjlist': 'adjacency list',
     'multiline_adjlist': 'multiline adjacency list', 'graphml': 'GraphML', 'gml': 'GML',
     'gexf': 'GEXF', 'pajek': 'Pajek', 'metis': 'METIS', 'dimacs': 'DIMACS', 'konect': 'KONECT',
-    'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6'}
+    'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6', 'npz': 'arrays',
+    'npy': 'an array'}
 # How files begin whose ending says nothing; lists of edges begin like none of these.
 _BEGINNINGS: dict[str, Format] = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
@@ -63,7 +64,8 @@ _BEGINNINGS: dict[str, Format] = {
     r'#.*\n# GMT .*\n#': 'adjlist'}
 _REFUSED = {
     r'(strict\s+)?(di)?graph\b[^\n\[]*\{': 'DOT of Graphviz', r'[\[{]\s*["\[{(]': 'JSON',
-    r'dl\s+n\s*=': 'DL of UCINET', r'<': 'XML or HTML', r'PK\x03\x04': 'Excel or another archive'}
+    r'dl\s+n\s*=': 'DL of UCINET', r'<(\?xml|!|html\b)': 'XML or HTML',
+    r'PK\x03\x04': 'Excel or another archive'}
 _SNIFFED = 100  # lines
 
 
@@ -120,8 +122,16 @@ def read_graph_file(
     """
     path = Path(path)
     try:
+        if path.is_fifo() and format in (None, 'konect'):
+            raise ValueError('a pipe can be read but once, and so not looked at first: --format '
+                             'says what it holds')
         chosen = format or _format_of(path)
+        if header is not None and chosen != 'edges':
+            raise ValueError(f"'header' is for lists of edges, and this is {_TITLES[chosen]}")
         if chosen in _MATRICES:
+            if (numbered, edges, bipartite) != (None, None, False):
+                raise ValueError("'numbered', 'edges' and 'bipartite' are for nodes, which an "
+                                 "array has not")
             return _MATRICES[chosen](path)
         if chosen == 'edges':
             listed = read_edge_list(

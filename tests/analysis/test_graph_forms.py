@@ -2,6 +2,8 @@
 the name of what it is."""
 
 import gzip
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,7 +16,7 @@ import scipy.sparse as sp
 from analysis.graph_files import read_graph_file
 
 OWL = 'http://o/owl#'
-TRIANGLE = '0>1 1>2 2>0'
+TRIANGLE, TRIANGLE_LINES = '0>1 1>2 2>0', '0 1\n1 2\n2 0\n'
 HEADERS = ['Source,Destination', 'id_1,id_2', 'src,dst', 'u,v', 'from,to', 'FromNodeId,ToNodeId',
            'node_1,node_2', 'Person A,Person B', 'start,end', 'a,b']
 LABELS = {0: 'a\xa0b', 1: 'c\u3000d', 2: 'e\u200df', 3: 'g\nh'}
@@ -121,6 +123,7 @@ FORMS = [
                          ("{} {} {{'a': 'b, c', 'weight': 2}}", 'blanks'))),
     Form('excel.csv', '\ufeffSource;Target;Weight\r\nAnn;Bo, Jr;0,5\r\nBo, Jr;Cid;1,5\r\n',
          'Ann>Bo,_Jr|Bo,_Jr>Cid', ('semicolons', "header 'Source Target Weight'", 'whatever')),
+    Form('marks.csv', 'source;target\na,;b\nb;(c]\n(c];a,\n', 'a,>b b>(c] (c]>a,', ('semicolons',)),
     Form('blanks.csv', '0 1\n1 2\n2 0\n', TRIANGLE, ('blanks',)),
     Form('blanks.txt', 'Doe,J Roe,K\nRoe,K Poe,L\n', 'Doe,J>Roe,K Roe,K>Poe,L', ('blanks',)),
     Form('mac.csv', '0,1\r1,2\r2,0\r', TRIANGLE),
@@ -226,6 +229,40 @@ REFUSED = [
     ('a.g6', 'Bw\nBw\n', ('2 graphs',)),
     ('a.graphml', graphml('utf-8').replace(b'</graph>', b'</graph><graph/>'), ('several graphs',)),
 ]
+
+
+@pytest.mark.parametrize('name, options, words', [
+    ('a.mtx', {'numbered': True}, 'which an array has not'),
+    ('a.npy', {'edges': 'undirected'}, 'which an array has not'),
+    ('a.npz', {'header': True}, "'header' is for lists of edges, and this is arrays"),
+    ('a.gml', {'header': False}, "'header' is for lists of edges, and this is GML"),
+    ('a.gml', {'edges': 'directed'}, "'edges' cannot be directed, because GML"),
+    ('a.csv', {'bipartite': True}, "'bipartite' asks for nodes"),
+    ('a.csv', {'numbered': True}, "'numbered' asks for ids that are whole numbers"),
+    ('a.csv', {'format': 'metis'}, 'METIS'), ('a.csv', {'format': 'konect'}, 'KONECT'),
+    ('a.csv', {'format': 'dimacs'}, 'line 1'), ('a.csv', {'format': 'pajek'}, 'line 1')])
+def test_options_that_a_file_cannot_take_are_refused(tmp_path, name, options, words):
+    (tmp_path / name).write_text(GML if name == 'a.gml' else 'Ann,Bo\n')
+    with pytest.raises(ValueError, match='cannot be read') as refused:
+        read_graph_file(tmp_path / name, **options)
+    assert words in str(refused.value)
+
+
+def test_a_pipe_is_read_once_or_not_at_all(tmp_path):
+    def read(**options):
+        writer = threading.Thread(target=path.write_text, args=(TRIANGLE_LINES,))
+        writer.start()
+        try:
+            return read_graph_file(path, **options)
+        finally:
+            path.open().close() if not options else None  # so that the writer ends
+            writer.join()
+
+    path = tmp_path / 'pipe'
+    os.mkfifo(path)
+    assert found(read(format='edges')) == expected(TRIANGLE)
+    with pytest.raises(ValueError, match='--format'):
+        read()
 
 
 def test_forms_are_forty_and_more():
