@@ -33,9 +33,10 @@ _ENDS = [tuple(pair.split()) for pair in (
     'vertex1 vertex2', 'person1 person2', 'user1 user2', 'sender receiver', 'citing cited',
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
-_LAST_MARK, _BRACKETS = re.compile('[,;]$'), re.compile(r'^(?:\(.*\)|\[.*\])$')
+_COMMA, _SEMICOLON = re.compile(',$'), re.compile(';$')
+_BRACKETS = re.compile(r'^(?:\(.*\)|\[.*\])$')
 _ATTRIBUTES = re.compile(r"""\{(?:['"].*)?\}$""")  # as networkx writes them
-_WRAPPINGS = _LAST_MARK, _BRACKETS, _ATTRIBUTES
+_WRAPPINGS = _COMMA, _SEMICOLON, _BRACKETS, _ATTRIBUTES
 _WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
 _OTHER_LISTS = ('--format adjlist reads a node and its neighbours on each line, --format metis a '
                 'METIS file')
@@ -153,9 +154,11 @@ class _Lines:
                     line, layout.has_hashtags):
                 self.num_comments += 1
                 continue
-            yield line if is_quoted or not layout.wrappings else _bare(line, layout.wrappings)
+            was_quoted = is_quoted
             if may_be_quoted and '"' in line:
                 is_quoted ^= line.count('"') % 2 == 1
+            has_all = not (was_quoted or is_quoted)  # of its columns
+            yield _bare(line, layout.wrappings) if layout.wrappings and has_all else line
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
@@ -214,8 +217,6 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
     """Return a line without what is around its columns, and of attributes the weight alone."""
-    if line.count('"') % 2:  # a name goes on in the next line
-        return line
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -233,7 +234,11 @@ def _with_weight(text: str, found: re.Match) -> str:
     return text[:found.start()] + (weight[1] if weight else '')
 
 
-_UNWRAP = {_LAST_MARK: lambda text, found: text[:-1], _BRACKETS: _without_brackets,
+def _without_mark(text: str, found: re.Match) -> str:
+    return text[:-1]
+
+
+_UNWRAP = {_COMMA: _without_mark, _SEMICOLON: _without_mark, _BRACKETS: _without_brackets,
            _ATTRIBUTES: _with_weight}
 
 

@@ -124,6 +124,7 @@ FORMS = [
     Form('excel.csv', '\ufeffSource;Target;Weight\r\nAnn;Bo, Jr;0,5\r\nBo, Jr;Cid;1,5\r\n',
          'Ann>Bo,_Jr|Bo,_Jr>Cid', ('semicolons', "header 'Source Target Weight'", 'whatever')),
     Form('marks.csv', 'source;target\na,;b\nb;(c]\n(c];a,\n', 'a,>b b>(c] (c]>a,', ('semicolons',)),
+    Form('quote.txt', 'a" b {}\nb c {}\nc a" {}\n', 'a">b b>c c>a"', ('blanks',)),
     Form('blanks.csv', '0 1\n1 2\n2 0\n', TRIANGLE, ('blanks',)),
     Form('blanks.txt', 'Doe,J Roe,K\nRoe,K Poe,L\n', 'Doe,J>Roe,K Roe,K>Poe,L', ('blanks',)),
     Form('mac.csv', '0,1\r1,2\r2,0\r', TRIANGLE),
