@@ -35,7 +35,7 @@ _ENDS = [tuple(pair.split()) for pair in (
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
 _COMMA, _SEMICOLON = re.compile(',$'), re.compile(';$')
 _BRACKETS = re.compile(r'^(?:\(.*\)|\[.*\])$')
-_ATTRIBUTES = re.compile(r"""\{(?:['"].*)?\}$""")  # as networkx writes them
+_ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
 _WRAPPINGS = _COMMA, _SEMICOLON, _BRACKETS, _ATTRIBUTES
 _WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
 _OTHER_LISTS = ('--format adjlist reads a node and its neighbours on each line, --format metis a '
