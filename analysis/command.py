@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
 from analysis.checks import check_count
-from analysis.graph_files import READERS, read_graph_file
+from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
+from analysis.graph_files import read_graph_file
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
@@ -37,7 +39,9 @@ LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
 REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
             ValueError)
-GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
+FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
+GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
+                 *FILE_OPTIONS)
 
 
 def ask(
@@ -84,10 +88,11 @@ def new_parser(name: str, pattern: str, n: int,
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
-    sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(READERS)}, '
-                         'or a list of edges; a batched one is asked of block by block')
+    sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(GRAPH_ENDINGS)}, '
+                         'or any other; a batched one is asked of block by block')
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
+    parser.add_function_arguments(read_graph_file, skip={'path'})
     parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
     parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
@@ -104,9 +109,8 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
         samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed)
         return samples, None
     if options.graph is not None:
-        file = read_graph_file(options.graph)
-        if file.has_weights:
-            print(f'{options.graph}: what is asked is which edges there are, whatever their weight')
+        file = read_graph_file(options.graph, **{name: options[name] for name in FILE_OPTIONS})
+        say(f'{options.graph}: {file.said}')
         return {Path(options.graph).name: file.graph.unbatch()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
             for pattern in options.pattern}, None
@@ -133,14 +137,23 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Prints a table of the results, and writes them: to ``out`` if it is called as a file is, else
-    to ``out/name.json``, ``.csv`` and ``.png``."""
-    print(table(results))
+    """Write the results, to ``out`` if it is called as a file is, else to ``out/name.json``,
+    ``.csv`` and ``.png``, and print a table of them."""
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
-    for line in token_lines(results, names):
-        print(line)
-    save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
+    written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
+    say(table(results), *token_lines(results, names), written)
+
+
+def say(*lines: object) -> None:
+    """Print lines as far as the terminal has their letters. Results are in files, so that a reader
+    of them who has gone (``| head -1``) is no error, and the command ends with status 0."""
+    encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
+    try:
+        for line in lines:
+            print(str(line).encode(encoding, 'replace').decode(encoding), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
@@ -153,17 +166,21 @@ def token_lines(results: Results, names: Names) -> list[str]:
     return lines
 
 
-def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
-    """Writes texts by their endings and a picture: one of them to ``out`` if it has such an ending,
-    else all to the folder ``out``."""
+def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
+    """Write texts by their endings and a picture: one of them to ``out`` if it has such an ending,
+    else all to the folder ``out``.
+
+    Returns:
+        A line that says where they are.
+    """
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
     for path in sorted(paths, key=lambda path: path.suffix in texts):  # the picture may yet fail
         text = texts.get(path.suffix)
         write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
-                    else file.write_text(text))
-    print(f'written to {", ".join(map(str, paths))}')
+                    else file.write_text(text, encoding='utf-8'))
+    return f'written to {", ".join(map(str, paths))}'
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:

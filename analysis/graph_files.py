@@ -1,26 +1,72 @@
-"""Graphs in files: adjacency arrays, GraphML, GML, and lists of edges with weights and names."""
+"""Graphs in files: adjacency arrays, formats of networkx and of other programs, and lists of edges.
+
+What a file holds is never guessed in silence: :attr:`GraphFile.said` tells how it was read, and a
+file that looks like another format is read as that or refused by its name.
+"""
 
 from __future__ import annotations
 
-import csv
-import math
 import re
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import networkx as nx
 import numpy as np
+import scipy.io
 import scipy.sparse as sp
 import torch
 
-from analysis.graphs import MOST_TOKENS
+from analysis.edge_lists import read_edge_list
+from analysis.line_formats import (
+    read_adjlist,
+    read_dimacs,
+    read_konect,
+    read_metis,
+    read_multiline_adjlist,
+    read_pajek,
+)
+from analysis.listed import (
+    ListedGraph,
+    as_edges,
+    as_tokens,
+    check_num_tokens,
+    plain_numbers,
+    weight_of,
+)
 from graphattn import BipartiteGraph
-from graphattn._reading import check_arrays, read_lines, read_text
+from graphattn._reading import check_arrays, read_bytes, read_lines, read_text
 
-HEADERS = ('source', 'target'), ('key', 'query'), ('from', 'to')
+Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf', 'pajek',
+                 'metis', 'dimacs', 'konect', 'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']
+Direction = Literal['directed', 'undirected']
+ENDINGS: dict[str, Format] = {
+    '.csv': 'edges', '.tsv': 'edges', '.npz': 'npz', '.npy': 'npy', '.graphml': 'graphml',
+    '.gml': 'gml', '.gexf': 'gexf', '.net': 'pajek', '.mtx': 'matrix_market', '.g6': 'graph6',
+    '.s6': 'sparse6', '.adjlist': 'adjlist', '.metis': 'metis', '.col': 'dimacs'}
+_TITLES = {
+    'edges': 'list of edges', 'adjlist': 'adjacency list',
+    'multiline_adjlist': 'multiline adjacency list', 'graphml': 'GraphML', 'gml': 'GML',
+    'gexf': 'GEXF', 'pajek': 'Pajek', 'metis': 'METIS', 'dimacs': 'DIMACS', 'konect': 'KONECT',
+    'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6', 'npz': 'arrays',
+    'npy': 'an array'}
+# How files begin whose ending says nothing; lists of edges begin like none of these.
+_BEGINNINGS: dict[str, Format] = {
+    r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
+    r'%\s*(sym|asym|bip)\b': 'konect', r'\*(network|vertices)\b': 'pajek',
+    r'(c\b[^\n]*\n\s*)*p\s+(edge|edges|col|sp)\s+\d+\s+\d+\s*$': 'dimacs',
+    r'<[\s\S]*<graphml\b': 'graphml', r'<[\s\S]*<gexf\b': 'gexf',
+    r'((Creator\b|Version\b|comment\b|#)[^\n]*\n\s*)*graph\s*\[': 'gml',
+    r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist',
+    r'#.*\n# GMT .*\n#': 'adjlist'}
+_REFUSED = {
+    r'(strict\s+)?(di)?graph\b[^\n\[]*\{': 'DOT of Graphviz', r'[\[{]\s*["\[{(]': 'JSON',
+    r'dl\s+n\s*=': 'DL of UCINET', r'<(\?xml|!|html\b)': 'XML or HTML',
+    r'PK\x03\x04': 'Excel or another archive'}
+_SNIFFED = 100  # lines
 
 
 @dataclass(frozen=True)
@@ -33,49 +79,188 @@ class GraphFile:
         names (tuple of str, optional): Of the tokens, if they are not just numbers.
         has_weights (bool): Whether some edges have a weight other than 1, of which the graph keeps
             whether it is 0.
+        said (str): How the file was read, in one line.
     """
 
     graph: BipartiteGraph
     names: tuple[str, ...] | None = None
     has_weights: bool = False
+    said: str = ''
 
 
-def read_graph_file(path: str | Path) -> GraphFile:
-    """The graph in a file, with the names of its tokens.
+def read_graph_file(
+    path: str | Path,
+    *,
+    format: Format | None = None,
+    header: bool | None = None,
+    numbered: bool | None = None,
+    edges: Direction | None = None,
+    bipartite: bool = False,
+) -> GraphFile:
+    """Read the graph in a file, with the names of its tokens.
+
+    The source of an edge is the key and its target the query. An edge of weight 0 is none, and one
+    that is listed again counts once. In lists of edges, a line that begins with ``#`` or ``%`` is a
+    comment. Where names divided by commas, semicolons or tabs begin so, a comment has a blank or
+    the same mark behind it.
 
     Args:
-        path: By its ending, see :data:`READERS`:
-
-            - ``.npz``: a scipy sparse array ``[query, key]`` as ``scipy.sparse.save_npz`` writes
-              it, or adjacency arrays, each a block;
-            - ``.npy``: an adjacency array ``[query, key]``, or ``[block, query, key]``. Entries
-              other than 0 are edges;
-            - ``.graphml`` and ``.gml``: a networkx graph, see
-              :meth:`graphattn.BipartiteGraph.from_networkx`;
-            - ``.csv`` and ``.tsv``: ``source,target`` or ``source,target,weight`` on each line,
-              after a header or not. The source is the key and the target the query;
-            - anything else: the same in columns that spaces divide, ``#`` before comments, with the
-              attributes of edges or without, as ``networkx.write_edgelist`` writes them.
-
-            Lists may be packed, ``.csv.gz``. Numbers in them count tokens from 0. If the first edge
-            joins words, all are names, and tokens are numbered as they occur. An edge of weight 0
-            is none.
+        path: A file, which may be packed (``.gz``).
+        format: How to read it. If omitted, the ending of its name decides, or else how it begins.
+        header: Whether the first line of a list of edges names columns. If omitted, it does if
+            its words are usual (``source,target``), or if all other lines join numbers.
+        numbered: Whether ids are the numbers of tokens, so that a gap is a token without
+            edges. If omitted, ids are names unless they are 0 to n - 1. If false, they are names,
+            and some may be words.
+        edges: Whether an edge counts from source to target alone. If omitted, as the format has
+            it: a list of edges is directed, an adjacency list is not.
+        bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and those with 1
+            queries. If false, each node is a token, which is both.
 
     Raises:
         ValueError: There is no such file, or no graph in it, or it has too many tokens.
     """
     path = Path(path)
-    ending = Path(path.stem if path.suffix == '.gz' else path.name).suffix
     try:
-        return READERS.get(ending, _read_columns)(path)
+        if path.is_fifo() and format in (None, 'konect'):
+            raise ValueError('a pipe can be read but once, and so not looked at first: --format '
+                             'says what it holds')
+        chosen = format or _format_of(path)
+        if header is not None and chosen != 'edges':
+            raise ValueError(f"'header' is for lists of edges, and this is {_TITLES[chosen]}")
+        if chosen in _MATRICES:
+            if (numbered, edges, bipartite) != (None, None, False):
+                raise ValueError("'numbered', 'edges' and 'bipartite' are for nodes, which an "
+                                 "array has not")
+            return _MATRICES[chosen](path)
+        if chosen == 'edges':
+            listed = read_edge_list(
+                path, is_table=_ending(path) in ('.csv', '.tsv'), header=header, numbered=numbered,
+                is_certain=format == 'edges')
+        else:
+            listed = _LISTS[chosen](path)
+        return _graph_file(listed, chosen, numbered, edges, bipartite)
     except Exception as error:  # whatever reading zip, arrays, XML and GML raises
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
 
 
 def read_graph(path: str | Path) -> BipartiteGraph:
-    """The graph in a file, see :func:`read_graph_file`."""
+    """Read the graph in a file, see :func:`read_graph_file`."""
     return read_graph_file(path).graph
+
+
+# Which format ########################################################################
+
+
+def _ending(path: Path) -> str:
+    return Path(path.stem if path.suffix == '.gz' else path.name).suffix.lower()
+
+
+def _format_of(path: Path) -> Format:
+    """Return the format that a file's ending names, or its beginning.
+
+    Raises:
+        ValueError: It begins like a format that is not read.
+    """
+    named = ENDINGS.get(_ending(path), 'edges')
+    if named != 'edges':
+        return named
+    beginning = ''.join(line for _, line in islice(read_lines(path), _SNIFFED)).lstrip()
+    for pattern, found in _BEGINNINGS.items():
+        if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
+            return found
+    for pattern, other in _REFUSED.items():
+        if re.match(pattern, beginning, re.IGNORECASE):
+            raise ValueError(f'it looks like {other}, which is not read: save it as GraphML or '
+                             f'CSV; --format edges reads it as a list of edges')
+    return 'edges'
+
+
+# From nodes to tokens ################################################################
+
+
+def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
+                edges: Direction | None, bipartite: bool) -> GraphFile:
+    if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
+        raise ValueError(f"'edges' cannot be directed, because {_TITLES[chosen]} says that these "
+                         f"are not")
+    is_directed = edges == 'directed' or listed.is_directed and edges is None
+    weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
+    ends = listed.edges[weights != 0]
+    if bipartite:
+        graph, names = _of_parts(listed, ends, is_directed), None
+    else:
+        token, num_tokens, names = as_tokens(listed.nodes, numbered)
+        ends = token[ends].reshape(-1, 2)
+        ends = ends if is_directed else np.concatenate([ends, ends[:, ::-1]])
+        graph = BipartiteGraph.from_edge_index(torch.from_numpy(ends.T.copy()), num_tokens)
+    has_weights = _are_weights(weights)
+    said = _said(listed, chosen, graph, is_directed, has_weights, names, bipartite)
+    return GraphFile(graph, names, has_weights, said)
+
+
+def _of_parts(listed: ListedGraph, ends: np.ndarray, is_directed: bool) -> BipartiteGraph:
+    """Return the graph whose keys are the nodes of part 0 and whose queries those of part 1."""
+    if listed.parts is None:
+        raise ValueError("'bipartite' asks for nodes that all have the attribute bipartite, 0 or 1")
+    part = listed.parts[ends]
+    if not is_directed:
+        ends = np.where(part[:, :1] > part[:, 1:], ends[:, ::-1], ends)
+        part = np.sort(part, axis=1)
+    if (part != [0, 1]).any():
+        raise ValueError("'bipartite' asks for edges from part 0 to part 1, and one is another")
+    place = np.where(listed.parts == 0, np.cumsum(listed.parts == 0),
+                     np.cumsum(listed.parts == 1)) - 1
+    num_keys, num_queries = np.bincount(listed.parts, minlength=2).tolist()
+    return BipartiteGraph.from_edge_index(torch.from_numpy(place[ends].reshape(-1, 2).T.copy()),
+                                          num_queries, num_keys)
+
+
+def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
+          has_weights: bool, names: tuple[str, ...] | None, bipartite: bool) -> str:
+    """Say in one line how a list of edges was read."""
+    weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
+    num_zero = int((weights == 0).sum())
+    num_edges = _count(graph, is_directed or bipartite)
+    num_repeated = len(weights) - num_zero - num_edges
+    left_out = [*listed.left_out,
+                *([f'{num_zero:,} of weight 0'] if num_zero else []),
+                *([f'{num_repeated:,} repeated'] if num_repeated else [])]
+    hints = [*listed.hints]
+    if listed.parts is not None and not bipartite:
+        hints.append('its two parts are not told apart: --bipartite true takes part 0 for keys and '
+                     'part 1 for queries')
+    ids = ('part 0 are keys and part 1 queries' if bipartite else 'ids are numbers of tokens'
+           if names is None else f'ids are names, such as {names[0]!r}')
+    title = _TITLES[chosen] + (f', {listed.title}' if listed.title else '')
+    return '; '.join([
+        f'{title}: {_sizes(graph, num_edges, bipartite)}',
+        f'{"directed" if is_directed else "undirected"}, {_of_weights(has_weights)}, {ids}',
+        *([f'left out: {", ".join(left_out)}'] if left_out else []), *hints])
+
+
+def _count(graph: BipartiteGraph, is_directed: bool) -> int:
+    """Count edges; of an undirected graph two that are each other's reverse are one."""
+    loops = 0 if is_directed else int((graph.key == graph.query).sum())
+    return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
+
+
+def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> str:
+    has_keys, has_queries = graph.in_degree() > 0, graph.out_degree() > 0
+    edges = f'{num_edges:,} edge{"s" * (num_edges != 1)}'
+    if has_parts or graph.num_queries != graph.num_keys:
+        isolated = int((~has_keys).sum()) + int((~has_queries).sum())
+        return (f'{graph.num_keys:,} keys and {graph.num_queries:,} queries '
+                f'({isolated:,} isolated), {edges}')
+    isolated = int((~(has_keys | has_queries)).sum())
+    return (f'{graph.num_queries:,} node{"s" * (graph.num_queries != 1)} ({isolated:,} isolated), '
+            f'{edges}')
+
+
+def _of_weights(has_weights: bool) -> str:
+    return ('weights (what is asked is which edges there are, whatever their weight)' if has_weights
+            else 'no weights')
 
 
 # Arrays ##############################################################################
@@ -86,10 +271,24 @@ def _read_npz(path: Path) -> GraphFile:
     with np.load(path, allow_pickle=False) as arrays:
         if 'format' not in arrays:
             return _of_arrays({name: arrays[name] for name in arrays.files})
-    matrix = sp.load_npz(path)
-    _check_num_tokens(max(matrix.shape))
-    _check_finite(path.name, matrix.data)
-    return GraphFile(BipartiteGraph.from_scipy(matrix), has_weights=_are_weights(matrix.data))
+    return _of_matrix(sp.load_npz(path), path.name, 'sparse array of scipy')
+
+
+def _read_matrix_market(path: Path) -> GraphFile:
+    content = read_bytes(path, most=_LARGEST_GRAPH)
+    rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
+    check_num_tokens(max(rows, columns))
+    if entries > len(content):  # each takes a line or, of a dense matrix, a number
+        raise ValueError(f'it says that it has {entries:,} entries, and has {len(content):,} bytes')
+    matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
+    return _of_matrix(matrix, path.name, _TITLES['matrix_market'])
+
+
+def _of_matrix(matrix: sp.sparray | sp.spmatrix, name: str, title: str) -> GraphFile:
+    check_num_tokens(max(matrix.shape))
+    _check_finite(name, matrix.data)
+    graph, has_weights = BipartiteGraph.from_scipy(matrix), _are_weights(matrix.data)
+    return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
 
 
 def _read_npy(path: Path) -> GraphFile:
@@ -103,13 +302,20 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
             raise ValueError(f'{name} must be numbers [query, key] or [block, query, key] (got '
                              f'{values.dtype} of shape {values.shape})')
         _check_finite(name, values)
-        _check_num_tokens(max(values.shape))
+        check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
         for block in values if values.ndim == 3 else values[None]:
             blocks.append(BipartiteGraph.from_mask(torch.from_numpy(block != 0)))
     if not blocks:
         raise ValueError('it holds no arrays')
-    return GraphFile(BipartiteGraph.batch(blocks), has_weights=has_weights)
+    title = 'adjacency array' if len(blocks) == 1 else f'{len(blocks):,} adjacency arrays, together'
+    graph = BipartiteGraph.batch(blocks)
+    return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
+
+
+def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool) -> str:
+    return (f'{title}: {_sizes(graph, graph.num_edges)}; directed, rows are queries and columns '
+            f'keys, {_of_weights(has_weights)}')
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:
@@ -125,121 +331,61 @@ def _are_weights(values: np.ndarray) -> bool:
 # Formats of networkx #################################################################
 
 
-def _read_graphml(path: Path) -> GraphFile:
-    return _of_networkx(nx.parse_graphml(read_text(path)))
+def _read_graphml(path: Path) -> nx.Graph:
+    content = read_bytes(path, most=_LARGEST_GRAPH)
+    if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
+        raise ValueError('it holds several graphs, or groups of nodes, which have to be dissolved')
+    return nx.read_graphml(BytesIO(content))
 
 
-def _read_gml(path: Path) -> GraphFile:
-    return _of_networkx(nx.parse_gml(read_text(path).splitlines(), label='id'))
+def _read_gexf(path: Path) -> nx.Graph:
+    return nx.read_gexf(BytesIO(read_bytes(path, most=_LARGEST_GRAPH)))
 
 
-def _of_networkx(graph: nx.Graph) -> GraphFile:
-    _check_num_tokens(len(graph))
-    names = tuple(_printable(str(data.get('label', node)))
-                  for node, data in graph.nodes(data=True))
-    parts = {data.get('bipartite') for _, data in graph.nodes(data=True)}
-    weights = np.array([_weight(weight) for *_, weight in graph.edges(data='weight', default=1)])
-    graph.remove_edges_from([edge for edge, weight in zip(list(graph.edges), weights)
-                             if weight == 0])
-    has_names = parts == {None} and names != tuple(map(str, range(len(names))))
-    return GraphFile(BipartiteGraph.from_networkx(graph), names if has_names else None,
-                     _are_weights(weights))
+def _read_gml(path: Path) -> nx.Graph:
+    text = plain_numbers(read_text(path, most=_LARGEST_GRAPH))
+    text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
+    return nx.parse_gml(text.splitlines(), label='id')
 
 
-# Lists of edges ######################################################################
+def _read_graph6(path: Path) -> nx.Graph:
+    return _one_graph(path, nx.from_graph6_bytes)
 
 
-def _read_columns(path: Path) -> GraphFile:
-    return _of_rows((number, _columns(line)) for number, line in read_lines(path))
+def _read_sparse6(path: Path) -> nx.Graph:
+    return _one_graph(path, nx.from_sparse6_bytes)
 
 
-def _columns(line: str) -> list[str]:
-    """What spaces divide, and of the attributes that networkx writes in braces the weight."""
-    text = line.partition('#')[0].rstrip()
-    if not text.endswith('}'):
-        return text.split()
-    ends, _, attributes = text.partition('{')
-    weight = re.search("'weight': ([^,}]+)", attributes)
-    return [*ends.split(), *(weight.groups() if weight else ())]
+def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
+    lines = read_bytes(path).split()
+    if len(lines) != 1:
+        raise ValueError(f'it holds {len(lines)} graphs; keep one line')
+    return parse(lines[0])
 
 
-def _separated_by(mark: str) -> Callable[[Path], GraphFile]:
-    def read(path: Path) -> GraphFile:
-        lines = (line for _, line in read_lines(path))
-        rows = csv.reader(lines, delimiter=mark, skipinitialspace=True, strict=True)
-        numbered = ((rows.line_num, [cell.strip() for cell in row]) for row in rows)
-        return _of_rows((number, [] if row and row[0].startswith('#') else row)
-                        for number, row in numbered)
-    return read
+def _networkx(read: Callable[[Path], nx.Graph]) -> Callable[[Path], ListedGraph]:
+    return lambda path: _of_networkx(read(path))
 
 
-def _of_rows(rows: Iterator[tuple[int, list[str]]]) -> GraphFile:
-    rows = ((number, row) for number, row in rows if any(row))
-    first = next(rows, None)
-    if first and tuple(map(str.lower, first[1][:2])) in HEADERS:
-        first = next(rows, None)
-    if not first:
-        raise ValueError('it holds no edges')
-    number_of = _number if _are_numbers(first[1]) else _Names()
-    ends, weights, others = array('q'), array('d'), 0
-    for number, row in chain([first], rows):
-        try:
-            if len(row) not in (2, 3):
-                raise ValueError('it is not a key and a query, with a weight or without')
-            ends.extend(map(number_of, row[:2]))
-            weights.append(_weight(row[2]) if len(row) == 3 else 1.)
-            others += not _are_numbers(row)
-        except ValueError as error:
-            raise ValueError(f'line {number}, {" ".join(row)[:60]!r}: {error}') from error
-    if others == 1 < len(weights):
-        raise ValueError(f'line {first[0]} is neither two numbers, as all after it are, nor '
-                         f'{" nor ".join(map(",".join, HEADERS))}: {" ".join(first[1])[:60]!r}')
-    names = None if number_of is _number else tuple(number_of)
-    ends, weights = np.array(ends).reshape(-1, 2), np.array(weights)
-    edge_index = torch.from_numpy(ends[weights != 0].T.copy())
-    num_tokens = len(names) if names else int(ends.max()) + 1
-    return GraphFile(BipartiteGraph.from_edge_index(edge_index, num_tokens), names,
-                     _are_weights(weights))
+def _of_networkx(graph: nx.Graph) -> ListedGraph:
+    check_num_tokens(len(graph))
+    position = {node: place for place, node in enumerate(graph)}
+    edges = as_edges([(position[source], position[target]) for source, target in graph.edges()])
+    weights = [weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
+    parts = [str(part) for _, part in graph.nodes(data='bipartite')]
+    labels = [str(node if label in (None, '') else label)
+              for node, label in graph.nodes(data='label')]
+    return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
+                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None)
 
 
-def _are_numbers(row: list[str]) -> bool:
-    return all(map(str.isdecimal, row[:2]))
-
-
-def _number(cell: str) -> int:
-    if not cell.isdecimal() or len(cell) > 20 or int(cell) >= MOST_TOKENS:
-        raise ValueError(f'{cell[:20]} is not the number of a token, from 0 and below '
-                         f'{MOST_TOKENS:,}')
-    return int(cell)
-
-
-class _Names(dict):
-    """The number of each name, in the order in which they occur."""
-
-    def __call__(self, cell: str) -> int:
-        if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
-            raise ValueError(f'{cell[:20]!r} is neither a name nor the number of a token, from 0')
-        return self.setdefault(_printable(cell), len(self))
-
-
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError(f'the name {name[:20]!r} cannot be printed')
-    return name
-
-
-def _weight(cell: str | float) -> float:
-    weight = float(cell)
-    if not math.isfinite(weight):
-        raise ValueError(f'a weight must be finite (got {cell})')
-    return weight
-
-
-def _check_num_tokens(count: int) -> None:
-    if count > MOST_TOKENS:
-        raise ValueError(f'{count:,} tokens, and at most {MOST_TOKENS:,} are read')
-
-
-READERS: dict[str, Callable[[Path], GraphFile]] = {
-    '.npz': _read_npz, '.npy': _read_npy, '.graphml': _read_graphml, '.gml': _read_gml,
-    '.csv': _separated_by(','), '.tsv': _separated_by('\t')}
+_LARGEST_GRAPH = 2**28  # bytes of a file that is read as a whole
+_SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
+_MATRICES: dict[str, Callable[[Path], GraphFile]] = {
+    'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}
+_LISTS: dict[str, Callable[[Path], ListedGraph]] = {
+    'adjlist': _networkx(read_adjlist), 'multiline_adjlist': _networkx(read_multiline_adjlist),
+    'graphml': _networkx(_read_graphml), 'gml': _networkx(_read_gml),
+    'gexf': _networkx(_read_gexf), 'graph6': _networkx(_read_graph6),
+    'sparse6': _networkx(_read_sparse6), 'pajek': read_pajek, 'metis': read_metis,
+    'dimacs': read_dimacs, 'konect': read_konect}

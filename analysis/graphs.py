@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
 
     Args:
         graph: A BipartiteGraph, a bool mask ``[query, key]``, a scipy sparse array
-            ``[query, key]``, or a networkx graph.
+            ``[query, key]``, or a networkx graph. Each node of the last is a token, even if nodes
+            have networkx's attribute ``bipartite``, of which a warning tells:
+            :meth:`graphattn.BipartiteGraph.from_networkx` takes the two parts for keys and queries.
 
     Raises:
         TypeError: It is none of these.
@@ -44,9 +47,22 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
     if sp.issparse(graph):
         return BipartiteGraph.from_scipy(graph)
     if isinstance(graph, nx.Graph):
-        return BipartiteGraph.from_networkx(graph)
+        return BipartiteGraph.from_networkx(_of_tokens(graph))
     raise TypeError(f"'graph' must be a BipartiteGraph, a bool mask, a scipy sparse array or a "
                     f"networkx graph (got {type(graph).__name__})")
+
+
+def _of_tokens(graph: nx.Graph) -> nx.Graph:
+    """Return a networkx graph without the attribute ``bipartite``."""
+    if not any(part is not None for _, part in graph.nodes(data='bipartite')):
+        return graph
+    warnings.warn("'graph' has nodes with the attribute bipartite, and each is taken for a token; "
+                  "BipartiteGraph.from_networkx(graph) takes the parts for keys and queries",
+                  stacklevel=3)
+    plain = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    plain.add_nodes_from(graph)
+    plain.add_edges_from(graph.edges())
+    return plain
 
 
 def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -78,13 +79,25 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
     Returns:
         complex128 array ``[n]``, largest modulus first.
     """
-    order = np.argsort(component, kind='stable')
-    groups = np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
-    loners = np.concatenate([group for group in groups if len(group) == 1] or [order[:0]])
-    values = [matrix.diagonal()[loners]]
-    for group in groups:
-        if len(group) > 1:
-            block = matrix[np.ix_(group, group)]
-            values.append(np.linalg.eigvals(block.toarray() if sp.issparse(block) else block))
-    values = np.concatenate(values).astype(complex)
+    loners, blocks = diagonal_blocks(matrix, component)
+    values = np.concatenate([loners, *map(np.linalg.eigvals, blocks)]).astype(complex)
     return values[np.argsort(-np.abs(values), kind='stable')]
+
+
+def members_of(component: np.ndarray) -> list[np.ndarray]:
+    """Return the tokens of each component, in order."""
+    order = np.argsort(component, kind='stable')
+    return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
+
+
+def diagonal_blocks(matrix: np.ndarray | sp.csr_array,
+                    component: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]]:
+    """Return the diagonal blocks of a matrix in the order of its components: those of one token as
+    an array, and the others one by one, dense."""
+    sizes = np.bincount(component)
+    loners = matrix.diagonal()[sizes[component] == 1]
+    order = np.argsort(component, kind='stable')
+    ordered = matrix[order][:, order]
+    places = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes) if size > 1]
+    blocks = (ordered[place, place] for place in places)
+    return loners, (block.toarray() if sp.issparse(block) else block for block in blocks)

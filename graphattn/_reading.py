@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
     """
     number = done = 0
     try:
-        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
+        with _opened(path) as file:
             size = path.stat().st_size
             most, most_lines = EXPANSION * size + LONGEST_LINE, LINES_PER_BYTE * size + LINES
             for number in count(1):
@@ -72,13 +72,30 @@ def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> 
         OSError: The file cannot be read.
         ValueError: It is larger than ``most`` bytes, or of another encoding.
     """
+    return _decoded(read_bytes(path, most), encoding, str(path)).replace('\r\n', '\n')
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Read the whole of a file, which is unpacked if it is called ``.gz``.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is larger than ``most`` bytes.
+    """
     content = bytearray()
-    with path.open('rb') as file:  # which would take room for ``most`` bytes at once
-        while len(content) <= most and (block := file.read(BLOCK)):
-            content += block
+    try:
+        with _opened(path) as file:  # which would take room for ``most`` bytes at once
+            while len(content) <= most and (block := file.read(BLOCK)):
+                content += block
+    except (EOFError, zlib.error) as error:
+        raise OSError(f'{path}: {error}') from error
     if len(content) > most:
         raise ValueError(f'{path}: larger than {most:,} bytes')
-    return _decoded(content, encoding, str(path)).replace('\r\n', '\n')
+    return bytes(content)
+
+
+def _opened(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == '.gz' else path.open('rb')
 
 
 def read_json(path: Path) -> dict:

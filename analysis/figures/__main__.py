@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from analysis.command import ENDINGS, as_json, run_or_exit, save
+from analysis.command import ENDINGS, as_json, run_or_exit, save, say
 from analysis.figures import FIGURES
 
 _ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
         for name in tqdm(names, desc='figures', unit='figure', disable=len(names) == 1 or None):
             picture = FIGURES[name](options.seed)
             with tqdm.external_write_mode():
-                print(picture)
-                save(options.out, name, {'.json': as_json(picture.to_dict())}, picture.figure)
-                print(end='' if len(names) == 1 else '\n')
+                written = save(options.out, name, {'.json': as_json(picture.to_dict())},
+                               picture.figure)
+                say(picture, written, *([''] if len(names) > 1 else []))
 
     run_or_exit(parser, run, arguments, _ENDINGS)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
+from scipy.linalg import solve_triangular
 from scipy.sparse.csgraph import dijkstra
-from scipy.sparse.linalg import ArpackNoConvergence, eigs
+from scipy.sparse.linalg import ArpackNoConvergence, eigs, splu
 from tqdm import tqdm
+
+from analysis.walk import members_of
 
 ROUNDING = 1e-12  # of sums of probabilities; less than this is nothing
 _LARGEST_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
+_CERTAIN = 1e-9  # to which limits are found by steps at worst
+_MOST_STEPS = 2000
 _PANEL = 128  # tokens that are censored before the others hear of it, in one product of matrices
 
 
@@ -18,12 +24,22 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
     """The components that no step leaves, as arrays of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
-    return [np.flatnonzero(component == number)
-            for number in np.setdiff1d(np.arange(component.max() + 1), leaving)]
+    is_left = np.zeros(component.max() + 1, dtype=bool)
+    is_left[leaving] = True
+    return [members for members in members_of(component) if not is_left[component[members[0]]]]
+
+
+def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
+    """Return the walk of a closed class, whose tokens are in order, without a look at others."""
+    rows = walk[members]
+    return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
+                        shape=(len(members), len(members)))
 
 
 def period_of(walk: sp.csr_array) -> int:
     """The greatest common divisor of the lengths of all closed walks of an irreducible walk."""
+    if walk.diagonal().any():
+        return 1
     depth = dijkstra(walk, indices=0, unweighted=True).astype(int)
     token, target = walk.nonzero()
     return int(np.gcd.reduce(depth[token] + 1 - depth[target]))
@@ -34,11 +50,13 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
     """That which weighs each closed class by its size. Of more than ``_LARGEST_DENSE`` tokens,
     what is below ``ROUNDING`` is 0."""
     stationary = np.zeros(walk.shape[0])
-    for members in closed:
-        if is_reversible:
-            mass = np.diff(walk.indptr)[members].astype(float)
+    degree = np.diff(walk.indptr).astype(float)
+    for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
+                        disable=None):
+        if is_reversible or len(members) == 1:
+            mass = degree[members]
         else:
-            mass = _stationary_of_class(walk[members][:, members])
+            mass = _stationary_of_class(walk_within(walk, members))
         stationary[members] = mass / mass.sum() * len(members)
     return stationary / stationary.sum()
 
@@ -63,7 +81,20 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
 def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
     """The stationary distribution of an irreducible walk, each probability to full relative
     accuracy, for nothing is subtracted: tokens are censored, the last first, and then get their
-    mass from those before. The walk is overwritten.
+    mass from those before. The walk is overwritten."""
+    _censor(walk)
+    mass = np.zeros(len(walk))
+    mass[0] = 1
+    for token in range(1, len(walk)):
+        mass[token] = mass[:token] @ walk[:token, token]
+        mass /= mass.sum()  # else it may overflow
+    return mass
+
+
+def _censor(walk: np.ndarray) -> None:
+    """Censor all tokens but the first, the last first. In the place of the walk are then, below the
+    diagonal, the steps of each token to those before it when those behind it are censored; above
+    it, how often each token is visited for each visit of one before it.
 
     Source: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for
     Markov chains (1985); O'Cinneide, Entrywise perturbation theory and error analysis for Markov
@@ -78,29 +109,76 @@ def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
             walk[:token, token] += walk[:token, censored] @ walk[censored, token]
             walk[:token, token] /= walk[token, :token].sum()
         walk[:begin, :begin] += walk[:begin, begin:end] @ walk[begin:end, :begin]
-    mass = np.zeros(n)
-    mass[0] = 1
-    for token in range(1, n):
-        mass[token] = mass[:token] @ walk[:token, token]
-        mass /= mass.sum()  # else it may overflow
-    return mass
 
 
-def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """The limit of the restart walk from each source, ``[n, starts]``."""
+def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
+                   stationary: np.ndarray) -> np.ndarray:
+    """Return the limit of the restart walk from each source, ``[n, starts]``.
+
+    Args:
+        walk: Of all tokens.
+        sources: Where walks start.
+        teleport: Probability of a restart.
+        stationary: Any stationary distribution of the walk.
+
+    Raises:
+        ValueError: The graph has more than ``_LARGEST_DENSE`` tokens and the walk forgets its start
+            too slowly for a teleport that small, so that the limit is not certain.
+    """
+    if walk.shape[0] <= _LARGEST_DENSE:
+        return _limits_by_censoring(walk, sources, teleport)
+    limits = _limits_by_steps(walk, sources, teleport, stationary)
+    return _limits_by_solving(walk, sources, teleport) if limits is None else limits
+
+
+def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
+    """Solve for the limits without a subtraction, so that each is good to full relative accuracy at
+    any teleport: a walk that ends where it would restart has one more token, where it ends."""
     n = walk.shape[0]
-    restart = np.zeros((n, len(sources)))
-    restart[sources, np.arange(len(sources))] = teleport
+    ending = np.zeros((n + 1, n + 1))
+    ending[1:, 0] = teleport
+    ending[1:, 1:] = (1 - teleport) * walk.toarray()
+    _censor(ending)
+    leaving = np.tril(ending, -1).sum(axis=1)[1:]
+    steps, visits = ending[1:, 1:], np.zeros((n, len(sources)))
+    visits[sources, np.arange(len(sources))] = teleport
+    lower, upper = np.diag(leaving) - np.tril(steps, -1), -np.triu(steps, 1)
+    visits = solve_triangular(lower, visits, trans='T', lower=True, check_finite=False)
+    return solve_triangular(upper, visits, trans='T', unit_diagonal=True, check_finite=False)
+
+
+def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
+                     stationary: np.ndarray) -> np.ndarray | None:
+    """Walk from each source until the plain walk, or one that has restarted, has forgotten it: what
+    is left of the start is all that the limit differs by from the stationary distribution."""
     transpose = (1 - teleport) * walk.T.tocsr()
-    if n <= _LARGEST_DENSE:
-        return scipy.linalg.solve(np.eye(n) - transpose, restart, overwrite_a=True)
-    mass = restart
-    with tqdm(desc='limits of the restart walk', unit='step', delay=2, disable=None) as progress:
-        while True:
-            moved = transpose @ mass + restart
-            change = np.abs(moved - mass).sum(axis=0).max()
-            mass = moved
-            progress.update()
-            # What is missing is a geometric series that begins with the change.
-            if change * (1 - teleport) <= teleport * ROUNDING:
-                return mass
+    limits = np.repeat(stationary[:, None], len(sources), axis=1)
+    left = -limits
+    left[sources, np.arange(len(sources))] += 1
+    for _ in tqdm(range(_MOST_STEPS), desc='limits of the restart walk', unit='step', delay=2,
+                  disable=None):
+        limits += teleport * left
+        left = transpose @ left
+        if np.abs(left).sum(axis=0).max() <= ROUNDING:
+            return limits
+    return None
+
+
+def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
+    """Solve for the limits of walks that forget slowly, whose graphs fall apart into few pieces
+    again and again, so that a factorization of their matrix has few entries."""
+    matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
+    restart = np.zeros((walk.shape[0], len(sources)))
+    restart[sources, np.arange(len(sources))] = teleport
+    try:
+        limits = splu(matrix, diag_pivot_thresh=0).solve(restart)
+        limits /= limits.sum(axis=0)
+        # A step brings two distributions nearer by the factor 1 - teleport at least.
+        error = np.abs(restart - matrix @ limits).sum(axis=0).max() / teleport
+    except RuntimeError:  # the matrix is singular but for rounding
+        error = math.inf
+    if not error <= _CERTAIN:
+        raise ValueError(f"'teleport' is too small for the limits of a graph of "
+                         f"{walk.shape[0]:,} tokens that mixes slowly (got {teleport:g}); take a "
+                         f"larger one, or at most {_LARGEST_DENSE:,} tokens")
+    return limits

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from tqdm import tqdm
 
 from analysis.checks import check_count, check_probability
 from analysis.graphs import GraphLike
@@ -17,6 +18,7 @@ from analysis.mixing.limits import (
     period_of,
     restart_limits,
     stationary_distribution,
+    walk_within,
 )
 from analysis.mixing.rates import contraction, second_modulus, second_of_reversible
 from analysis.result import Result
@@ -103,15 +105,16 @@ def mixing(
         starts_seed: Seed of that draw.
 
     Returns:
-        Mixing. ``beta`` of a directed graph of more than 1,024 tokens is good to six digits, or
-        ``None`` if it was not found. ``sigma`` is ``None`` where the walk leaves some tokens for
+        Mixing. ``beta`` is good to six digits, or ``None`` where it is not certain: on a directed
+        graph it may hang on the last digit of its walk, as in a de Bruijn graph, where it is 0.
+        ``sigma`` is ``None`` where the walk leaves some tokens for
         good, mixes too slowly to find it, or has a stationary probability below 2.2e-308, which
         has lost digits. Of more than 4,096 tokens of a directed graph, probabilities below 1e-12
         are lost in rounding: they are given as 0, and there is no ``sigma`` either.
 
     Raises:
         TypeError, ValueError: An argument is wrong, or the graph is too large to find its
-            stationary distribution.
+            stationary distribution, or its limits at so small a ``teleport``.
 
     Source: Diffuser, Theorem 3 and Eq. S.7; for reversible walks Diaconis and Stroock, Geometric
     bounds for eigenvalues of Markov chains (1991), Proposition 3; for others Fill, Eigenvalue
@@ -136,7 +139,8 @@ def mixing(
     stationary = stationary_distribution(walk, closed, is_reversible)
     if lazy:
         walk = sp.csr_array((walk + sp.eye_array(*walk.shape)) / 2)
-    period = math.lcm(*(period_of(walk[members][:, members]) for members in closed))
+    period = math.lcm(*(period_of(walk_within(walk, members)) for members in tqdm(
+        closed, desc='periods', unit='class', delay=2, disable=None)))
 
     if is_reversible:
         beta = sigma = second_of_reversible(walk, stationary)
@@ -151,7 +155,7 @@ def mixing(
         mixing_time_bound = _time_of_bound(at_start, sigma, epsilon)
     mixing_time = _first(distance <= epsilon + ROUNDING)
 
-    restart_limit = restart_limits(walk, sources, teleport)
+    restart_limit = restart_limits(walk, sources, teleport, stationary)
     restart_distance = distances(walk, sources, restart_limit, steps, teleport)
     return Mixing(
         num_tokens=len(stationary), starts=len(sources),

@@ -10,10 +10,12 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
-from analysis.walk import component_eigenvalues
+from analysis.walk import diagonal_blocks
 
 _LARGEST_SYMMETRIC = 2048  # for all eigenvalues in seconds
 _LARGEST_GENERAL = 1024
+_CERTAIN = 1e-6  # to which a modulus is found, or it is not
+_MOVED = 1e-13
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
@@ -27,19 +29,45 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 
 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
-    """The second largest modulus of any walk's eigenvalues, where it can be found."""
+    """Return the second largest modulus of any walk's eigenvalues, or None where it is not certain
+    to ``_CERTAIN``."""
     if np.bincount(component).max() <= _LARGEST_GENERAL:
-        modulus = np.abs(component_eigenvalues(walk, component))
-        return float(modulus[1]) if len(modulus) > 1 else 0.
+        loners, blocks = diagonal_blocks(walk, component)
+        pairs = [(np.abs(loners), np.abs(loners)), *map(_moduli, blocks)]
+        second, when_moved = (_second(np.concatenate(moduli)) for moduli in zip(*pairs))
+        return second if abs(second - when_moved) <= _CERTAIN else None
     if component.max() > 0:
         return None
     try:
-        # Those behind the second lie close: to full precision it would take hours.
-        values = eigs(walk, k=2, which='LM', v0=_some_vector(walk.shape[0]), ncv=60, tol=1e-6,
-                      maxiter=100, return_eigenvectors=False)
+        (value, right), (other, left) = map(_second_pair, (walk, walk.T.tocsr()))
     except ArpackNoConvergence:
         return None
-    return float(np.sort(np.abs(values))[-2])
+    if abs(other.conjugate() - value) < abs(other - value):
+        left = left.conj()
+    residual = np.linalg.norm(walk @ right - value * right)
+    error = (residual + np.finfo(float).eps) / max(abs(left @ right), np.finfo(float).tiny)
+    is_certain = max(error, abs(abs(value) - abs(other))) <= _CERTAIN
+    return float(abs(value)) if is_certain else None
+
+
+def _moduli(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the moduli of a matrix's eigenvalues, and of one that differs by much more than
+    rounding: where these are far apart, neither are those of the matrix."""
+    moved = np.random.default_rng(0).standard_normal(block.shape) * _MOVED / math.sqrt(len(block))
+    return np.abs(np.linalg.eigvals(block)), np.abs(np.linalg.eigvals(block + moved))
+
+
+def _second(moduli: np.ndarray) -> float:
+    return float(np.partition(moduli, -2)[-2]) if len(moduli) > 1 else 0.
+
+
+def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
+    """Return the eigenvalue of second largest modulus, and its eigenvector."""
+    # Those behind the second lie close: to full precision it might take hours.
+    values, vectors = eigs(walk, k=2, which='LM', v0=_some_vector(walk.shape[0]), ncv=60,
+                           tol=_CERTAIN / 1000, maxiter=100)  # eigenvectors may be oblique
+    second = np.argsort(-np.abs(values), kind='stable')[1]
+    return values[second], vectors[:, second]
 
 
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 from tqdm import tqdm
 
-from analysis.command import load, new_parser, run_or_exit
+from analysis.command import load, new_parser, run_or_exit, say
 from analysis.report import page, sections
 from graphattn._files import write_whole
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         out = options.out if options.out.suffix in _ENDINGS else options.out / 'report.html'
         text = page(', '.join(graphs), parts, names)
         write_whole(out, lambda path: path.write_text(text, encoding='utf-8'))
-        print(f'written to {out}')
+        say(f'written to {out}')
 
     run_or_exit(parser, run, arguments, _ENDINGS)
 

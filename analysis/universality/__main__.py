@@ -62,10 +62,10 @@ def main(arguments: list[str] | None = None) -> None:
         for label, of_samples in results.items():
             for reason in dict.fromkeys(reason for result in of_samples
                                         for reason in getattr(result, 'reasons', ())):
-                print(f'{label}: {reason}')
+                command.say(f'{label}: {reason}')
         if any(getattr(result, 'assumption_1', None) is False
                for of_samples in results.values() for result in of_samples):
-            print(_NOT_NECESSARY)
+            command.say(_NOT_NECESSARY)
 
     command.run_or_exit(parser, run, arguments)
 

@@ -11,11 +11,13 @@ import scipy.sparse as sp
 import torch
 
 from analysis.expander.__main__ import main as expander
-from analysis.graph_files import READERS, read_graph, read_graph_file
+from analysis.graph_files import ENDINGS, read_graph, read_graph_file
+from analysis.graphs import as_graph
 from analysis.hamiltonian.__main__ import main as hamiltonian
 from analysis.spectrum.__main__ import main as spectrum
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow
+from tests.analysis.test_graph_forms import FORMS
 
 GRAPH = SlidingWindow(1).build(5) - SlidingWindow(0).build(5)
 EDGES = GRAPH.edge_index.as_tensor().T.tolist()
@@ -64,7 +66,8 @@ WEIGHTED = {
 
 
 def test_every_ending_is_tried():
-    assert READERS.keys() <= {name[name.index('.'):] for name in FILES}
+    tried = {*FILES, *(form.name for form in FORMS)}
+    assert ENDINGS.keys() <= {name[name.index('.'):] for name in tried}
 
 
 @pytest.mark.parametrize('name', FILES)
@@ -116,7 +119,8 @@ def test_blocks_of_a_file_are_rows(tmp_path, name, write, capsys):
     blocks = [GRAPH, GRAPH.transpose(), BipartiteGraph.from_mask(torch.from_numpy(~MASK))]
     assert read_graph(tmp_path / name).unbatch() == blocks
     spectrum(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
-    printed = capsys.readouterr().out.splitlines()
+    said, *printed = capsys.readouterr().out.splitlines()
+    assert said.startswith(f'{tmp_path / name}: 3 adjacency arrays, together: 15 nodes')
     assert [line.split()[0] for line in printed[:5]] == [name, '0', '1', '2', 'all']
     assert len(json.loads((tmp_path / 'spectrum.json').read_text())[name]) == 3
     assert len((tmp_path / 'spectrum.csv').read_text().splitlines()) == 4
@@ -147,7 +151,6 @@ def test_arrays_without_tokens_are_graphs(tmp_path, error_line, shape, blocks):
     ('a.graphml', b'<xml', 'line 1'), ('a.gml', b'graph [\n node [ id ! ] ]', '(2, 12)'),
     ('a.gml', b'graph [' * 2000, 'recursion'), ('a.txt', b'0 1\n1 x\n', 'line 2'),
     ('a.txt', b'', 'no edges'), ('a.txt', b'\xff\xfe', 'UTF-8'), ('a.txt', b'-1 2', 'line 1'),
-    ('a.txt', b'0 99999999', 'line 1'), ('a.csv', b'a,b\n0,1\n1,2\n', 'line 1 is neither'),
     ('a.csv', b'0,1\n\n0,1,2,3\n', 'line 3'), ('a.csv', b'0,1,nan\n', 'line 1'),
     ('a.csv', b'Ann,Bo,heavy\n', 'line 1'), ('a.csv', b'Ann,\n', 'line 1'),
     ('a.csv', b'"Ann,Bo\n', 'unexpected end'), ('a.csv', b'source,target\n', 'no edges'),
@@ -157,6 +160,54 @@ def test_what_holds_no_graph(tmp_path, error_line, name, content, message):
     (tmp_path / name).write_bytes(content)
     line = error_line(spectrum, ['--graph', str(tmp_path / name)])
     assert "'graph' cannot be read" in line and name in line and message in line
+
+
+def test_ids_are_numbers_up_to_so_many(tmp_path, error_line):
+    (tmp_path / 'a.txt').write_text('0 99999999')
+    assert 'at most 16,777,216' in error_line(
+        spectrum, ['--graph', str(tmp_path / 'a.txt'), '--numbered', 'true'])
+
+
+PARTS = nx.complete_bipartite_graph(3, 3)  # whose nodes have the attribute
+OF_TOKENS = nx.complete_multipartite_graph(3, 3)
+
+
+@pytest.mark.parametrize('name, write', [
+    ('a.graphml', nx.write_graphml), ('a.gml', nx.write_gml), ('a.gexf', nx.write_gexf)])
+def test_both_readings_of_two_parts_are_told_and_offered(tmp_path, name, write, capsys):
+    path = tmp_path / name
+    write(nx.relabel_nodes(PARTS, str), path)
+    file = read_graph_file(path)
+    assert file.graph == BipartiteGraph.from_networkx(OF_TOKENS)
+    assert '6 nodes' in file.said and '--bipartite true' in file.said
+    parts = read_graph_file(path, bipartite=True)
+    assert parts.graph == BipartiteGraph.from_networkx(PARTS) and parts.graph.num_edges == 9
+    assert '3 keys and 3 queries' in parts.said and 'part 0 are keys' in parts.said
+    for options, values in (([], [0, 1, 1, 1, 1, 2]), (['--bipartite', 'true'], [0, 1, 1])):
+        spectrum(['--graph', str(path), *options, '--out', str(tmp_path / 'a.json')])
+        result, = json.loads((tmp_path / 'a.json').read_text())[name]
+        assert result['values'] == pytest.approx(values, abs=1e-12)
+
+
+def test_two_parts_in_a_program_are_tokens_and_warned_of():
+    with pytest.warns(UserWarning, match=r'each is taken for a token.*from_networkx'):
+        assert as_graph(PARTS) == BipartiteGraph.from_networkx(OF_TOKENS)
+    directed = nx.DiGraph([(0, 3)])
+    directed.add_nodes_from(range(4), bipartite=0)
+    with pytest.warns(UserWarning):
+        assert as_graph(directed).num_edges == 1
+
+
+@pytest.mark.parametrize('edges, parts, message', [
+    ([(0, 1)], {}, 'attribute bipartite'), ([(0, 1)], {0: 0, 1: 0}, 'attribute bipartite'),
+    ([(0, 2), (0, 1)], {0: 0, 1: 0, 2: 1}, 'from part 0 to part 1'),
+    ([(2, 0)], {0: 0, 2: 1}, 'from part 0 to part 1')])
+def test_keys_and_queries_need_two_parts(tmp_path, edges, parts, message):
+    graph = nx.DiGraph(edges)
+    nx.set_node_attributes(graph, parts, 'bipartite')
+    nx.write_graphml(graph, tmp_path / 'a.graphml')
+    with pytest.raises(ValueError, match=message):
+        read_graph_file(tmp_path / 'a.graphml', bipartite=True)
 
 
 @pytest.mark.parametrize('values, message', [

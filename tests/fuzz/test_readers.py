@@ -82,6 +82,10 @@ def graph(folder: Path) -> object:
     return found.num_edges, found.csc
 
 
+def graph_file(name: str, content: str) -> Reader:
+    return text_file(name, content, lambda path: graph(path.parent))
+
+
 def reviews(path: Path) -> object:
     return AmazonReviews(str(path), longer_than=1).read()
 
@@ -235,10 +239,23 @@ READERS = {
         folder / 'graph.npy', SlidingWindow(2).build(12).to_mask().numpy()), graph),
     'npz, dense': Reader('graph.npz', lambda folder: np.savez(
         folder / 'graph.npz', SlidingWindow(2).build(12).to_mask().numpy()), graph),
-    'edges, named': text_file('graph.csv.gz', 'source,target,weight\n"a, b",c,1\nc,d,0.5\n',
-                              lambda path: graph(path.parent)),
-    'edges': text_file('graph.txt', '# key query\n0 1\n1 2 # a comment\n2 0\n',
-                       lambda path: graph(path.parent)),
+    'gexf': Reader('graph.gexf', lambda folder: nx.write_gexf(
+        nx.cycle_graph(5, nx.DiGraph), folder / 'graph.gexf'), graph),
+    'edges, named': graph_file('graph.csv.gz', 'source,target,weight\n"a, b",c,1\nc,d,0.5\n'),
+    'edges': graph_file('graph.txt', '# key query\n0 1\n1 2 # a comment\n2 0\n'),
+    'edges, in brackets': graph_file('graph.txt', "('a', '#b', {'weight': np.float64(1.0)})\n" * 3),
+    'adjacency list': graph_file('graph.adjlist', '# a\n0 1 2\n1 2\n2\n'),
+    'multiline adjacency list': graph_file(
+        'graph.txt', '#a\n# GMT b\n#\n0 2\n1 {}\n2 {"weight": 1}\n1 0\n2 0\n'),
+    'METIS': graph_file('graph.metis', '% a\n3 2 11\n1 2 5\n1 1 5 3 6\n1 2 6\n'),
+    'DIMACS': graph_file('graph.col', 'c a\np sp 3 2\na 1 2 5\na 2 3 6\n'),
+    'KONECT': graph_file('graph.txt', '% bip weighted\n1 1 2 3\n2 1 1 3\n'),
+    'Pajek': graph_file('graph.net', '*Vertices 3 1\n1 "a b"\n2 b\n*Arcs\n1 2 0.5\n*Edgeslist\n'
+                                     '1 2 3\n'),
+    'Matrix Market': graph_file('graph.mtx', '%%MatrixMarket matrix coordinate real symmetric\n'
+                                             '% a\n3 3 2\n2 1 0.5\n3 2 1\n'),
+    'graph6': graph_file('graph.g6', '>>graph6<<DQc\n'),
+    'sparse6': graph_file('graph.s6', '>>sparse6<<:An\n'),
     'run, config': RUN,
     'run, checkpoint': part_of(RUN, 'checkpoints/last.ckpt'),
     'JSON lines': text_file('reviews.json', REVIEW, reviews),
@@ -414,10 +431,19 @@ def bomb() -> bytes:
 
 
 ALIASES = ''.join(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 9) if i else 1}]\n' for i in range(30))
+MATRIX_MARKET = b'%%MatrixMarket matrix coordinate real general\n'
 ATTACKS = {
     'indices out of range': ('npz, csr', lambda: csr([0, 10**6], [0, 1, 2], (2, 2))),
     'negative indices': ('npz, csr', lambda: csr([0, -10**6], [0, 1, 2], (2, 2))),
     'decreasing indptr': ('npz, csr', lambda: csr([0, 1], [0, 10**6, 2], (2, 2))),
+    'many nodes': ('METIS', lambda: b'999999999 1\n'),
+    'many vertices': ('Pajek', lambda: b'*Vertices 999999999\n'),
+    'many vertices of DIMACS': ('DIMACS', lambda: b'p edge 999999999 1\ne 1 2\n'),
+    'many rows': ('Matrix Market', lambda: MATRIX_MARKET + b'999999999 3 1\n1 1 1\n'),
+    'many entries': ('Matrix Market', lambda: MATRIX_MARKET + b'3 3 999999999\n1 1 1\n'),
+    'many nodes of graph6': ('graph6', lambda: b'~~?~????'),
+    'a dense matrix': ('Matrix Market', lambda: b'%%MatrixMarket matrix array real general\n'
+                                                b'9999999 9999999\n1\n'),
     'many tokens': ('npz, csr', lambda: csr([0, 1], [0, 1, 2], (2, 10**12))),
     'npz bomb': ('npz, csr', bomb),
     'large id': ('edges', lambda: b'0 1\n1 3000000000\n'),
@@ -447,5 +473,5 @@ def vocabulary(words: dict[str, int], **options: object) -> bytes:
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_attack_is_refused(attack, child, valid):
     name, content = ATTACKS[attack]
-    expected = 'read' if attack == 'abbreviations' else 'refused'
+    expected = 'read' if attack in ('abbreviations', 'large id') else 'refused'
     assert child.outcome(name, valid(name), content()) == expected

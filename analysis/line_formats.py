@@ -1,0 +1,201 @@
+"""Formats of graphs in lines of numbers: adjacency lists, METIS, DIMACS, KONECT and Pajek."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from analysis.edge_lists import BLANKS, is_comment_line, read_edge_list
+from analysis.listed import ListedGraph, as_edges, check_num_tokens, plain_numbers, weight_of
+from graphattn._reading import read_lines
+
+_NO_COMMENT = '\0'  # for networkx, which would cut names where they have a '#'
+_KONECT = re.compile(r'%\s*(sym|asym|bip)\b')
+_PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
+
+
+def read_adjlist(path: Path) -> nx.Graph:
+    """Read the adjacency list of a graph: on each line a node and its neighbours."""
+    return nx.parse_adjlist(_data_lines(path), comments=_NO_COMMENT)
+
+
+def read_multiline_adjlist(path: Path) -> nx.Graph:
+    """Read a graph of which each node is followed by its degree and then by so many lines, one
+    for each neighbour."""
+    lines = map(plain_numbers, _data_lines(path))
+    return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)
+
+
+def _data_lines(path: Path) -> Iterator[str]:
+    return (line.strip(BLANKS) for _, line in read_lines(path)
+            if line.strip(BLANKS) and not is_comment_line(line))
+
+
+def read_metis(path: Path) -> ListedGraph:
+    """Read a graph as METIS has it: the neighbours of node i, counted from 1, on line i, and before
+    these how many nodes and edges there are.
+
+    Raises:
+        ValueError: It is none.
+    """
+    lines = [line.split() for _, line in read_lines(path) if not line.startswith('%')]
+    header = list(map(int, lines[0])) if lines and all(map(str.isdecimal, lines[0])) else []
+    if not 2 <= len(header) <= 4:
+        raise ValueError('the first line of a METIS file says how many nodes and edges there are')
+    num_nodes, num_edges, code, num_weights = (*header, *(0, 1)[len(header) - 2:])
+    check_num_tokens(num_nodes)
+    of_nodes = code // 100 % 10 + num_weights * (code // 10 % 10)
+    step = 1 + code % 10
+    rows = lines[1:num_nodes + 1]
+    edges = as_edges([(node, int(other) - 1) for node, row in enumerate(rows)
+                      for other in row[of_nodes::step]])
+    num_more = sum(map(len, lines[num_nodes + 1:]))
+    if (len(rows), len(edges), num_more) != (num_nodes, 2 * num_edges, 0):
+        raise ValueError(f'a METIS file of {num_nodes:,} nodes and {num_edges:,} edges names each '
+                         f'edge twice (got {len(lines) - 1:,} lines after the first, and '
+                         f'{len(edges):,} neighbours)')
+    weights = [weight_of(cell) for row in rows for cell in row[of_nodes + 1::step]]
+    return _counted(edges, num_nodes, False, np.array(weights) if step == 2 else None)
+
+
+def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
+             weights: np.ndarray | None = None, **options: object) -> ListedGraph:
+    """Return a graph whose nodes are counted from 1."""
+    if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
+        raise ValueError(f'an edge joins nodes that are not from 1 to {num_nodes:,}')
+    return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
+
+
+def read_dimacs(path: Path) -> ListedGraph:
+    """Read a graph as DIMACS has it: ``p edge`` with lines ``e u v``, whose edges count both ways,
+    or ``p sp`` with lines ``a u v weight``, whose arcs do not.
+
+    Raises:
+        ValueError: It is none.
+    """
+    kind, num_nodes, ends, weights, num_comments = None, 0, [], [], 0
+    for number, line in read_lines(path):
+        cells = line.split()
+        try:
+            match cells:
+                case ['c', *_]:
+                    num_comments += 1
+                case ['p', ('edge' | 'edges' | 'col' | 'sp') as kind, nodes, _]:
+                    num_nodes = int(nodes)
+                    check_num_tokens(num_nodes)
+                case ['e' | 'a', source, target, *weight] if kind and len(weight) < 2:
+                    ends.append((int(source) - 1, int(target) - 1))
+                    weights.append(weight_of(weight[0]) if weight else 1.)
+                case ['n', *_] | []:
+                    pass
+                case _:
+                    raise ValueError('neither c, p, n, e nor a with their numbers begins it')
+        except ValueError as error:
+            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
+    if not kind:
+        raise ValueError("no line 'p edge NODES EDGES' or 'p sp NODES ARCS'")
+    comments = [f'{num_comments:,} comment lines'] if num_comments else []
+    return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights), left_out=comments)
+
+
+def read_konect(path: Path) -> ListedGraph:
+    """Read a graph as KONECT has it: edges with maybe a weight and a time, after a line that says
+    whether they are directed (``asym``), undirected (``sym``) or between two parts (``bip``)."""
+    first = next((line for _, line in read_lines(path)), '')
+    kind = _KONECT.match(first)
+    if not kind:
+        raise ValueError("the first line of a KONECT file begins with '% sym', '% asym' or '% bip'")
+    listed = read_edge_list(path, header=False, most_columns=4, is_certain=True)
+    listed.title = kind[1]
+    listed.is_directed = kind[1] == 'asym'
+    return _in_parts(listed) if kind[1] == 'bip' else listed
+
+
+def _in_parts(listed: ListedGraph) -> ListedGraph:
+    """Return a bipartite graph, in which each part counts its own nodes."""
+    names, columns = [], []
+    for part, column in zip(('left', 'right'), listed.edges.T):
+        used, position = np.unique(column, return_inverse=True)
+        columns.append(position + len(names))
+        names += [f'{part} {listed.nodes[node]}' for node in used]
+    parts = np.array([name.startswith('right') for name in names]).astype(int)
+    return replace(listed, nodes=names, edges=np.stack(columns, axis=1), parts=parts)
+
+
+def read_pajek(path: Path) -> ListedGraph:
+    """Read a graph as Pajek has it: ``*Vertices``, then ``*Arcs``, which are directed, and
+    ``*Edges``, which are not, each with a number of nodes from 1 and maybe a weight.
+
+    (networkx reads arcs that follow edges as edges, and lists as weights.)
+
+    Raises:
+        ValueError: It is none, or holds several graphs or a matrix.
+    """
+    section, names, ends, weights, num_left, has_arcs = '', {}, [], [], None, False
+    for number, line in read_lines(path):
+        cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
+        try:
+            if not cells or is_comment_line(line) or cells[0].lower() == '*network':
+                continue
+            if cells[0].startswith('*'):
+                section = _pajek_section(cells[0], is_first=not names)
+                has_arcs |= section.startswith('*arcs')
+                if section == '*vertices':
+                    names = _pajek_nodes(cells)
+                    num_left = int(cells[2]) if len(cells) > 2 else None
+            elif section == '*vertices':
+                names[_pajek_node(cells[0], names)] = cells[1] if len(cells) > 1 else cells[0]
+            else:
+                found = _pajek_edges(section, cells, names)
+                ends += found[0]
+                weights += found[1]
+        except (ValueError, IndexError) as error:
+            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
+    if not section:
+        raise ValueError("no line '*Vertices'")
+    parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
+    return ListedGraph(list(names.values()), as_edges(ends) - 1, has_arcs, np.array(weights),
+                       parts)
+
+
+def _pajek_section(mark: str, is_first: bool) -> str:
+    section = mark.lower()
+    if section not in ('*vertices', '*arcs', '*edges', '*arcslist', '*edgeslist'):
+        raise ValueError('of Pajek, *Vertices, *Arcs, *Edges and lists of these are read')
+    if is_first != (section == '*vertices'):
+        raise ValueError('a Pajek file has one *Vertices, before its edges; keep one network')
+    return section
+
+
+def _pajek_nodes(cells: list[str]) -> dict[int, str]:
+    count = int(cells[1])
+    check_num_tokens(count)
+    return {node: str(node) for node in range(1, count + 1)}
+
+
+def _pajek_node(cell: str, names: dict[int, str]) -> int:
+    if not cell.isdecimal() or int(cell) not in names:
+        raise ValueError(f'{cell[:20]} is not a node from 1 to {len(names):,}')
+    return int(cell)
+
+
+def _pajek_edges(section: str, cells: list[str],
+                 names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
+    """Return the edges of one line, either way where it says so, and their weights."""
+    is_list = section.endswith('list')
+    nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
+    source, targets = nodes[0], nodes[1:]
+    if not targets:
+        raise ValueError('an edge has two nodes')
+    weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
+    ends = [(source, target) for target in targets]
+    if section.startswith('*edges'):
+        ends += [(target, source) for target in targets]
+    return ends, [weight] * len(ends)
+
+

@@ -1,0 +1,135 @@
+"""Graphs as files list them: nodes with names or ids, and edges from one node to another."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.graphs import MOST_TOKENS
+
+LONGEST_ID = 18  # digits, which an int64 holds
+_JOINERS = '\u200c\u200d'  # no blank, and they shape the letters beside them
+_NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx writes GML large
+
+
+@dataclass
+class ListedGraph:
+    """What a file lists, before its nodes become tokens.
+
+    Attributes:
+        nodes (sequence of str, or ndarray): Names of the nodes, or distinct whole numbers.
+        edges (ndarray): int64 ``[num_edges, 2]``, source and target as positions in ``nodes``.
+        is_directed (bool): Whether an edge counts from source to target alone.
+        weights (ndarray, optional): float64 ``[num_edges]``.
+        parts (ndarray, optional): 0 or 1 for each node of a bipartite graph.
+        title (str, optional): More about the format, such as its header.
+        left_out (list of str): What the file holds beside the graph.
+        hints (list of str): What looks odd.
+    """
+
+    nodes: Sequence[str] | np.ndarray
+    edges: np.ndarray
+    is_directed: bool
+    weights: np.ndarray | None = None
+    parts: np.ndarray | None = None
+    title: str = ''
+    left_out: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+
+
+def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return pairs of numbers as int64 ``[num_edges, 2]``."""
+    return np.array(ends, dtype=np.int64).reshape(-1, 2)
+
+
+def is_id(cell: str) -> bool:
+    """Return whether a cell is a whole number from 0 that is written in one way only."""
+    return (cell.isdecimal() and cell.isascii() and len(cell) <= LONGEST_ID
+            and (cell[0] != '0' or cell == '0'))
+
+
+def as_tokens(
+    nodes: Sequence[str] | np.ndarray, numbered: bool | None,
+) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
+    """Number the tokens of a graph.
+
+    Args:
+        nodes: Names, or distinct whole numbers.
+        numbered (bool, optional): Whether ids are the numbers of tokens, see
+            :func:`analysis.graph_files.read_graph_file`.
+
+    Returns:
+        The token of each node, the number of tokens, and their names if they have any.
+
+    Raises:
+        ValueError: A token has too high a number, or ids are not numbers as they must be.
+    """
+    check_num_tokens(len(nodes))
+    ids = _distinct_ids(nodes)
+    if numbered and ids is None:
+        other = next((name for name in nodes if not is_id(name)), 'one of them twice')
+        raise ValueError(f"'numbered' asks for ids that are whole numbers from 0 (got "
+                         f"{other[:20]!r})")
+    if ids is None or numbered is False:
+        return np.arange(len(nodes)), len(nodes), tuple(map(printable, map(str, nodes)))
+    if numbered:
+        count = int(ids.max(initial=-1)) + 1
+        check_num_tokens(count)
+        return ids, count, None
+    ordered, token = np.unique(ids, return_inverse=True)
+    is_counted = bool((ordered == np.arange(len(ids))).all())
+    return token, len(ids), None if is_counted else tuple(map(str, ordered.tolist()))
+
+
+def _distinct_ids(nodes: Sequence[str] | np.ndarray) -> np.ndarray | None:
+    if isinstance(nodes, np.ndarray):
+        return nodes
+    if not all(map(is_id, nodes)) or len(set(nodes)) < len(nodes):
+        return None
+    return np.array(list(map(int, nodes)), dtype=np.int64)
+
+
+def check_num_tokens(count: int) -> None:
+    """Check that a graph is not too large.
+
+    Raises:
+        ValueError: It has more than ``MOST_TOKENS`` tokens.
+    """
+    if count > MOST_TOKENS:
+        raise ValueError(f'{count:,} tokens, and at most {MOST_TOKENS:,} are read')
+
+
+def printable(name: str) -> str:
+    """Return a name for one line of a terminal: any blank or line break as one space, joiners as
+    they are, and other signs that have no picture by their code.
+
+    Raises:
+        ValueError: It holds a control character, which names have only in damaged files.
+    """
+    if name.isprintable():
+        return name
+    if any(char < ' ' and not char.isspace() or char == '\x7f' for char in name):
+        raise ValueError(f'the name {name[:20]!r} cannot be printed')
+    return ''.join(char if char.isprintable() or char in _JOINERS
+                   else char.encode('unicode_escape').decode() for char in ' '.join(name.split()))
+
+
+def weight_of(cell: str | float) -> float:
+    """Return a finite weight; ``np.float64(1.0)`` of numpy is one too, and ``0,5``.
+
+    Raises:
+        ValueError: It is no number, or not finite.
+    """
+    weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
+    if not math.isfinite(weight):
+        raise ValueError(f'a weight must be finite (got {cell})')
+    return weight
+
+
+def plain_numbers(text: str) -> str:
+    """Return a text with numpy's numbers, such as ``np.float64(1.0)``, as Python writes them."""
+    return _NUMPY_NUMBER.sub(r'\1', text) if '(' in text else text

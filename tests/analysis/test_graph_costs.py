@@ -1,0 +1,99 @@
+"""What it costs to read a graph file: four times the file costs four times as much, in every format
+and in every shape that a file can have."""
+
+import gzip
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+from analysis.graph_files import _LISTS, _MATRICES, read_graph_file
+
+SIZE, TIMES, MOST, FLOOR = 500, 4, 8, 0.01  # the last in seconds, for what begins once
+
+
+def graph(n):
+    return nx.gnm_random_graph(n, 2 * n, seed=0)
+
+
+def rows(form):
+    return lambda path, n: path.write_text(''.join(form.format(a, b) for a, b in graph(n).edges))
+
+
+def network(write):
+    return lambda path, n: write(nx.relabel_nodes(graph(n), str), path)
+
+
+def lines(begin, form):
+    return lambda path, n: path.write_text(begin.format(n=n, m=2 * n) + ''.join(
+        form.format(a + 1, b + 1) for a, b in graph(n).edges))
+
+
+def metis(path, n):
+    path.write_text(f'{n} {2 * n}\n' + ''.join(
+        ' '.join(str(other + 1) for other in near) + '\n' for _, near in graph(n).adjacency()))
+
+
+FORMATS = {
+    'edges': ('a.txt', rows('{} {}\n')), 'adjlist': ('a.adjlist', network(nx.write_adjlist)),
+    'multiline_adjlist': ('a.txt', network(nx.write_multiline_adjlist)),
+    'graphml': ('a.graphml', network(nx.write_graphml_xml)),
+    'gml': ('a.gml', network(nx.write_gml)),
+    'gexf': ('a.gexf', network(nx.write_gexf)), 'pajek': ('a.net', network(nx.write_pajek)),
+    'metis': ('a.metis', metis), 'dimacs': ('a.col', lines('p edge {n} {m}\n', 'e {} {}\n')),
+    'konect': ('out.a', lines('% bip\n', '{} {}\n')),
+    'sparse6': ('a.s6', network(nx.write_sparse6)),
+    'graph6': ('a.g6', lambda path, n: nx.write_graph6(nx.cycle_graph(int(n**0.5) * 4), path)),
+    'npy': ('a.npy', lambda path, n: np.save(path, np.eye(int(n**0.5) * 10))),
+    'npz': ('a.npz', lambda path, n: sp.save_npz(path, nx.to_scipy_sparse_array(graph(n)))),
+    'matrix_market': ('a.mtx', lambda path, n: scipy.io.mmwrite(
+        path, nx.to_scipy_sparse_array(graph(n))))}
+SHAPES = {
+    'names': ('a.csv', rows('n{},n{}\n')), 'weights': ('a.csv', rows('{},{},0.5\n')),
+    'quotes': ('a.csv', rows('"n{}","a ""b"" {}"\n')), 'tuples': ('a.txt', rows("('{}', '{}')\n")),
+    'attributes': ('a.txt', rows("{} {} {{'weight': np.float64(0.5)}}\n")),
+    'gaps': ('a.txt', rows('{}7 {}7\n')), 'hashtags': ('a.tsv', rows('#{}\t#{}\n')),
+    'old Mac': ('a.csv', rows('{},{}\r')), 'blank lines': ('a.txt', rows('{} {}\n\n\n\n')),
+    'comments': ('a.csv', lambda path, n: path.write_text('# a "comment\n' * 8 * n + '0,1\n')),
+    'line breaks': ('a.csv', rows('"n\n{}","n\n{}"\n')),
+    'packed': ('a.csv.gz', lambda path, n: path.write_bytes(
+        gzip.compress(''.join(f'{a},{b}\n' for a, b in graph(n).edges).encode()))),
+    'many columns': ('a.csv', lambda path, n: path.write_text(
+        f'source,target{",x" * 8 * n}\n' + f'0,1{",1" * 8 * n}\n' * 2)),
+    'a long line': ('a.adjlist', lambda path, n: path.write_text(' '.join(map(str, range(8 * n))))),
+    'a long name': ('a.csv', lambda path, n: path.write_text(f'{"n" * 99 * n},b\n' * 2)),
+    'not printable': ('a.txt', rows('a\u2028{} b\u200d{}\n'))}
+CASES = {**FORMATS, **SHAPES}
+
+
+def test_every_reader_is_measured():
+    assert FORMATS.keys() == {'edges', *_LISTS, *_MATRICES}
+
+
+def seconds(path: Path) -> float:
+    """The least processor time of some readings: what else the machine does is not in it."""
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        try:
+            read_graph_file(path)
+        except ValueError as error:
+            assert 'field larger than field limit' in str(error)
+        times.append(time.process_time() - begin)
+    return min(times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_cost_is_linear_in_the_file(tmp_path, name):
+    file, write = CASES[name]
+    costs, sizes = [], []
+    for n in (SIZE, TIMES * SIZE):
+        write(tmp_path / file, n)
+        costs.append(seconds(tmp_path / file))
+        sizes.append((tmp_path / file).stat().st_size)
+    assert costs[1] <= MOST * max(costs[0], FLOOR), (costs, sizes)

@@ -1,0 +1,108 @@
+"""What commands write when nobody can read it: files come first, and a terminal without the letters
+or a reader who has gone takes nothing away."""
+
+import io
+import os
+import sys
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from analysis import command
+from graphattn.patterns import SlidingWindow
+
+COMMANDS = ['diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report', 'spectrum',
+            'speed', 'universality']
+NAMES = '京都', '大阪', '東京', '奈良'
+
+
+def arguments_of(name, folder):
+    """The command line of a question that takes little time."""
+    if name == 'figures':
+        return ['sbm-6', '--out', str(folder / 'out')]
+    (folder / 'names.csv').write_text('source,target\n' + ''.join(
+        f'{a},{b}\n{b},{a}\n' for a, b in zip(NAMES, NAMES[1:])), encoding='utf-8')
+    return ['--graph', str(folder / 'names.csv'), '--out', str(folder / 'out'),
+            *(['--at_least', '0.001'] if name == 'speed' else [])]
+
+
+def run(name, arguments):
+    import_module(f'analysis.{name}.__main__').main(arguments)
+
+
+def files_in(folder):
+    return {path.name for path in folder.iterdir() if path.stat().st_size}
+
+
+def expected_files(name):
+    file = 'sbm-6' if name == 'figures' else name
+    endings = {'report': ['html'], 'figures': ['json', 'png']}.get(name, ['json', 'csv', 'png'])
+    return {f'{file}.{ending}' for ending in endings}
+
+
+@contextmanager
+def nobody_reads():
+    """A standard output whose reader has gone, as after ``| head -1``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, 'w', buffering=1, encoding='utf-8') as stream, redirect_stdout(stream):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', COMMANDS)
+def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
+    with nobody_reads():
+        run(name, arguments_of(name, tmp_path))  # and the status is 0
+    assert files_in(tmp_path / 'out') == expected_files(name)
+
+
+@pytest.fixture
+def order(monkeypatch):
+    """What a command does in turn: a file, or a line that it says."""
+    done, modules = [], [import_module(f'analysis.{name}.__main__') for name in COMMANDS]
+    for name in ('write_whole', 'say'):
+        function = getattr(command, name)
+        for module in (command, *modules):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda *given, name=name, function=function: (
+                    done.append(name), function(*given))[1])
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', COMMANDS)
+def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch, order):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding='cp1252'))
+    run(name, arguments_of(name, tmp_path))
+    assert files_in(tmp_path / 'out') == expected_files(name)
+    said = written.getvalue().decode('cp1252').splitlines()[0]
+    if name != 'figures':
+        assert order.pop(0) == 'say'  # what was read
+        for words in ('names.csv: list of edges', 'commas', "header 'source target'",
+                      '4 nodes (0 isolated)', '6 edges', 'directed', 'no weights', "such as '??'"):
+            assert words in said
+    assert order == sorted(order, reverse=True) and {*order} == {'say', 'write_whole'}
+
+
+@pytest.mark.slow
+def test_texts_are_written_in_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+    written = []
+    write_text = type(tmp_path).write_text
+    monkeypatch.setattr(type(tmp_path), 'write_text', lambda path, text, encoding=None: (
+        written.append(encoding), write_text(path, text, encoding=encoding)))
+    arguments = [*arguments_of('spectrum', tmp_path)[2:], '--pattern', 'star', '--n', '9']
+    run('spectrum', arguments)
+    assert set(written) == {'utf-8'} and len(written) == 3
+
+
+@pytest.mark.slow
+def test_arrays_and_patterns_are_printed_after_their_files(tmp_path):
+    np.save(tmp_path / 'a.npy', SlidingWindow(1).build(5).to_mask().numpy())
+    for source in (['--graph', str(tmp_path / 'a.npy')], ['--pattern', 'star', '--n', '9']):
+        with nobody_reads():
+            run('spectrum', [*source, '--out', str(tmp_path / source[0][2:])])
+        assert (tmp_path / source[0][2:] / 'spectrum.json').exists()
