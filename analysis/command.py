@@ -37,7 +37,8 @@ LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
 REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
             ValueError)
-GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out')
+GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
+                 'trust')
 
 
 def ask(
@@ -88,6 +89,9 @@ def new_parser(name: str, pattern: str, n: int,
                          'or a list of edges; a batched one is asked of block by block')
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
+    parser.add_argument('--trust', type=str, default='',
+                        help="packages whose classes the checkpoint's config.yaml may name, with "
+                             "commas between them")
     parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
     parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
@@ -101,7 +105,8 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     """The graphs that a command was asked about, by label; a head's samples and a file's blocks
     under one."""
     if options.checkpoint is not None:
-        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed)
+        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
+                                 options.trust.split(','))
         return samples, None
     if options.graph is not None:
         file = read_graph_file(options.graph)

@@ -22,7 +22,8 @@ from graphattn._files import check_folder, write_whole
 from graphattn.models import SequenceClassifier
 
 
-def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32) -> None:
+def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
+            trust: str = '') -> None:
     """Writes the class of each example and the probability of each class, or its score.
 
     Args:
@@ -31,6 +32,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         out: The CSV file that is written: ``example`` is the line, the row or the name of the
             image, ``label`` the likeliest class, or ``score``.
         batch_size: Examples that are looked at together.
+        trust: Packages whose classes the run's config.yaml may name, with commas between
+            them.
     """
     if batch_size < 1:
         raise ValueError(f"'batch_size' must be positive (got {batch_size})")
@@ -42,7 +45,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     if Path(out).exists() and Path(out).samefile(input):
         raise ValueError(f"'out' must be another file than 'input' (got {out}), which it would "
                          f"replace")
-    trained = load_run(run)
+    trained = load_run(run, trust.split(','))
     classes = trained.classes
     if classes is None:
         classes = [str(number) for number in range(classifier(trained).num_classes)]

@@ -88,8 +88,6 @@ class TokenizedTask(L.LightningDataModule):
                              f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
                              f"{num_tokens})")
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
-        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
-                    lambda temporary: tokenizer.save(str(temporary)))
 
     def check_model(self, model: nn.Module) -> None:
         """Refuses a model that is for other data, before anything is made."""
