@@ -204,8 +204,9 @@ class TrainCLI(LightningCLI):
         folder = Path(options.default_root_dir)
         checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
         given = _listed(options.callbacks)
+        self.stay_finite = StayFinite()
         self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
-        callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), StayFinite(),
+        callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
                      self.run_folder, StayStopped(), EndTogether()]
         self.best = None
         if (metric := self.config.select_on) is not None:
@@ -262,10 +263,16 @@ class TrainCLI(LightningCLI):
                                  f"{folder / 'checkpoints' / LAST}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
         if checkpoint is not None:
-            check_goes_on(Path(checkpoint), self.run_folder.identity)
+            check_goes_on(Path(checkpoint), self.run_folder.identity, self.config.trainer)
             self.model.on_load_checkpoint(read_checkpoint(Path(checkpoint)))  # does it fit?
-        self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
-                         ckpt_path=checkpoint)
+        try:
+            self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
+                             ckpt_path=checkpoint)
+        except ValueError as error:
+            if self.stay_finite.loss is None or 'learning rate' in str(error):
+                raise
+            # A model, which refuses what is not finite, knows nothing of the training.
+            raise ValueError(f'{error}, {self.stay_finite.where}') from error
         self._test(None if self.best is None else self._best_path())
 
     def _test(self, checkpoint: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,24 @@ def identity(config: str) -> dict[str, Any]:
     return {'options': options, 'inputs': inputs_of(plain)}
 
 
-def check_goes_on(checkpoint: Path, mine: dict[str, Any]) -> None:
+def check_goes_on(checkpoint: Path, mine: dict[str, Any], limits: Mapping[str, int | None]) -> None:
     """Check that a checkpoint is of the same run, whose trainer alone may be another one.
+
+    Args:
+        checkpoint (Path): To go on from.
+        mine (dict): The :func:`identity` of the run that goes on.
+        limits (dict): Its ``max_epochs`` and ``max_steps``.
 
     Raises:
         ValueError: Another model, seed or data would be mixed with those of the checkpoint, or
-            passed over.
+            passed over; or it has been trained for longer.
     """
-    saved = identity_in(read_checkpoint(checkpoint))
+    state = read_checkpoint(checkpoint)
+    for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
+        if limits.get(name) is not None and 0 <= limits[name] < least:
+            raise ValueError(f"'trainer.{name}' must be at least {least}, as {checkpoint} has been "
+                             f"trained so far (got {limits[name]})")
+    saved = identity_in(state)
     if saved is None:  # of an earlier version
         return
     for name, digest in saved['inputs'].items():

@@ -75,12 +75,15 @@ class TokenizedTask(L.LightningDataModule):
         """What a tokenizer is trained on."""
 
     def prepare_data(self) -> None:
-        model = self.trainer.lightning_module.model
-        self.check_model(model)
+        model = None if self.trainer is None else self.trainer.lightning_module.model
+        if model is not None:
+            self.check_model(model)
         path = self._trained_tokenizer
         if self.tokenizer_path is None and not path.exists():
             trained = train_tokenizer(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
+        if model is None:  # the data are only looked at
+            return
         tokenizer = self.load_tokenizer()
         num_tokens = model.encoder.token_embedding.num_embeddings
         if tokenizer.get_vocab_size() > num_tokens:

@@ -66,7 +66,7 @@ def test_run_leaves_one_folder(finished_run):
     summary = json.loads((folder / 'summary.json').read_text())
     assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'tested_after_epoch',
                             'tested_after_step', 'seconds', 'parameters', 'heads_without_edges',
-                            'seed', 'processes', 'threads', 'versions'}
+                            'seed', 'processes', 'threads', 'versions', 'inputs'}
     assert set(summary['density']) == {'layer0/head0', 'layer0/head1'}
     assert summary['seed'] == 3 and summary['epochs'] == summary['tested_after_epoch'] == 4
     assert summary['heads_without_edges'] == []
@@ -230,7 +230,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(finished_run):
 
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
     checkpoint = str(finished_run[0] / 'checkpoints/last.ckpt')
-    with pytest.raises(ValueError, match="'ckpt_path' holds another model: .* there and .* here"):
+    with pytest.raises(ValueError, match="source.init_args.head_channels' must be 4 .*got 8"):
         fit(tmp_path, '--ckpt_path', checkpoint,
             f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
