@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import sys
 import warnings
 from argparse import ArgumentError
@@ -72,6 +71,7 @@ from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
 from experiments.runs.seeds import train_seeds
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
+from experiments.runs.together import EndTogether
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn._files import check_folder
 from graphattn._trust import importing_only
@@ -82,6 +82,7 @@ COMMANDS = {'fit': 'Trains a model and tests it.',
             'test': 'Tests a checkpoint.'}
 LESS_IS_BETTER = {'loss', 'perplexity', 'bits'}
 MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'spearman'}
+SPAWNING = 'ddp_spawn', 'ddp_fork', 'ddp_notebook'
 _PARSERS: dict[str, Parser] = {}
 WATCHING = 'lightning.pytorch.callbacks',  # what a config of a test may name besides
 WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or asks of it
@@ -120,14 +121,6 @@ class StayStopped(Callback):
             isinstance(callback, EarlyStopping)
             and callback.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
             for callback in trainer.callbacks)
-
-
-class EndTogether(Callback):
-    """Ends the processes that would wait for ever for one that failed."""
-
-    def on_exception(self, trainer: L.Trainer, *_) -> None:
-        if trainer.strategy.launcher is not None:
-            trainer.strategy.launcher.kill(signal.SIGKILL)
 
 
 class TrainCLI(LightningCLI):
@@ -187,6 +180,7 @@ class TrainCLI(LightningCLI):
                              "all loggers by 'trainer.logger'")
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
+        _check_name(self.config.trainer.default_root_dir)
         _check_trainer(self.config.trainer)
         if self.config.seeds is not None:
             _check_seeds(self.command, self.config)
@@ -207,7 +201,7 @@ class TrainCLI(LightningCLI):
         self.stay_finite = StayFinite()
         self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
         callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
-                     self.run_folder, StayStopped(), EndTogether()]
+                     self.run_folder, StayStopped(), EndTogether(self._tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # Before the others, whose checkpoints then know which one is best.
@@ -298,6 +292,9 @@ class TrainCLI(LightningCLI):
         if is_its_own and (folder / SUMMARY).exists():
             read_summary(folder)  # which keeps what it says of the training
 
+    def _tell(self, what: str) -> None:
+        self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
+
     def _best_path(self) -> str | None:
         """The checkpoint that is best by ``select_on``; none where nothing was evaluated."""
         path = self.best.best_model_path or None
@@ -329,6 +326,15 @@ def best_is(metric: str) -> Literal['min', 'max']:
     return 'min' if words & LESS_IS_BETTER else 'max'
 
 
+def _check_name(folder: str | Path) -> None:
+    """Refuses the name of a folder that config.yaml cannot say."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"'trainer.default_root_dir' must have a name in UTF-8 (got "
+                         f"{str(folder)!r})") from error
+
+
 def _check_trainer(options: Namespace) -> None:
     """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
     negative norm point uphill, data that order their batches cannot be ordered by it, and without a
@@ -341,6 +347,9 @@ def _check_trainer(options: Namespace) -> None:
         raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}): "
                          f"batches come in the data's own order, so that a run can be resumed; "
                          f"'trainer.limit_train_batches' makes an epoch short")
+    if str(options.strategy).startswith(SPAWNING):
+        raise ValueError(f"'trainer.strategy' must be one such as ddp (got {options.strategy}): of "
+                         f"processes that are forked or spawned nothing comes back to be tested")
     if options.limit_test_batches == 0:
         raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
                          f"{options.limit_test_batches}): a run ends with a test, of which its "
@@ -463,6 +472,11 @@ def main(args: list[str] | None = None) -> None:
         raise ValueError(str(error)) from error
     except MisconfigurationException as error:
         raise ValueError(f"'trainer' cannot be set up: {error}") from error
+    except (KeyError, RuntimeError) as error:
+        if 'SLURM' not in str(error):
+            raise
+        raise ValueError(f"the variables of SLURM are not those of srun ({error}); start with srun "
+                         f"and --ntasks-per-node, or without SLURM_NTASKS") from error
     except SystemExit as stop:
         # Lightning ends what is interrupted, which RunFolder has told, as if it had failed.
         if isinstance(stop.__context__, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         OSError: There is no such file, or no permission.
         ValueError: It is damaged, or of something else.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError('not a file')  # but a pipe or a device, perhaps without an end
     content = path.read_bytes()
     digest = hashlib.sha256(memoryview(content)[:-DIGEST_SIZE]).hexdigest()
     if digest.encode() != content[-DIGEST_SIZE:]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 from graphattn._extras import with_advice
 from graphattn.style import in_style
@@ -56,6 +57,8 @@ def run_or_exit(command: Callable[[], object]) -> None:
     """Runs a command, whose figures are in the style of the project; what users got wrong ends it
     with one line and status 2, not a traceback, and so do Ctrl-C, SIGTERM and SIGHUP, with 128 and
     the signal's number."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')  # of a terminal that knows ASCII alone
     try:
         with ending_signals(), in_style():
             command()

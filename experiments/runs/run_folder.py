@@ -184,14 +184,17 @@ class RunFolder(Callback):
                      exception: BaseException) -> None:
         # Lightning ends without a word.
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
-            folder, what = Path(trainer.default_root_dir), str(exception) or 'interrupted'
-            if not self.is_training:
-                print(what, file=sys.stderr)
-            elif has_checkpoint(folder):
-                print(f"{what}; {self.go_on} from {folder / 'checkpoints' / LAST}", file=sys.stderr)
-            else:
-                print(f'{what}, before there was a checkpoint; the same command begins again',
-                      file=sys.stderr)
+            self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
+
+    def tell(self, what: str, folder: Path) -> None:
+        """Print what has ended the run, and how it goes on."""
+        if not self.is_training:
+            rest = ''
+        elif has_checkpoint(folder):
+            rest = f"; {self.go_on} from {folder / 'checkpoints' / LAST}"
+        else:
+            rest = ', before there was a checkpoint; the same command begins again'
+        print(f'{what}{rest}', file=sys.stderr)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}

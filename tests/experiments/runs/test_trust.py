@@ -16,6 +16,7 @@ from analysis.spectrum.__main__ import main as spectrum
 from experiments import load_run, predict, train
 from experiments.runs.checkpoints import LAST
 from experiments.runs.command import run_or_exit
+from experiments.runs.pretrained import pretrained_classifier
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +123,7 @@ def run(finished, tmp_path, monkeypatch):
 def entrances(run):
     last = str(run / 'checkpoints' / LAST)
     return {'load_run': lambda: load_run(run),
+            'pretrained': lambda: pretrained_classifier(last, 2),
             'predict': lambda: predict.predict(str(run), 'hostile.py'),
             'spectrum': lambda: spectrum(['--checkpoint', last, '--samples=1', '--out=results']),
             'test': lambda: train.main(['test', '--config', str(run / 'config.yaml'),
@@ -152,10 +154,10 @@ def test_nothing_that_a_config_names_is_executed(attempt, run, capsys):
     part[names[-1]] = value
     (run / 'config.yaml').write_text(yaml.safe_dump(config))
     is_made = names[0] in ('model', 'data')  # whatever is done with the run; the rest by a test
-    for entrance in ('load_run', 'spectrum', 'test') if is_made else ('load_run', 'test'):
+    for entrance in ('load_run', 'spectrum', 'test', 'pretrained') if is_made else ('test',):
         said = said_by(entrances(run)[entrance], capsys)
         assert not Path(MARKER).exists() and 'hostile' not in sys.modules, entrance
-        if is_made or entrance == 'test':
+        if names[0] == 'model' or entrance != 'pretrained':
             assert said and named in said, (entrance, said)
 
 
@@ -168,9 +170,9 @@ def test_nothing_that_yaml_says_is_executed(run, capsys):
 
 
 def test_nothing_that_a_checkpoint_holds_is_executed(run, capsys):
-    content = pickle.dumps({'state_dict': Payload()})
     torch.save({'state_dict': Payload()}, run / 'checkpoints' / LAST)
-    for content in (content, (run / 'checkpoints' / LAST).read_bytes()):
+    of_torch = (run / 'checkpoints' / LAST).read_bytes()
+    for content in pickle.dumps({'state_dict': Payload()}), of_torch:
         for digest in (b'', hashlib.sha256(content).hexdigest().encode()):
             (run / 'checkpoints' / LAST).write_bytes(content + digest)
             for entrance, command in entrances(run).items():
