@@ -13,6 +13,7 @@ from graphattn._extras import with_advice
 from graphattn.style import in_style
 
 INTERRUPTED = 130  # the status, as shells have it
+_listening: list[int] = []  # signals, while a command is at work
 ENDING = signal.SIGTERM, signal.SIGHUP  # of schedulers, and of a terminal that is closed
 # Lines of jsonargparse that tell what else would have been right, and what it was given.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
@@ -33,19 +34,27 @@ class Ended(KeyboardInterrupt):
 @contextmanager
 def ending_signals() -> Iterator[None]:
     """Raise :class:`Ended` at the signals that end a command, once; who ignores them goes on to."""
-    def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # what is being ended is not ended again
-        raise Ended(number)
-
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, end)
+    _listening.extend(ours)
+    listen_again()
     try:
         yield
     finally:
         for number in ours:
+            _listening.remove(number)
             signal.signal(number, signal.SIG_DFL)
+
+
+def listen_again() -> None:
+    """Take the signals back from a library that listens to them too."""
+    for number in _listening:
+        signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # what is being ended is not ended again
+    raise Ended(number)
 
 
 def status_of(interrupt: KeyboardInterrupt) -> int:

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 
 import lightning as L
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
+
+from experiments.runs.command import listen_again, status_of
 
 PERIOD = 1.  # seconds between two looks at the other processes
 PATIENCE = 10  # looks, for which one may be stopped
@@ -33,28 +35,37 @@ class EndTogether(Callback):
     """
 
     def __init__(self, tell: Callable[[str], None]):
-        self.tell, self.children, self.is_watching = tell, [], False
+        self.tell = tell
+        self.children: list[Popen] = []
+        self.is_child = self.is_watching = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         strategy = trainer.strategy
-        self.children: list[Popen] = getattr(strategy.launcher, 'procs', [])
-        is_child = trainer.local_rank > 0 and isinstance(
+        self.children = getattr(strategy.launcher, 'procs', [])
+        self.is_child = trainer.local_rank > 0 and isinstance(
             getattr(strategy, 'cluster_environment', None), LightningEnvironment)
-        if (self.children or is_child) and not self.is_watching:
+        if (self.children or self.is_child) and not self.is_watching:
             self.is_watching = True
             look = self._look_at_children if self.children else _look_at(os.getppid())
             threading.Thread(target=_watch, args=(look, self._end), daemon=True).start()
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # At SIGTERM Lightning waits for all other processes, which do not know of it.
+        listen_again()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        listen_again()
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        listen_again()
+
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
                      exception: BaseException) -> None:
-        # Whoever waits for a process that dies is told of a connection.
-        if isinstance(exception, RuntimeError) and self.children:
-            try:
-                self.children[0].wait(timeout=PERIOD)
-            except TimeoutExpired:
-                pass
-            if (ended := self._look_at_children()) is not None and ended[1] != STOPPED:
-                self._end(*ended)
+        if self.is_child and isinstance(exception, KeyboardInterrupt):
+            os._exit(status_of(exception))  # at once: the first process waits, and tells
+        if isinstance(exception, RuntimeError) and any(name in str(exception)
+                                                       for name in ('gloo', 'NCCL')):
+            time.sleep(PERIOD * PATIENCE)  # a connection is lost: meanwhile it is found who died
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
