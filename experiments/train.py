@@ -256,6 +256,8 @@ class TrainCLI(LightningCLI):
                                  f"folder, or go on with --ckpt_path "
                                  f"{folder / 'checkpoints' / LAST}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
+        # A batch is of all processes, so the next one of another number of them would not follow.
+        self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size
         if checkpoint is not None:
             check_goes_on(Path(checkpoint), self.run_folder.identity, self.config.trainer)
             self.model.on_load_checkpoint(read_checkpoint(Path(checkpoint)))  # does it fit?

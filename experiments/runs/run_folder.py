@@ -110,6 +110,7 @@ class RunFolder(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.has_steps = True
+        _check_schedules(trainer)
         self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -214,6 +215,20 @@ class RunFolder(Callback):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.history)
+
+
+def _check_schedules(trainer: L.Trainer) -> None:
+    """Check that no schedule of another length has come with a checkpoint.
+
+    Raises:
+        ValueError: One has: it would end before the training does, or not come to its end.
+    """
+    steps = trainer.estimated_stepping_batches
+    for config in trainer.lr_scheduler_configs:
+        if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:
+            raise ValueError(f"'trainer.max_epochs' or 'trainer.max_steps' must stay as they are "
+                             f"where the learning rate follows a cycle: that of 'ckpt_path' has "
+                             f"{total} steps (got {steps})")
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The command ``graphattn``: short names for modules and configs, from any folder."""
 
+import io
 import os
 import subprocess
 import sys
@@ -31,6 +32,14 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     cli.main(arguments.split())
     (name, argv), = started
     assert name == module and argv[1:] == rest.split()
+
+
+@pytest.mark.parametrize('arguments', [[], ['study'], ['benchmark']], ids=str)
+def test_help_is_printed_where_ascii_alone_can_be(arguments, monkeypatch):
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(io.BytesIO(), 'ascii'))
+    cli.main([*arguments, '--help'])
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().startswith(b'usage: graphattn')
 
 
 def test_a_command_is_the_main_module(monkeypatch):

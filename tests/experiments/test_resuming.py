@@ -372,6 +372,14 @@ def test_a_signal_that_is_ignored_is_ignored(tmp_path):
     assert ended.returncode == 0 and (tmp_path / 'summary.json').exists(), ended
 
 
+def test_a_cycle_of_another_length_is_refused(tmp_path):
+    fit(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=1')
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
+    with pytest.raises(ValueError, match="'trainer.max_epochs' or .* 3 steps .got 6"):
+        resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
+
+
 def test_a_training_without_an_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.max_epochs' or 'trainer.max_steps' must be"):
         fit(tmp_path, '--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00')

@@ -270,6 +270,31 @@ def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.parametrize('strategy', ['ddp_spawn', 'ddp_fork_find_unused_parameters_true'])
+def test_processes_of_which_nothing_comes_back_are_refused(strategy, tmp_path):
+    with pytest.raises(ValueError, match=f"'trainer.strategy' must be .*got {strategy}"):
+        fit(tmp_path / 'run', '--trainer.strategy', strategy)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'trainer.default_root_dir' must have a name in UTF-8"):
+        fit(tmp_path / 'run\udcff')
+
+
+def test_variables_of_slurm_without_srun_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv('SLURM_NTASKS', '2')
+    with pytest.raises(ValueError, match='SLURM'):
+        fit(tmp_path / 'run')
+
+
+def test_a_checkpoint_without_an_end_is_refused(tmp_path):
+    os.mkfifo(tmp_path / LAST)
+    for path in '/dev/zero', tmp_path / LAST:
+        with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {path}"):
+            fit(tmp_path / 'run', '--ckpt_path', str(path))
+
+
 @pytest.mark.parametrize('seeds', ['null', '2'])
 @pytest.mark.parametrize('limit', ['0', '0.0'])
 def test_a_run_without_a_test_is_refused(limit, seeds, tmp_path):

@@ -118,6 +118,8 @@ REFUSED = {
     'more classes, tested': (more_classes, lambda place: place.test()),
     'more classes in a study': (
         more_classes, lambda place: place.study.trained('run', *place.options)),
+    'another number of processes': (as_before, lambda place: place.resume(
+        '--trainer.devices=2', '--trainer.strategy=ddp', '--trainer.max_epochs=3')),
     'fewer epochs': (as_before, lambda place: place.resume('--trainer.max_epochs=1')),
     'damaged checkpoint': (lambda place: [damaged(f'checkpoints/{name}')(place)
                                           for name in (LAST, PREVIOUS)],
