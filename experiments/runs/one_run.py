@@ -90,7 +90,7 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
     """Check that the files that a run reads are those that it was trained on.
 
     Raises:
-        ValueError: One has changed, or is not there.
+        ValueError: One has changed.
     """
     if (name := changed_input(before, config)) is not None:
         raise ValueError(f"{name!r} has changed since the run in {folder} was trained: what it "
@@ -98,9 +98,10 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the first option that names other data than before, if any."""
+    """Return the first option that names other data than before, if any; what is gone has not
+    changed."""
     now = inputs_of(config)
-    return next((name for name, digest in before.items() if now.get(name) != digest), None)
+    return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def check_goes_on(checkpoint: Path, mine: dict[str, Any], limits: Mapping[str, i
     if saved is None:  # of an earlier version
         return
     for name, digest in saved['inputs'].items():
-        if mine['inputs'].get(name) != digest:
+        if mine['inputs'].get(name, digest) != digest:
             raise ValueError(f"{name!r} has changed since {checkpoint} was written: what it names "
                              f"is not the same data; put them back or begin another run")
     free = FREE.union(*(set(one['inputs']) for one in (saved, mine)))

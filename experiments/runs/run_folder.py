@@ -27,7 +27,6 @@ from experiments.runs.versions import versions
 from graphattn._files import write_whole
 
 LOST = 'heads_without_edges'
-LEFTOVERS = '.*-????????.*',  # half-written files of a run that was killed
 
 
 class SaveConfig(SaveConfigCallback):
@@ -39,16 +38,18 @@ class SaveConfig(SaveConfigCallback):
     @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         folder = Path(trainer.default_root_dir)
-        for name in SUMMARY, *LEFTOVERS:
-            for path in folder.glob(name):
-                path.unlink()
+        (folder / SUMMARY).unlink(missing_ok=True)
         self._write(folder)
         save_tokenizer(trainer)
 
     @rank_zero_only
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not (Path(trainer.default_root_dir) / CONFIG).exists():  # there were no steps to take
-            self._write(Path(trainer.default_root_dir))
+        folder = Path(trainer.default_root_dir)
+        if not (folder / CONFIG).exists():  # there were no steps to take
+            self._write(folder)
+        for ending in 'yaml', 'csv', 'json', 'png':  # half-written by a process that was killed
+            for path in folder.glob(f'.*-????????.{ending}'):
+                path.unlink()
 
     def _write(self, folder: Path) -> None:
         config = config_text(self.parser, self.config)

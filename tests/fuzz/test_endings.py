@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import load_run, train
-from experiments.runs.checkpoints import LAST, newest_good, read_checkpoint
+from experiments.runs.checkpoints import LAST, PREVIOUS, newest_good, read_checkpoint
 from experiments.runs.command import run_or_exit
 from tests.forked import forked
 from tests.fuzz.budget import TIMES, cases
@@ -132,6 +132,50 @@ def test_two_trainings_at_once(whole, tmp_path_factory, seconds, number):
     last = read_checkpoint(folder / 'checkpoints' / LAST)
     assert all(torch.equal(last['state_dict'][name], value)
                for name, value in whole['state_dict'].items())
+
+
+ENCODER = '--model.init_args.model.init_args.encoder.init_args'
+CHANGES = st.dictionaries(st.sampled_from([
+    '--model.init_args.lr', '--model.init_args.density_weight', '--seed_everything', '--seeds',
+    '--data.batch_size', '--trainer.max_epochs', '--trainer.max_steps', '--trainer.devices',
+    '--trainer.limit_train_batches', '--trainer.accumulate_grad_batches', '--checkpoint_every',
+    '--select_on', '--logger', '--ckpt_path', '--trainer.callbacks', '--unknown',
+    f'{ENCODER}.channels', f'{ENCODER}.dropout', f'{ENCODER}.num_layers', f'{ENCODER}.source']),
+    st.sampled_from(['0', '1', '2', '3', '4', '0.5', 'null', 'csv', 'val/loss', 'EarlyStopping',
+                     'x', 'LAST', 'PREVIOUS', 'graphattn.sources.PatternSource']), max_size=3)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('finished') / 'run'
+    command(folder)
+    return folder
+
+
+@cases(8)
+@given(changes=CHANGES, resumes=st.booleans(), damage=st.sampled_from(
+    [None, None, 'summary.json', 'config.yaml', 'checkpoints/last.ckpt', 'metrics.csv']))
+def test_what_is_refused_leaves_the_run(finished, tmp_path_factory, changes, resumes, damage):
+    folder = tmp_path_factory.mktemp('changed') / 'run'
+    shutil.copytree(finished, folder)
+    names = {name: str(folder / 'checkpoints' / path)
+             for name, path in (('LAST', LAST), ('PREVIOUS', PREVIOUS))}
+    if resumes:
+        changes = {'--ckpt_path': 'LAST', **changes}
+    if damage is not None:
+        (folder / damage).write_bytes(b'{')
+    before = {path: path.read_bytes() for path in folder.rglob('*.*') if path.is_file()}
+    try:
+        command(folder, *(f'{name}={names.get(value, value)}' for name, value in changes.items()))
+    except SystemExit as stop:
+        assert stop.code == 2
+        assert before == {path: path.read_bytes() for path in folder.rglob('*.*')
+                          if path.is_file() and 'csv' not in path.parts[-2]}
+    else:
+        assert (folder / 'summary.json').exists()
+        if damage is None:
+            load_run(folder)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.skipif(TIMES not in os.environ, reason='for python -m tests.fuzz')
