@@ -46,6 +46,9 @@ class EndTogether(Callback):
             getattr(strategy, 'cluster_environment', None), LightningEnvironment)
         if (self.children or self.is_child) and not self.is_watching:
             self.is_watching = True
+            for thread in threading.enumerate():
+                if thread.name == 'child-process-observer':  # Lightning's, which kills in silence
+                    thread._child_processes = []
             look = self._look_at_children if self.children else _look_at(os.getppid())
             threading.Thread(target=_watch, args=(look, self._end), daemon=True).start()
 

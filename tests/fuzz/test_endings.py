@@ -101,6 +101,7 @@ def test_a_training_that_ends_in_any_way_goes_on(whole, tmp_path_factory, ending
             assert status in (0, 128 + how, -how), said
             assert status != 128 + how or re.search('ended by|interrupted', said), said
         assert 'Traceback' not in said and step_of(folder) >= before, said
+        assert status != 0 or (folder / 'summary.json').exists(), said
         print(f'{how!r} {status}')
     assert in_process(folder, lambda: None, None, 0.)[0] == 0
     last = read_checkpoint(folder / 'checkpoints' / LAST)
