@@ -51,6 +51,7 @@ from experiments.runs.checkpoints import (
     StepCheckpoints,
     newest_good,
     read_checkpoint,
+    say,
 )
 from experiments.runs.command import ending_signals, run_or_exit, status_of
 from experiments.runs.config_file import Parser, bound_aliases, built
@@ -65,7 +66,6 @@ from experiments.runs.one_run import (
     identity,
     identity_in,
     is_finished,
-    say,
 )
 from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
 from experiments.runs.seeds import train_seeds
@@ -259,13 +259,14 @@ class TrainCLI(LightningCLI):
         # A batch is of all processes, so the next one of another number of them would not follow.
         self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size
         if checkpoint is not None:
-            check_goes_on(Path(checkpoint), self.run_folder.identity, self.config.trainer)
-            self.model.on_load_checkpoint(read_checkpoint(Path(checkpoint)))  # does it fit?
+            state = read_checkpoint(Path(checkpoint))
+            check_goes_on(Path(checkpoint), state, self.run_folder.identity, self.config.trainer)
+            self.model.on_load_checkpoint(state)  # does it fit?
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)
         except ValueError as error:
-            if self.stay_finite.loss is None or 'learning rate' in str(error):
+            if not self.stay_finite.step or 'learning rate' in str(error):
                 raise
             # A model, which refuses what is not finite, knows nothing of the training.
             raise ValueError(f'{error}, {self.stay_finite.where}') from error
@@ -283,14 +284,15 @@ class TrainCLI(LightningCLI):
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
             raise ValueError(f"'trainer.default_root_dir' holds another run than that of "
                              f"'ckpt_path' (got {folder} and {checkpoint}); choose another folder")
-        saved = identity_in(read_checkpoint(checkpoint)) or {'inputs': {}}
+        state = read_checkpoint(checkpoint)
+        saved = identity_in(state) or {'inputs': {}}
         name = changed_input(saved['inputs'], yaml.safe_load(config_text(self.parser, self.config)))
         if name is not None and self.command == 'test' and is_its_own:
             raise ValueError(f"{name!r} names other data than {folder} was trained and tested on; "
                              f"choose another 'trainer.default_root_dir' to test on them")
         if name is not None:
             say(f'{name!r} names other data than those of the training of {checkpoint}')
-        self.model.on_load_checkpoint(read_checkpoint(checkpoint))  # does it fit?
+        self.model.on_load_checkpoint(state)  # does it fit?
         if is_its_own and (folder / SUMMARY).exists():
             read_summary(folder)  # which keeps what it says of the training
 

@@ -188,7 +188,7 @@ def newest_good(path: Path) -> Path:
         if path.name != LAST or not previous.exists():
             raise
         _check_resumable(previous)
-        _say(f'{path} cannot be read ({error}); resuming from {previous}')
+        say(f'{path} cannot be read ({error}); resuming from {previous}')
         return previous
     return path
 
@@ -208,5 +208,6 @@ def _flush(folder: Path) -> None:
 
 
 @rank_zero_only
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line to standard error, once for all processes."""
     print(line, file=sys.stderr)

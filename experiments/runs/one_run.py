@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_only
 
-from experiments.runs.checkpoints import LAST, PREVIOUS, read_checkpoint
+from experiments.runs.checkpoints import LAST, PREVIOUS
 from experiments.runs.inputs import flat, inputs_of
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
@@ -113,11 +112,13 @@ def identity(config: str) -> dict[str, Any]:
     return {'options': options, 'inputs': inputs_of(plain)}
 
 
-def check_goes_on(checkpoint: Path, mine: dict[str, Any], limits: Mapping[str, int | None]) -> None:
+def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
+                  limits: Mapping[str, int | None]) -> None:
     """Check that a checkpoint is of the same run, whose trainer alone may be another one.
 
     Args:
         checkpoint (Path): To go on from.
+        state (dict): What it holds.
         mine (dict): The :func:`identity` of the run that goes on.
         limits (dict): Its ``max_epochs`` and ``max_steps``.
 
@@ -125,7 +126,6 @@ def check_goes_on(checkpoint: Path, mine: dict[str, Any], limits: Mapping[str, i
         ValueError: Another model, seed or data would be mixed with those of the checkpoint, or
             passed over; or it has been trained for longer.
     """
-    state = read_checkpoint(checkpoint)
     for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
         if limits.get(name) is not None and 0 <= limits[name] < least:
             raise ValueError(f"'trainer.{name}' must be at least {least}, as {checkpoint} has been "
@@ -152,12 +152,6 @@ def check_goes_on(checkpoint: Path, mine: dict[str, Any], limits: Mapping[str, i
 def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
     """Return what :func:`identity` gave to the run of a checkpoint, if that is known."""
     return checkpoint.get('callbacks', {}).get('RunFolder', {}).get('identity')
-
-
-@rank_zero_only
-def say(line: str) -> None:
-    """Print a line to standard error, once for all processes."""
-    print(line, file=sys.stderr)
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

@@ -136,14 +136,18 @@ def test_two_trainings_at_once(whole, tmp_path_factory, seconds, number):
 
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
-CHANGES = st.dictionaries(st.sampled_from([
-    '--model.init_args.lr', '--model.init_args.density_weight', '--seed_everything', '--seeds',
-    '--data.batch_size', '--trainer.max_epochs', '--trainer.max_steps', '--trainer.devices',
-    '--trainer.limit_train_batches', '--trainer.accumulate_grad_batches', '--checkpoint_every',
-    '--select_on', '--logger', '--ckpt_path', '--trainer.callbacks', '--unknown',
-    f'{ENCODER}.channels', f'{ENCODER}.dropout', f'{ENCODER}.num_layers', f'{ENCODER}.source']),
-    st.sampled_from(['0', '1', '2', '3', '4', '0.5', 'null', 'csv', 'val/loss', 'EarlyStopping',
-                     'x', 'LAST', 'PREVIOUS', 'graphattn.sources.PatternSource']), max_size=3)
+VALUES = {
+    '--model.init_args.lr': ['0.5', 'x'], '--model.init_args.density_weight': ['0'],
+    '--seed_everything': ['5'], '--seeds': ['1', '2'], '--data.batch_size': ['7', '0'],
+    '--trainer.max_epochs': ['1', '2', '4'], '--trainer.max_steps': ['1', '4', '12'],
+    '--trainer.devices': ['2'], '--trainer.limit_train_batches': ['1', '2'],
+    '--trainer.accumulate_grad_batches': ['0', '2'], '--checkpoint_every': ['null', '2'],
+    '--select_on': ['null', 'val/accuracy', 'x'], '--logger': ['csv', 'x'],
+    '--ckpt_path': ['LAST', 'PREVIOUS', 'x'], '--trainer.callbacks': ['EarlyStopping', 'x'],
+    '--unknown': ['1'], f'{ENCODER}.channels': ['2', '4'], f'{ENCODER}.num_layers': ['2'],
+    f'{ENCODER}.dropout': ['0.5'], f'{ENCODER}.source': ['graphattn.sources.PatternSource']}
+CHANGES = st.lists(st.sampled_from([(name, value) for name, values in VALUES.items()
+                                    for value in values]), max_size=2).map(dict)
 
 
 @pytest.fixture(scope='module')
