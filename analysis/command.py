@@ -167,7 +167,7 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> None:
     for path in sorted(paths, key=lambda path: path.suffix in texts):  # the picture may yet fail
         text = texts.get(path.suffix)
         write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
-                    else file.write_text(text))
+                    else file.write_text(text, encoding='utf-8'))
     print(f'written to {", ".join(map(str, paths))}')
 
 

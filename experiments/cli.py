@@ -139,13 +139,14 @@ def _modules() -> dict[str, str]:
 def _runnable(group: str) -> list[str]:
     """The modules of a package of experiments that are commands."""
     return sorted(path.stem for path in (Path(__file__).parent / group).glob('*.py')
-                  if "__name__ == '__main__'" in path.read_text())
+                  if "__name__ == '__main__'" in path.read_text(encoding='utf-8'))
 
 
 def _in_short(module: str) -> str:
     path = ROOT.joinpath(*module.split('.'))
     path = path / '__init__.py' if path.is_dir() else path.with_suffix('.py')
-    paragraph = (ast.get_docstring(ast.parse(path.read_text())) or '').split('\n\n')[0]
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or ''
+    paragraph = docstring.split('\n\n')[0]
     return ' '.join(paragraph.split())
 
 

@@ -117,7 +117,7 @@ def _look_at(parent: int) -> Look:
 def _is_stopped(process: int) -> bool:
     """Return whether a process got SIGSTOP, where the system tells."""
     try:
-        state = Path(f'/proc/{process}/stat').read_text(errors='replace').rpartition(')')[2]
+        state = Path(f'/proc/{process}/stat').read_text('utf-8', 'replace').rpartition(')')[2]
     except OSError:
         return False
     return state.split()[0] in ('T', 't')
