@@ -41,7 +41,7 @@ REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, Overf
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
-                 *FILE_OPTIONS)
+                 'trust', *FILE_OPTIONS)
 
 
 def ask(
@@ -93,6 +93,9 @@ def new_parser(name: str, pattern: str, n: int,
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
     parser.add_function_arguments(read_graph_file, skip={'path'})
+    parser.add_argument('--trust', type=str, default='',
+                        help="packages whose classes the checkpoint's config.yaml may name, with "
+                             "commas between them")
     parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
     parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
@@ -106,7 +109,8 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     """The graphs that a command was asked about, by label; a head's samples and a file's blocks
     under one."""
     if options.checkpoint is not None:
-        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed)
+        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
+                                 options.trust.split(','))
         return samples, None
     if options.graph is not None:
         file = read_graph_file(options.graph, **{name: options[name] for name in FILE_OPTIONS})

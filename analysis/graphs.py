@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from graphattn import BipartiteGraph
 from graphattn._reading import check_unpacked, read_yaml
+from graphattn._trust import importing_only
 from graphattn.patterns import parse
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
 
 def sampled_graphs(
     checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
+    trust: Iterable[str] = (),
 ) -> dict[str, list[BipartiteGraph]]:
     """What each head of a trained model samples for one example of its test set.
 
@@ -89,6 +92,8 @@ def sampled_graphs(
         example (int): Which sequence of the test set.
         samples (int): Number of graphs of each head.
         seed (int): Seed of the draws.
+        trust (iterable of str): Packages whose classes the config.yaml may name, beside those of
+            graphattn, experiments and torch.nn.
 
     Returns:
         A dict from ``'layer 0, head 1'`` and the like to ``samples`` graphs.
@@ -97,7 +102,7 @@ def sampled_graphs(
         ValueError: The checkpoint cannot be read, its heads do not sample their graphs, or the
             test set has no such example.
     """
-    model, data = _load_run(Path(checkpoint))
+    model, data = _load_run(Path(checkpoint), trust)
     tokens = _example(data, example)
     sequences = torch.arange(samples + 1) * tokens.numel()
     generator = torch.Generator().manual_seed(seed)
@@ -117,7 +122,7 @@ def sampled_graphs(
     return graphs
 
 
-def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
+def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, LightningDataModule]:
     from jsonargparse import ArgumentParser
     from lightning import LightningDataModule
 
@@ -130,8 +135,9 @@ def _load_run(checkpoint: Path) -> tuple[nn.Module, LightningDataModule]:
             check_unpacked(archive, most=checkpoint.stat().st_size)  # torch packs nothing
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         config = read_yaml(config_path)
-        run = parser.instantiate(parser.parse_object(
-            {'model': config['model']['init_args']['model'], 'data': config['data']}))
+        with importing_only(trust):
+            run = parser.instantiate(parser.parse_object(
+                {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value
                                    for name, value in saved.items()})
     except Exception as error:  # what unpickling, YAML, and the classes it names may raise

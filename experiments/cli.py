@@ -22,6 +22,7 @@ from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
+from io import TextIOWrapper
 from pathlib import Path
 
 from experiments.quick_help import without_libraries
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
         SystemExit: Of status 2, with one line, if the command or a config is unknown, or a package
             is not installed; of 130 at an interrupt.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')  # of a terminal that knows ASCII alone
     try:
         if arguments is None and '_ARGCOMPLETE' in os.environ:  # a shell asks what may come next
             _complete()
@@ -136,13 +139,14 @@ def _modules() -> dict[str, str]:
 def _runnable(group: str) -> list[str]:
     """The modules of a package of experiments that are commands."""
     return sorted(path.stem for path in (Path(__file__).parent / group).glob('*.py')
-                  if "__name__ == '__main__'" in path.read_text())
+                  if "__name__ == '__main__'" in path.read_text(encoding='utf-8'))
 
 
 def _in_short(module: str) -> str:
     path = ROOT.joinpath(*module.split('.'))
     path = path / '__init__.py' if path.is_dir() else path.with_suffix('.py')
-    paragraph = (ast.get_docstring(ast.parse(path.read_text())) or '').split('\n\n')[0]
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or ''
+    paragraph = docstring.split('\n\n')[0]
     return ' '.join(paragraph.split())
 
 

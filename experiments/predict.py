@@ -22,7 +22,8 @@ from graphattn._files import check_folder, csv_cell, write_whole
 from graphattn.models import SequenceClassifier
 
 
-def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32) -> None:
+def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
+            trust: str = '') -> None:
     """Writes the class of each example and the probability of each class, or its score.
 
     Args:
@@ -32,6 +33,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
             image, ``label`` the likeliest class, or ``score``. What a spreadsheet would take for a
             formula has an apostrophe before it.
         batch_size: Examples that are looked at together.
+        trust: Packages whose classes the run's config.yaml may name, with commas between
+            them.
     """
     if batch_size < 1:
         raise ValueError(f"'batch_size' must be positive (got {batch_size})")
@@ -43,7 +46,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     if Path(out).exists() and Path(out).samefile(input):
         raise ValueError(f"'out' must be another file than 'input' (got {out}), which it would "
                          f"replace")
-    trained = load_run(run)
+    trained = load_run(run, trust.split(','))
     classes = trained.classes
     if classes is None:
         classes = [str(number) for number in range(classifier(trained).num_classes)]

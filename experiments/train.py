@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import sys
 import warnings
 from argparse import ArgumentError
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from pydoc import locate
@@ -26,6 +26,7 @@ from typing import Any, Literal
 import lightning as L
 import numpy as np
 import torch
+import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import (
@@ -50,14 +51,30 @@ from experiments.runs.checkpoints import (
     StepCheckpoints,
     newest_good,
     read_checkpoint,
+    say,
 )
-from experiments.runs.command import INTERRUPTED, run_or_exit
+from experiments.runs.command import ending_signals, run_or_exit, status_of
 from experiments.runs.config_file import Parser, bound_aliases, built
+from experiments.runs.finite import StayFinite
 from experiments.runs.loggers import LoggerName, close, new_logger
-from experiments.runs.run_folder import RunFolder, SaveConfig
+from experiments.runs.one_run import (
+    CONFIG,
+    alone_in,
+    changed_input,
+    check_goes_on,
+    has_checkpoint,
+    identity,
+    identity_in,
+    is_finished,
+)
+from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
 from experiments.runs.seeds import train_seeds
+from experiments.runs.summary import NAME as SUMMARY
+from experiments.runs.summary import read_summary
+from experiments.runs.together import EndTogether
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn._files import check_folder
+from graphattn._trust import importing_only
 from graphattn.freed_memory import keeping_freed_memory
 
 COMMANDS = {'fit': 'Trains a model and tests it.',
@@ -65,7 +82,9 @@ COMMANDS = {'fit': 'Trains a model and tests it.',
             'test': 'Tests a checkpoint.'}
 LESS_IS_BETTER = {'loss', 'perplexity', 'bits'}
 MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'spearman'}
+SPAWNING = 'ddp_spawn', 'ddp_fork', 'ddp_notebook'
 _PARSERS: dict[str, Parser] = {}
+WATCHING = 'lightning.pytorch.callbacks',  # what a config of a test may name besides
 WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or asks of it
 
 
@@ -102,14 +121,6 @@ class StayStopped(Callback):
             isinstance(callback, EarlyStopping)
             and callback.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
             for callback in trainer.callbacks)
-
-
-class EndTogether(Callback):
-    """Ends the processes that would wait for ever for one that failed."""
-
-    def on_exception(self, trainer: L.Trainer, *_) -> None:
-        if trainer.strategy.launcher is not None:
-            trainer.strategy.launcher.kill(signal.SIGKILL)
 
 
 class TrainCLI(LightningCLI):
@@ -152,6 +163,9 @@ class TrainCLI(LightningCLI):
                             help='A checkpoint: fit goes on from it, the others evaluate it.')
         parser.add_argument('--logger', type=LoggerName | None, default=None,
                             help='What else records the metrics, below the run\'s folder.')
+        parser.add_argument('--trust', type=str, default='',
+                            help='Packages, with commas between them, whose classes a config of '
+                                 'what is tested may name; fit takes all.')
         parser.add_argument('--seeds', type=PositiveInt | None, default=None,
                             help='So many runs, of the seed and the next ones, each in its own '
                                  'folder; then mean and standard deviation of what was tested.')
@@ -166,6 +180,7 @@ class TrainCLI(LightningCLI):
                              "all loggers by 'trainer.logger'")
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
+        _check_name(self.config.trainer.default_root_dir)
         _check_trainer(self.config.trainer)
         if self.config.seeds is not None:
             _check_seeds(self.command, self.config)
@@ -183,8 +198,10 @@ class TrainCLI(LightningCLI):
         folder = Path(options.default_root_dir)
         checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
         given = _listed(options.callbacks)
-        callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])),
-                     RunFolder(), StayStopped(), EndTogether()]
+        self.stay_finite = StayFinite()
+        self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
+        callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
+                     self.run_folder, StayStopped(), EndTogether(self._tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # Before the others, whose checkpoints then know which one is best.
@@ -203,25 +220,87 @@ class TrainCLI(LightningCLI):
         plugins = [*_listed(options.plugins), DurableCheckpoints()]
         if (name := self.config.logger) is not None:
             kwargs['logger'] = new_logger(name, folder,
-                                          is_resumed=self.config.ckpt_path is not None)
+                                          is_resumed=self.config.ckpt_path is not None
+                                          or has_checkpoint(folder))
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def run(self) -> None:
         """Does what the command says."""
-        if self.config.seeds is not None:
-            self._run_seeds()
-            return
-        parts = dict(model=self.model, datamodule=self.datamodule, weights_only=True)
+        folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
-            self.trainer.validate(**parts, ckpt_path=self.config.ckpt_path)
+            self._check_tested(Path(self.config.ckpt_path), folder)
+            self.trainer.validate(model=self.model, datamodule=self.datamodule, weights_only=True,
+                                  ckpt_path=self.config.ckpt_path)
             return
+        with alone_in(folder):
+            if self.config.seeds is not None:
+                self._run_seeds(folder)
+            elif self.command == 'test':
+                self._check_tested(Path(self.config.ckpt_path), folder)
+                self._test(self.config.ckpt_path)
+            else:
+                self._fit(folder)
+
+    def _fit(self, folder: Path) -> None:
+        """Trains, or goes on, and tests; unless that has been done."""
         checkpoint = self.config.ckpt_path
-        if self.command == 'fit':
-            self.trainer.fit(**parts, ckpt_path=checkpoint)
-            checkpoint = None if self.best is None else self._best_path()
-        self.trainer.test(**parts, ckpt_path=checkpoint, verbose=False)
+        if checkpoint is None:
+            if is_finished(folder, config_text(self.parser, self.config)):
+                say(f"{folder} holds this run, which is finished, and it is kept; to train it "
+                    f"further, give more epochs and --ckpt_path {folder / 'checkpoints' / LAST}")
+                return
+            if has_checkpoint(folder):
+                checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
+                say(f'{folder} holds this run, which was ended; it goes on from {checkpoint}')
+        elif not _is_in(folder, Path(checkpoint)):
+            if has_checkpoint(folder) or (folder / CONFIG).exists():
+                raise ValueError(f"'trainer.default_root_dir' holds another run than that of "
+                                 f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
+                                 f"folder, or go on with --ckpt_path "
+                                 f"{folder / 'checkpoints' / LAST}")
+            self.run_folder.go_on = 'go on with --ckpt_path, now'
+        # A batch is of all processes, so the next one of another number of them would not follow.
+        self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size
+        if checkpoint is not None:
+            state = read_checkpoint(Path(checkpoint))
+            check_goes_on(Path(checkpoint), state, self.run_folder.identity, self.config.trainer)
+            self.model.on_load_checkpoint(state)  # does it fit?
+        try:
+            self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
+                             ckpt_path=checkpoint)
+        except ValueError as error:
+            if not self.stay_finite.step or 'learning rate' in str(error):
+                raise
+            # A model, which refuses what is not finite, knows nothing of the training.
+            raise ValueError(f'{error}, {self.stay_finite.where}') from error
+        self._test(None if self.best is None else self._best_path())
+
+    def _test(self, checkpoint: str | None) -> None:
+        self.trainer.test(model=self.model, datamodule=self.datamodule, weights_only=True,
+                          ckpt_path=checkpoint, verbose=False)
         for logger in self.trainer.loggers:
             close(logger)
+
+    def _check_tested(self, checkpoint: Path, folder: Path) -> None:
+        """Refuses to write over a run what is not of it."""
+        is_its_own = _is_in(folder, checkpoint)
+        if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
+            raise ValueError(f"'trainer.default_root_dir' holds another run than that of "
+                             f"'ckpt_path' (got {folder} and {checkpoint}); choose another folder")
+        state = read_checkpoint(checkpoint)
+        saved = identity_in(state) or {'inputs': {}}
+        name = changed_input(saved['inputs'], yaml.safe_load(config_text(self.parser, self.config)))
+        if name is not None and self.command == 'test' and is_its_own:
+            raise ValueError(f"{name!r} names other data than {folder} was trained and tested on; "
+                             f"choose another 'trainer.default_root_dir' to test on them")
+        if name is not None:
+            say(f'{name!r} names other data than those of the training of {checkpoint}')
+        self.model.on_load_checkpoint(state)  # does it fit?
+        if is_its_own and (folder / SUMMARY).exists():
+            read_summary(folder)  # which keeps what it says of the training
+
+    def _tell(self, what: str) -> None:
+        self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
         """The checkpoint that is best by ``select_on``; none where nothing was evaluated."""
@@ -231,10 +310,12 @@ class TrainCLI(LightningCLI):
                            f"was not measured, for no part of the training was evaluated")
         return path
 
-    def _run_seeds(self) -> None:
+    def _run_seeds(self, folder: Path) -> None:
+        if (folder / CONFIG).exists() or has_checkpoint(folder):
+            raise ValueError(f"'trainer.default_root_dir' holds a run of one seed (got {folder}); "
+                             f"choose another folder for 'seeds'")
         first = int(self.config.seed_everything)
-        train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'],
-                    Path(self.config.trainer.default_root_dir),
+        train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'], folder,
                     range(first, first + self.config.seeds))
 
 
@@ -252,6 +333,15 @@ def best_is(metric: str) -> Literal['min', 'max']:
     return 'min' if words & LESS_IS_BETTER else 'max'
 
 
+def _check_name(folder: str | Path) -> None:
+    """Refuses the name of a folder that config.yaml cannot say."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"'trainer.default_root_dir' must have a name in UTF-8 (got "
+                         f"{str(folder)!r})") from error
+
+
 def _check_trainer(options: Namespace) -> None:
     """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
     negative norm point uphill, data that order their batches cannot be ordered by it, and without a
@@ -264,6 +354,9 @@ def _check_trainer(options: Namespace) -> None:
         raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}): "
                          f"batches come in the data's own order, so that a run can be resumed; "
                          f"'trainer.limit_train_batches' makes an epoch short")
+    if str(options.strategy).startswith(SPAWNING):
+        raise ValueError(f"'trainer.strategy' must be one such as ddp (got {options.strategy}): of "
+                         f"processes that are forked or spawned nothing comes back to be tested")
     if options.limit_test_batches == 0:
         raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
                          f"{options.limit_test_batches}): a run ends with a test, of which its "
@@ -304,9 +397,22 @@ def _settled(options: Namespace) -> L.LightningDataModule | None:
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'settle'):
         return None
-    data = built(options.as_dict(), data=L.LightningDataModule).data
+    data = built(options.as_dict(), None, data=L.LightningDataModule).data
     data.settle(options)
     return data
+
+
+def _is_in(folder: Path, checkpoint: Path) -> bool:
+    """Return whether a checkpoint is one of the run in a folder."""
+    return checkpoint.absolute().parent.resolve() == (folder / 'checkpoints').resolve()
+
+
+def _trusted(arguments: list[str]) -> list[str]:
+    """Return what ``--trust`` says, before anything else of a command line is read."""
+    pairs = zip([None, *arguments], arguments)
+    said = [value if before == '--trust' else value.removeprefix('--trust=')
+            for before, value in pairs if before == '--trust' or value.startswith('--trust=')]
+    return ','.join(said).split(',')
 
 
 def _without(name: str, arguments: list[str]) -> list[str]:
@@ -340,7 +446,7 @@ def main(args: list[str] | None = None) -> None:
 
     Raises:
         OSError: The disk is full, for example.
-        SystemExit: Of status 130, at an interrupt.
+        SystemExit: Of status 130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP.
         TypeError, ValueError: An argument is bad.
     """
     for name in ('lightning.pytorch', 'lightning.fabric'):
@@ -363,16 +469,25 @@ def main(args: list[str] | None = None) -> None:
                          "experiments/configs, which graphattn train takes by its name, such as "
                          "--config digits/sbm; graphattn --help lists those")
     try:
-        with keeping_freed_memory():
-            TrainCLI(command, options).run()
+        with ending_signals(), keeping_freed_memory():
+            # To train by a config is to run it; what is only tested may come from anybody.
+            with nullcontext() if command == 'fit' else importing_only(
+                    [*WATCHING, *_trusted(options)]):
+                cli = TrainCLI(command, options)
+            cli.run()
     except ArgumentError as error:
         raise ValueError(str(error)) from error
     except MisconfigurationException as error:
         raise ValueError(f"'trainer' cannot be set up: {error}") from error
+    except (KeyError, RuntimeError) as error:
+        if 'SLURM' not in str(error):
+            raise
+        raise ValueError(f"the variables of SLURM are not those of srun ({error}); start with srun "
+                         f"and --ntasks-per-node, or without SLURM_NTASKS") from error
     except SystemExit as stop:
         # Lightning ends what is interrupted, which RunFolder has told, as if it had failed.
         if isinstance(stop.__context__, KeyboardInterrupt):
-            stop.code = INTERRUPTED
+            stop.code = status_of(stop.__context__)
         raise
 
 

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 # A unit imports itself and what stands here, nothing else of this repository.
 # What graphs are made of, and what everything else is made of.
 GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', 'edge_prob', '_checks', '_tensors'}
-GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_memory', '_threads',
-                  '_compiler', '_jit', '_triton'}
+GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_trust', '_memory',
+                  '_threads', '_compiler', '_jit', '_triton'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
                 'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     '_files': set(),
     '_extras': set(),
     '_reading': set(),
+    '_trust': set(),
     '_memory': set(),
     '_threads': set(),
     'freed_memory': set(),
@@ -75,7 +76,7 @@ MAY_IMPORT = {
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.predict',
                                              'experiments.rivals', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_extras', '_files', '_reading', '_memory', 'draw', 'patterns',
+    'analysis': {'graph', '_extras', '_files', '_reading', '_trust', '_memory', 'draw', 'patterns',
                  'samplers', 'functional', 'sources', 'models', 'graphattn', 'style'},
     'graphattn': {'graph'},  # the public page
 }

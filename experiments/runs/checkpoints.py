@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         OSError: There is no such file, or no permission.
         ValueError: It is damaged, or of something else.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError('not a file')  # but a pipe or a device, perhaps without an end
     content = path.read_bytes()
     digest = hashlib.sha256(memoryview(content)[:-DIGEST_SIZE]).hexdigest()
     if digest.encode() != content[-DIGEST_SIZE:]:
@@ -185,7 +188,7 @@ def newest_good(path: Path) -> Path:
         if path.name != LAST or not previous.exists():
             raise
         _check_resumable(previous)
-        _say(f'{path} cannot be read ({error}); resuming from {previous}')
+        say(f'{path} cannot be read ({error}); resuming from {previous}')
         return previous
     return path
 
@@ -205,5 +208,6 @@ def _flush(folder: Path) -> None:
 
 
 @rank_zero_only
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line to standard error, once for all processes."""
     print(line, file=sys.stderr)

@@ -3,6 +3,8 @@ them stays one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
 from graphattn._reading import check_aliases, read_yaml
+from graphattn._trust import importing_only
 
 _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
 
@@ -99,11 +102,13 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
             config[name] = value
 
 
-def built(config: dict[str, Any], **types: type) -> Namespace:
-    """What entries of a config describe.
+def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:
+    """Build what entries of a config describe.
 
     Args:
         config (dict): With ``class_path`` and ``init_args`` at each of the names.
+        trust (iterable of str, optional): Packages whose classes the config may name, beside
+            those of :data:`graphattn._trust.TRUSTED`; all that there are if ``None``.
         **types: The class that the one at a name must be of.
 
     Raises:
@@ -114,4 +119,5 @@ def built(config: dict[str, Any], **types: type) -> Namespace:
     parser.is_nested = False
     for name, kind in types.items():
         parser.add_argument(f'--{name}', type=kind)
-    return parser.instantiate(parser.parse_object({name: config[name] for name in types}))
+    with nullcontext() if trust is None else importing_only(trust):
+        return parser.instantiate(parser.parse_object({name: config[name] for name in types}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,16 +38,19 @@ class Run(NamedTuple):
     classes: list[str] | None
 
 
-def load_run(folder: str | Path) -> Run:
+def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     """What ``experiments.train`` left in a folder, as it was tested: with the last weights, or the
     best ones if ``select_on`` chose them.
 
     Args:
         folder: ``--trainer.default_root_dir`` of the run.
+        trust: Packages whose classes its config.yaml may name, such as ``'mypackage.'``, beside
+            those of graphattn, experiments and torch.nn: others could run any command.
 
     Raises:
         OSError: A file of it is missing.
         ValueError: A file of it is damaged, or of another version; the message says what differs.
+            Or its config.yaml names a class that is not trusted, of which nothing is imported.
 
     Example::
 
@@ -77,7 +81,7 @@ def load_run(folder: str | Path) -> Run:
     except ValueError as error:
         raise ValueError(f'{path} cannot be read ({error})') from error
     try:
-        made = built(config, model=L.LightningModule, data=L.LightningDataModule)
+        made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
     except Exception as error:  # whatever the classes that it names raise
         raise ValueError(f"{folder}: what its config.yaml describes cannot be made here "
                          f"{_other_versions(folder)}: {in_short(error)}") from error

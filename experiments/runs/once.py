@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.runs.checkpoints import LAST, PREVIOUS
+from experiments.runs.checkpoints import LAST
+from experiments.runs.one_run import CONFIG, check_inputs, has_checkpoint
+from experiments.runs.summary import NAME as SUMMARY
+from experiments.runs.summary import read_summary
 from graphattn._files import write_whole
+from graphattn._reading import read_yaml
 
-CONFIGS = {'.yaml', '.yml'}
+ENDINGS = {'.yaml', '.yml'}
 
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
@@ -25,23 +29,25 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
         announcement (str): What is printed before a training.
 
     Raises:
-        ValueError: The folder holds a run of other options.
+        ValueError: The folder holds a run of other options, or of data that have changed since.
     """
     said = json.dumps([_said(option) for option in options], indent=1)
-    record, checkpoints = folder / 'options.json', folder / 'checkpoints'
-    has_begun = (folder / 'config.yaml').exists()
-    if has_begun and record.exists() and record.read_text(encoding='utf-8') != said:
+    record = folder / 'options.json'
+    has_begun = (folder / CONFIG).exists()
+    if has_begun and not (record.exists() and record.read_text(encoding='utf-8') == said):
         raise ValueError(f'{folder} holds a run of other options, see {record.name} there; choose '
                          f'another folder or delete that one')
-    write_whole(record, lambda path: path.write_text(said, encoding='utf-8'))
-    if not (folder / 'summary.json').exists():
-        print(announcement)
-        has_checkpoint = any((checkpoints / name).exists() for name in (LAST, PREVIOUS))
-        resume = ['--ckpt_path', str(checkpoints / LAST)] if has_checkpoint else []
-        train(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
+    if has_begun and (folder / SUMMARY).exists():
+        check_inputs(read_summary(folder).get('inputs', {}), read_yaml(folder / CONFIG), folder)
+        return
+    if not has_begun:
+        write_whole(record, lambda path: path.write_text(said, encoding='utf-8'))
+    print(announcement)
+    resume = ['--ckpt_path', str(folder / 'checkpoints' / LAST)] * has_checkpoint(folder)
+    train(['fit', *options, '--trainer.default_root_dir', str(folder), *resume])
 
 
 def _said(option: str) -> str:
     """What is in the config that an option names, after ``--config=`` too; or the option."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
-    return path.read_text(encoding='utf-8') if path.suffix in CONFIGS and path.is_file() else option
+    return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

@@ -7,9 +7,11 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
@@ -18,6 +20,7 @@ from matplotlib.figure import Figure
 from experiments.runs.checkpoints import LAST
 from experiments.runs.figures import training_curves
 from experiments.runs.lost_edges import heads_without_edges
+from experiments.runs.one_run import CONFIG, has_checkpoint
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary, write_summary
 from experiments.runs.versions import versions
@@ -27,26 +30,46 @@ LOST = 'heads_without_edges'
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the resolved config.yaml, and refuses a folder that holds the run of another one.
+    """Writes the resolved config.yaml when training begins: whatever may be refused has been."""
 
-    The same config gives the same run, so it may be written over; a resumed run continues where
-    it was.
-    """
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Write nothing: the checkpoint to go on from has not been read."""
 
     @rank_zero_only
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if self.already_saved or stage != 'fit':
-            return
-        path = Path(trainer.default_root_dir) / self.config_filename
-        resolved = self.config.clone()
-        # Where a run was taken up is no part of what it is.
-        is_resumed = resolved.pop('ckpt_path', None) is not None
-        config = self.parser.dump(resolved, skip_unset=False, skip_validation=True)
-        if path.exists() and not is_resumed and path.read_text(encoding='utf-8') != config:
-            raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
-                             f"this one's config; choose another folder or delete that one")
-        write_whole(path, lambda temporary: temporary.write_text(config, encoding='utf-8'))
-        self.already_saved = True
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        folder = Path(trainer.default_root_dir)
+        (folder / SUMMARY).unlink(missing_ok=True)
+        self._write(folder)
+        save_tokenizer(trainer)
+
+    @rank_zero_only
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        folder = Path(trainer.default_root_dir)
+        if not (folder / CONFIG).exists():  # there were no steps to take
+            self._write(folder)
+        for ending in 'yaml', 'csv', 'json', 'png':  # half-written by a process that was killed
+            for path in folder.glob(f'.*-????????.{ending}'):
+                path.unlink()
+
+    def _write(self, folder: Path) -> None:
+        config = config_text(self.parser, self.config)
+        write_whole(folder / CONFIG, lambda path: path.write_text(config, encoding='utf-8'))
+
+
+def config_text(parser: ArgumentParser, config: Namespace) -> str:
+    """Return what config.yaml says; where a run goes on from is no part of what it is."""
+    resolved = config.clone()
+    for name in 'ckpt_path', 'trust':
+        resolved.pop(name, None)
+    return parser.dump(resolved, skip_unset=False, skip_validation=True)
+
+
+def save_tokenizer(trainer: L.Trainer) -> None:
+    """Write the tokenizer of data that have one."""
+    if hasattr(trainer.datamodule, 'load_tokenizer'):
+        tokenizer = trainer.datamodule.load_tokenizer()
+        write_whole(Path(trainer.default_root_dir) / 'tokenizer.json',
+                    lambda path: tokenizer.save(str(path)))
 
 
 class RunFolder(Callback):
@@ -54,9 +77,15 @@ class RunFolder(Callback):
 
     The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete; but
     an epoch that is resumed in its middle has the training metrics of its remaining batches.
+
+    Args:
+        identity (dict): What the run is, see :func:`experiments.runs.one_run.identity`; it travels
+            along.
     """
 
-    def __init__(self):
+    def __init__(self, identity: dict[str, Any] | None = None):
+        self.identity = identity
+        self.go_on = 'the same command goes on'
         self.history: list[dict[str, float]] = []
         self.evaluated: dict[str, float] = {}  # since the last row of the history
         self.seconds = 0.
@@ -65,7 +94,8 @@ class RunFolder(Callback):
         self.weights = {'epoch': 0, 'step': 0}  # after which they are tested
 
     def state_dict(self) -> dict:
-        return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds}
+        return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds,
+                'identity': self.identity}
 
     def load_state_dict(self, state_dict: dict) -> None:
         if len(state_dict['history']) > len(self.history):
@@ -78,11 +108,10 @@ class RunFolder(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.is_training = True
-        if trainer.is_global_zero:
-            (Path(trainer.default_root_dir) / SUMMARY).unlink(missing_ok=True)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.has_steps = True
+        _check_schedules(trainer)
         self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -133,8 +162,9 @@ class RunFolder(Callback):
             'parameters': sum(p.numel() for p in pl_module.parameters()),
             'seed': int(os.environ['PL_GLOBAL_SEED']),
             'processes': trainer.world_size, 'threads': torch.get_num_threads(),
-            'versions': versions(),
+            'versions': versions(), 'inputs': (self.identity or {}).get('inputs', {}),
         }
+        save_tokenizer(trainer)
         write_summary(folder, summary)
         print()
         width = max([21, *map(len, metrics)])
@@ -156,9 +186,17 @@ class RunFolder(Callback):
                      exception: BaseException) -> None:
         # Lightning ends without a word.
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
-            last = Path(trainer.default_root_dir) / 'checkpoints' / LAST
-            print(f'interrupted; go on with --ckpt_path {last}' if last.exists() else
-                  'interrupted, before there was a checkpoint', file=sys.stderr)
+            self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
+
+    def tell(self, what: str, folder: Path) -> None:
+        """Print what has ended the run, and how it goes on."""
+        if not self.is_training:
+            rest = ''
+        elif has_checkpoint(folder):
+            rest = f"; {self.go_on} from {folder / 'checkpoints' / LAST}"
+        else:
+            rest = ', before there was a checkpoint; the same command begins again'
+        print(f'{what}{rest}', file=sys.stderr)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}
@@ -178,6 +216,20 @@ class RunFolder(Callback):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.history)
+
+
+def _check_schedules(trainer: L.Trainer) -> None:
+    """Check that no schedule of another length has come with a checkpoint.
+
+    Raises:
+        ValueError: One has: it would end before the training does, or not come to its end.
+    """
+    steps = trainer.estimated_stepping_batches
+    for config in trainer.lr_scheduler_configs:
+        if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:
+            raise ValueError(f"'trainer.max_epochs' or 'trainer.max_steps' must stay as they are "
+                             f"where the learning rate follows a cycle: that of 'ckpt_path' has "
+                             f"{total} steps (got {steps})")
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:

@@ -125,7 +125,7 @@ def measured_once(study: Study, n: int) -> list[dict]:
             return kept['rows']
     rows = measure(cases, ROUNDS[study.scale])
     text = json.dumps({'asked': asked, 'rows': rows}, indent=1) + '\n'
-    write_whole(path, lambda path: path.write_text(text))
+    write_whole(path, lambda path: path.write_text(text, encoding='utf-8'))
     return rows
 
 

@@ -61,7 +61,7 @@ def has_lost_edges(run: Path) -> bool:
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
     """Steps, and a column of the run's metrics there; empty if it has none."""
-    with (run / 'metrics.csv').open(newline='') as file:
+    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
 

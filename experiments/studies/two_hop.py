@@ -62,7 +62,7 @@ def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
 
 def development(run: Path) -> list[float]:
     """The accuracy on the development batches after each epoch."""
-    with (run / 'metrics.csv').open(newline='') as file:
+    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         return [float(epoch['val/accuracy']) for epoch in csv.DictReader(file)]
 
 

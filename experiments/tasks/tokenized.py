@@ -75,12 +75,15 @@ class TokenizedTask(L.LightningDataModule):
         """What a tokenizer is trained on."""
 
     def prepare_data(self) -> None:
-        model = self.trainer.lightning_module.model
-        self.check_model(model)
+        model = None if self.trainer is None else self.trainer.lightning_module.model
+        if model is not None:
+            self.check_model(model)
         path = self._trained_tokenizer
         if self.tokenizer_path is None and not path.exists():
             trained = train_tokenizer(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
+        if model is None:  # the data are only looked at
+            return
         tokenizer = self.load_tokenizer()
         num_tokens = model.encoder.token_embedding.num_embeddings
         if tokenizer.get_vocab_size() > num_tokens:
@@ -88,8 +91,6 @@ class TokenizedTask(L.LightningDataModule):
                              f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
                              f"{num_tokens})")
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
-        write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
-                    lambda temporary: tokenizer.save(str(temporary)))
 
     def check_model(self, model: nn.Module) -> None:
         """Refuses a model that is for other data, before anything is made."""

@@ -1,5 +1,6 @@
 """Looks into the processes of a test run."""
 
+import math
 import os
 import resource
 import signal
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch.callbacks import Callback
+
+SENT = 'GRAPHATTN_TEST_SIGNAL_SENT'
 
 
 class SaveParameters(Callback):
@@ -38,12 +41,33 @@ class Fail(AfterSteps):
             raise RuntimeError('as told')
 
 
-class Interrupt(AfterSteps):
-    """Presses Ctrl-C after so many steps."""
+class Signal(AfterSteps):
+    """Sends the process a signal in a hook, after so many steps; if SENT is set it has been."""
 
-    def on_train_batch_end(self, trainer, *_):
+    def __init__(self, steps: int, number: int, hook: str):
+        super().__init__(steps)
+        self.number = number
+        setattr(self, hook, self._send)
+
+    def _send(self, trainer, *_):
+        if trainer.global_step >= self.steps and SENT not in os.environ:
+            signal.raise_signal(self.number)
+
+
+class LoseGradient(AfterSteps):
+    """Makes a gradient NaN, while the loss of that step is a number."""
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         if trainer.global_step == self.steps:
-            signal.raise_signal(signal.SIGINT)
+            next(pl_module.parameters()).grad.fill_(math.nan)
+
+
+class LoseNumbers(Callback):
+    """Makes the last parameters NaN when they are tested, and no training has seen them."""
+
+    def on_test_start(self, trainer, pl_module):
+        for parameter in pl_module.parameters():
+            parameter.data.fill_(math.nan)
 
 
 class FullDisk(AfterSteps):

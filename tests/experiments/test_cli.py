@@ -33,6 +33,15 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     assert name == module and argv[1:] == rest.split()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('arguments', [[], ['study'], ['predict']], ids=str)
+def test_help_is_printed_where_ascii_alone_can_be(arguments):
+    ended = subprocess.run(
+        [sys.executable, '-m', 'experiments.cli', *arguments, '--help'], capture_output=True,
+        env={**os.environ, 'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'})
+    assert ended.returncode == 0 and b'usage: graphattn' in ended.stdout, ended.stderr
+
+
 def test_a_command_is_the_main_module(monkeypatch):
     before, found = sys.modules['__main__'], []
     monkeypatch.setattr(sys, 'argv', ['graphattn'])

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -14,9 +15,12 @@ import torch
 
 from experiments import load_run, train
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
+from experiments.runs.command import Ended, run_or_exit
 from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
+from experiments.studies.study import Study
 from experiments.train import best_is
+from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
 from tests.forked import forked
 
@@ -222,14 +226,32 @@ def test_the_csv_of_a_resumed_run_leaves_that_before_it(tmp_path):
     assert (tmp_path / 'csv/version_0/metrics.csv').exists()
 
 
-def test_a_loss_that_is_no_number_is_told_as_such(tmp_path):
-    fit(tmp_path, *FULL, '--model.lr=1e30', '--trainer.max_epochs=1', '--seed_everything=3',
-        '--seeds=2')
+def test_a_metric_that_is_no_number_is_told_as_such(tmp_path):
+    fit(tmp_path, *FULL, '--trainer.max_epochs=1', '--seed_everything=3', '--seeds=2',
+        f'{CALLBACK}LoseNumbers')
     text = (tmp_path / 'seed3/summary.json').read_text()
     assert json.loads(text, parse_constant=pytest.fail)['loss'] is None
     assert math.isnan(read_summary(tmp_path / 'seed3')['loss'])
     rows = {row['seed']: row for row in csv.DictReader((tmp_path / 'seeds.csv').open())}
     assert rows['mean']['loss'] == rows['standard deviation']['loss'] == 'nan'
+
+
+@pytest.mark.parametrize('options, words', [
+    ([*FULL, '--model.lr=1e30'], ['the loss is nan in step 2', 'the learning rate']),
+    ([*FULL, '--model.lr=1e30', '--seeds=2'], ['the loss is nan in step 2', 'the learning rate']),
+    (['--model.lr=1e30'], ['must be finite', 'where the loss was 2.', 'the learning rate 1e+30']),
+    ([f'{CALLBACK}LoseGradient', '--trainer.callbacks.steps=4', '--checkpoint_every=1'],
+     ['is not finite after step 5', 'the loss was 2.', 'the learning rate 0.00']),
+], ids=['loss', 'seeds', 'block models', 'gradient'])
+def test_a_training_whose_numbers_are_none_ends(options, words, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(lambda: fit(tmp_path, '--select_on=val/loss', '--model.warmup=0', *options))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == 2 and all(word in line for word in words), line
+    assert not list(tmp_path.rglob('summary.json'))
+    for path in tmp_path.rglob('*.ckpt'):
+        state = torch.load(path, weights_only=True)['state_dict']
+        assert all(value.isfinite().all() for value in state.values()), path
 
 
 def test_seeds_go_on_where_only_a_best_checkpoint_was_written(tmp_path):
@@ -292,18 +314,70 @@ def test_more_processes_than_examples_are_refused(tmp_path):
 def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
     trainer = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path))
     last = tmp_path / 'checkpoints' / LAST
-    for expected in 'interrupted, before', f'interrupted; go on with --ckpt_path {last}\n':
-        RunFolder().on_exception(trainer, None, KeyboardInterrupt())
-        assert expected in capsys.readouterr().err
-        last.parent.mkdir(exist_ok=True)
-        last.touch()
-    RunFolder().on_exception(trainer, None, RuntimeError())
+    run = RunFolder()
+    run.on_fit_start(trainer, None)
+    said = f'; the same command goes on from {last}\n'
+    for name, expected in ((None, ', before there was'), (PREVIOUS, said), (LAST, said)):
+        if name is not None:
+            last.parent.mkdir(exist_ok=True)
+            last.with_name(name).touch()
+        for interrupt, how in ((KeyboardInterrupt(), 'interrupted'),
+                               (Ended(signal.SIGTERM), 'ended by SIGTERM')):
+            run.on_exception(trainer, None, interrupt)
+            assert f'{how}{expected}' in capsys.readouterr().err
+    run.on_exception(trainer, None, RuntimeError())
     assert capsys.readouterr().err == ''
 
 
-def test_an_interrupted_training_ends_with_the_status_of_shells(tmp_path):
-    ended, = forked(lambda: fit(tmp_path, f'{CALLBACK}Interrupt', '--trainer.callbacks.steps=3'))
-    assert ended.returncode == 130 and ended.stderr.count('interrupted') == 1, ended
+@pytest.mark.parametrize('name, hook, number', [
+    ('run', 'on_train_batch_end', signal.SIGTERM), ('run', 'on_train_batch_end', signal.SIGHUP),
+    ('run', 'on_train_batch_end', signal.SIGINT), ('run', 'on_test_batch_start', signal.SIGTERM),
+    ('run', 'on_validation_batch_start', signal.SIGTERM),
+    ('run', 'on_save_checkpoint', signal.SIGTERM), ('seeds', 'on_train_batch_end', signal.SIGTERM),
+    ('study', 'on_train_batch_end', signal.SIGTERM)])
+def test_a_signal_ends_a_training_with_its_status_and_how_to_go_on(name, hook, number, tmp_path):
+    options = ['--trainer.max_epochs=2', f'{CALLBACK}Signal', f'--trainer.callbacks.hook={hook}',
+               f'--trainer.callbacks.number={int(number)}', '--trainer.callbacks.steps=4',
+               '--checkpoint_every=1']
+    command, folder = {
+        'run': (lambda *options: fit(tmp_path, *options), tmp_path),
+        'seeds': (lambda *options: fit(tmp_path, *options, '--seeds=1'), tmp_path / 'seed3'),
+        'study': (lambda *options: Study('x', 'smoke', tmp_path).trained(
+            'run', '--config', CONFIG, '--trainer.accelerator=cpu', *options),
+            tmp_path / 'smoke/runs/run')}[name]
+    ended, = forked(lambda: run_or_exit(lambda: command(*options)))
+    line = ended.stderr.splitlines()[-1]
+    how = 'interrupted' if number == signal.SIGINT else f'ended by {signal.Signals(number).name}'
+    last = folder / 'checkpoints' / LAST
+    assert ended.returncode == 128 + number and line.startswith(how), ended
+    assert line == f'{how}; the same command goes on from {last}' and last.exists()
+    assert not list(tmp_path.rglob('summary.json')) and not list(folder.rglob('.*'))
+    os.environ[SENT] = ''
+    try:
+        command(*options)
+    finally:
+        del os.environ[SENT]
+    assert weights(folder)['global_step'] == 6 and (folder / 'summary.json').exists()
+
+
+def test_a_signal_that_is_ignored_is_ignored(tmp_path):
+    def command():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        run_or_exit(lambda: fit(tmp_path, '--trainer.max_epochs=1', f'{CALLBACK}Signal',
+                                '--trainer.callbacks.hook=on_train_batch_end',
+                                f'--trainer.callbacks.number={int(signal.SIGHUP)}',
+                                '--trainer.callbacks.steps=2'))
+
+    ended, = forked(command)
+    assert ended.returncode == 0 and (tmp_path / 'summary.json').exists(), ended
+
+
+def test_a_cycle_of_another_length_is_refused(tmp_path):
+    fit(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=1')
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
+    with pytest.raises(ValueError, match="'trainer.max_epochs' or .* 3 steps .got 6"):
+        resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
 
 
 def test_a_training_without_an_end_is_refused(tmp_path):

@@ -66,7 +66,7 @@ def test_run_leaves_one_folder(finished_run):
     summary = json.loads((folder / 'summary.json').read_text())
     assert set(summary) == {'accuracy', 'loss', 'density', 'epochs', 'tested_after_epoch',
                             'tested_after_step', 'seconds', 'parameters', 'heads_without_edges',
-                            'seed', 'processes', 'threads', 'versions'}
+                            'seed', 'processes', 'threads', 'versions', 'inputs'}
     assert set(summary['density']) == {'layer0/head0', 'layer0/head1'}
     assert summary['seed'] == 3 and summary['epochs'] == summary['tested_after_epoch'] == 4
     assert summary['heads_without_edges'] == []
@@ -230,7 +230,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(finished_run):
 
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
     checkpoint = str(finished_run[0] / 'checkpoints/last.ckpt')
-    with pytest.raises(ValueError, match="'ckpt_path' holds another model: .* there and .* here"):
+    with pytest.raises(ValueError, match="source.init_args.head_channels' must be 4 .*got 8"):
         fit(tmp_path, '--ckpt_path', checkpoint,
             f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
@@ -268,6 +268,31 @@ def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.overfit_batches' must be 0 .got 2"):
         fit(tmp_path / 'run', '--trainer.overfit_batches', '2')
     assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('strategy', ['ddp_spawn', 'ddp_fork_find_unused_parameters_true'])
+def test_processes_of_which_nothing_comes_back_are_refused(strategy, tmp_path):
+    with pytest.raises(ValueError, match=f"'trainer.strategy' must be .*got {strategy}"):
+        fit(tmp_path / 'run', '--trainer.strategy', strategy)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'trainer.default_root_dir' must have a name in UTF-8"):
+        fit(tmp_path / 'run\udcff')
+
+
+def test_variables_of_slurm_without_srun_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv('SLURM_NTASKS', '2')
+    with pytest.raises(ValueError, match='SLURM'):
+        fit(tmp_path / 'run')
+
+
+def test_a_checkpoint_without_an_end_is_refused(tmp_path):
+    os.mkfifo(tmp_path / LAST)
+    for path in '/dev/zero', tmp_path / LAST:
+        with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {path}"):
+            fit(tmp_path / 'run', '--ckpt_path', str(path))
 
 
 @pytest.mark.parametrize('seeds', ['null', '2'])

@@ -68,7 +68,7 @@ def build_local_glue(
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f'.{out.name}-'))
     try:
-        (folder / 'README').write_text(README)
+        (folder / 'README').write_text(README, encoding='utf-8')
         for number, (part, size) in enumerate(sizes.items()):
             rng = np.random.default_rng((seed, number))
             for task, make in (('CoLA', exchanged_words), ('RTE', following_sentences),

@@ -1,0 +1,61 @@
+"""A training whose numbers are no numbers any more ends, and leaves no such checkpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.optim import Optimizer
+
+AT_ONCE = 50  # losses of a GPU, which is waited for when one is read
+ADVICE = ("the checkpoints before it are kept; train with a smaller 'lr', or with "
+          "'trainer.gradient_clip_val', in another folder")
+
+
+class StayFinite(Callback):
+    """Raise a ValueError at a loss, or before a checkpoint of parameters, that is not finite."""
+
+    def __init__(self):
+        self.unread: list[tuple[Tensor, int, float]] = []  # loss, step and learning rate
+        self.loss: Tensor | None = None  # the last one
+        self.step, self.rate = 0, math.nan
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule,
+                                 optimizer: Optimizer) -> None:
+        self.rate = optimizer.param_groups[0]['lr']
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule,
+                           outputs: dict[str, Any] | Tensor | None, *_) -> None:
+        loss = outputs.get('loss') if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self.loss, self.step = loss.detach(), trainer.global_step
+            self.unread.append((self.loss, self.step, self.rate))
+            if loss.device.type == 'cpu' or len(self.unread) == AT_ONCE:
+                self._check_losses()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._check_losses()
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule,
+                           checkpoint: dict[str, Any]) -> None:
+        self._check_losses()
+        for name, value in checkpoint['state_dict'].items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise ValueError(f'{name!r} is not finite {self.where}; {ADVICE}')
+
+    @property
+    def where(self) -> str:
+        """Say how far the training has come."""
+        loss = 'unknown' if self.loss is None else f'{float(self.loss):.4g}'
+        return (f'after step {self.step}, where the loss was {loss} at the learning rate '
+                f'{self.rate:.3g}')
+
+    def _check_losses(self) -> None:
+        unread, self.unread = self.unread, []
+        for loss, step, rate in unread:
+            if not math.isfinite(value := float(loss)):
+                raise ValueError(f'the loss is {value} in step {step}, at the learning rate '
+                                 f'{rate:.3g}; {ADVICE}')
