@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind, check_size, is_float
 from graphattn._tensors import is_autocast
@@ -29,9 +30,11 @@ from graphattn.sources import GraphSource, PatternSource, as_source
 from graphattn.sources.base import copy_beside
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 NAME = 'graphattn'  # among transformers' implementations of attention
+# The same for models that had 'eager' before, whose own code adds masks to logits.
+NAME_FOR_EAGER = 'graphattn_eager'
 OLDEST = '5.17'  # before it masks are made, and chosen keys handed over, in other ways
 # What a model may hand over to say more of its attention than graphs can do.
 REFUSED = {
@@ -44,7 +47,11 @@ REFUSED = {
 }
 # Of what is added to logits: BERT's first code barred padding by -10,000, and its kin still do.
 PADDING_BELOW = -9_000
-_IS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
+# Arguments of attention modules that are hidden states of keys, where those of queries come first.
+OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys', 'k',
+           'key_tensor', 'context', 'context_hidden_states')
+OF_CACHE = 'past_key_values', 'layer_past'
+_LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
 @dataclass
@@ -52,14 +59,26 @@ class Attachment:
     """What is known of a module of an attached model.
 
     Args:
-        before (str): The implementation of attention that its config named.
+        before (dict): The implementation of attention that its config named, under ``''``, and
+            those that the configs in it named, under their names.
         attends (bool): Whether it attends along edges now.
-        is_cross (bool): Whether its queries are of another sequence than its keys.
+        is_named (bool): Whether it does so between two sequences, too.
+        noticing (RemovableHandle, optional): Of the hook that notices the following at each call.
+        has_other_keys (bool): Whether it was called with other hidden states for its keys.
+        has_cache (bool): Whether it was called with a cache.
     """
 
-    before: str
+    before: dict[str, Any]
     attends: bool = False
-    is_cross: bool = False
+    is_named: bool = False
+    noticing: RemovableHandle | None = None
+    has_other_keys: bool = False
+    has_cache: bool = False
+
+    @property
+    def adds_masks(self) -> bool:
+        """Whether the attention before adds its mask to logits, and knows of no other."""
+        return self.before[''] == 'eager'
 
 
 def attach(
@@ -148,15 +167,17 @@ def attach(
     _own_configs(model)
     for module in _configured(model):
         if not hasattr(module, 'graph_attachment'):
-            module.graph_attachment = Attachment(module.config._attn_implementation)
+            module.graph_attachment = Attachment(_implementations(module.config))
     for name in chosen:
         module = modules[name]
         module.graph_attachment.attends = True
-        module.graph_attachment.is_cross = _is_cross(name, module)
+        module.graph_attachment.is_named = name in (layers or ())
+        module.graph_attachment.noticing = module.register_forward_pre_hook(_notice_keys,
+                                                                            with_kwargs=True)
         if source is not None:
             module.graph_source = copy_beside(source, module, model)
     for module in _configured(model):
-        module.config._attn_implementation = NAME
+        module.config._attn_implementation = _along_graphs(module.graph_attachment.before)
     return model
 
 
@@ -178,6 +199,8 @@ def detach(model: PreTrainedModel) -> PreTrainedModel:
         raise ValueError("'model' must be attached to be detached; see attach")
     for module in attached:  # outer ones first, whose configs set those of inner ones
         module.config._attn_implementation = module.graph_attachment.before
+        if module.graph_attachment.noticing is not None:
+            module.graph_attachment.noticing.remove()
         del module.graph_attachment
         if hasattr(module, 'graph_source'):
             del module.graph_source
@@ -205,8 +228,9 @@ def _register() -> None:
                           f"'transformers>={OLDEST}'")
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
-    AttentionInterface.register(NAME, graph_attention)
-    AttentionMaskInterface.register(NAME, lazy_mask)
+    for name, mask in ((NAME, lazy_mask), (NAME_FOR_EAGER, lazy_mask_of_logits)):
+        AttentionInterface.register(name, graph_attention)
+        AttentionMaskInterface.register(name, mask)
 
 
 # What a model consists of ##############################################################
@@ -252,16 +276,34 @@ def _own_configs(model: PreTrainedModel) -> None:
                 setattr(module, name, copy.deepcopy(value, copied))
 
 
-def _is_cross(name: str, module: nn.Module) -> bool:
+def _implementations(config: PreTrainedConfig) -> dict[str, Any]:
+    """Those that a config and the configs in it name, as its setter takes them."""
+    inner = {name: getattr(config, name, None) for name in config.sub_configs}
+    return {'': config._attn_implementation, **{
+        name: _implementations(part) for name, part in inner.items() if part is not None}}
+
+
+def _along_graphs(before: dict[str, Any]) -> dict[str, Any]:
+    return {name: _along_graphs(part) if isinstance(part, dict) else
+            NAME_FOR_EAGER if part == 'eager' else NAME for name, part in before.items()}
+
+
+def _looks_cross(name: str, module: nn.Module) -> bool:
+    """Whether it is likely to attend to another sequence; its calls tell."""
     return bool(getattr(module, 'is_cross_attention', False)
-                or _IS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
+                or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
 
 
 def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
-    own = [name for name, module in modules.items() if not _is_cross(name, module)]
+    own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
+        if not own:
+            raise ValueError(f"'model' must have attention within one sequence that goes through "
+                             f"transformers' AttentionInterface (got one whose modules attend to "
+                             f"another sequence: {', '.join(modules)}); name them in 'layers' to "
+                             f"attach them")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
         raise TypeError(f"'layers' must be a sequence of numbers or names of modules (got "
                         f"{type(layers).__name__})")
@@ -298,22 +340,25 @@ _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
 class LazyMask(Tensor):
     """The mask of a pass, of which transformers has told how it would be made.
 
-    Graph attention asks it about edges. Its numbers, bool ``[batch, 1, query, key]``, are formed
-    once something else looks at them, as the indexers of models that choose their own keys do. A
-    copy, which a checkpoint makes, and one on another device are such masks too: numbers do not
-    tell padding from what else is barred.
+    Graph attention asks it about edges. Its numbers, ``[batch, 1, query, key]``, are formed once
+    something else looks at them: the indexers of models that choose their own keys, or attention
+    that is not attached. They are those of the implementation that the model had before, of 'sdpa'
+    or 'eager': bool, or added to logits. A copy, which a checkpoint makes, and one on another
+    device are such masks too: numbers do not tell padding from what else is barred.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
-                kv_offset: int = 0, **how: Any):
+                kv_offset: int = 0, numbers_of: str = 'sdpa', **how: Any):
         shape = batch_size, 1, q_length, kv_length
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool,
+        dtype = how.get('dtype', torch.float) if numbers_of == 'eager' else torch.bool
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype,
                                              device=how.get('device', 'cpu'))
         mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
                     'q_offset': int(q_offset), 'kv_offset': kv_offset}
+        mask.numbers_of = numbers_of
         mask.made: dict[str, Any] = {}
         return mask
 
@@ -323,7 +368,7 @@ class LazyMask(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
-        if func in _COPIES and (kwargs or {}).get('dtype') in (None, torch.bool):
+        if func in _COPIES and (kwargs or {}).get('dtype') in (None, args[0].dtype):
             return args[0]._copied((kwargs or {}).get('device'))
         return func(*tree_map_only(cls, cls.dense, args),
                     **tree_map_only(cls, cls.dense, kwargs or {}))
@@ -333,15 +378,16 @@ class LazyMask(Tensor):
 
     def _copied(self, device: torch.device | None) -> LazyMask:
         if device is None or device == self.device:
-            copied = LazyMask(**self.how)
+            copied = LazyMask(numbers_of=self.numbers_of, **self.how)
             copied.made = self.made
             return copied
-        return LazyMask(**tree_map_only(Tensor, lambda x: x.to(device), self.how) | {
-            'device': device})
+        return LazyMask(numbers_of=self.numbers_of, **tree_map_only(
+            Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def dense(self) -> Tensor:
         """Its numbers."""
-        return self.made_for('sdpa', allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+        return self.made_for(self.numbers_of, allow_is_causal_skip=False,
+                             allow_is_bidirectional_skip=False)
 
     def made_for(self, implementation: str, **options: bool) -> Any:
         """What another implementation of attention would have been given."""
@@ -421,6 +467,34 @@ def lazy_mask(**how: Any) -> LazyMask:
     return LazyMask(**how)
 
 
+@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+def lazy_mask_of_logits(**how: Any) -> LazyMask:
+    """The mask as transformers asks for it for code that adds it to logits."""
+    return LazyMask(numbers_of='eager', **how)
+
+
+@torch.compiler.disable(reason='what a module was called with is kept for the attention in it')
+def _notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Notes whether keys are of the hidden states of the queries, before a module is called."""
+    given = dict(zip(_arguments(type(module)), args)) | kwargs
+    of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
+    attachment = module.graph_attachment
+    attachment.has_other_keys = any(given.get(name) is not None and given[name] is not of_queries
+                                    for name in OF_KEYS)
+    attachment.has_cache = any(given.get(name) is not None for name in OF_CACHE)
+
+
+@cache
+def _arguments(kind: type[nn.Module]) -> list[str]:
+    return list(inspect.signature(kind.forward).parameters)[1:]
+
+
+def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Whether queries are of another sequence than keys: of other hidden states, or of another
+    length that neither a cache nor the mask accounts for."""
+    is_told = attachment.has_cache or isinstance(mask, LazyMask)
+    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
+
 @torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
@@ -451,24 +525,35 @@ def graph_attention(
         raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
                          f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
     indices = options.pop('indices', None)
-    if not attachment.attends and indices is None:
-        return _as_before(module, attachment.before, (query, key, value), attention_mask,
+    is_cross = _is_cross(attachment, query, key, attention_mask)
+    is_left = is_cross and attachment.attends and not attachment.is_named
+    if is_left:
+        _warn_of_cross(type(module).__name__)
+    if indices is None and (is_left or not attachment.attends):
+        return _as_before(module, attachment.before[''], (query, key, value), attention_mask,
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
     if attention_mask is None or _lacks_prefix(attention_mask, key):
-        attention_mask = _unmasked(query, key, _is_causal(module, is_causal), attachment)
+        is_causal = not attachment.adds_masks and _is_causal(module, is_causal)
+        attention_mask = _unmasked(query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
-    tokens, rules = _tokens_and_rules(attention_mask, query, key, attachment, indices is not None)
+    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
     if indices is not None:
         along = _graph_of(indices, source, tokens)
     else:
-        along = _source_for(source, module, attachment, query)
+        along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
                          return_attention_weights=bool(options.get('output_attentions')))
+
+
+def _warn_of_cross(kind: str) -> None:
+    warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in one "
+                  f"say nothing of those in the other; name its modules in 'layers' to attach it",
+                  stacklevel=3)
 
 
 def _as_autocast(x: Tensor) -> Tensor:
@@ -507,13 +592,13 @@ def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
     return getattr(module, 'is_causal', True) if is_causal is None else is_causal
 
 
-def _unmasked(query: Tensor, key: Tensor, is_causal: bool, attachment: Attachment) -> LazyMask:
+def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
     """What a model means that gives no mask: no padding, and causal from the first key on unless
     it is one query."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
-    is_causal &= num_queries > 1 and not attachment.is_cross
-    before = 0 if is_causal or attachment.is_cross else num_keys - num_queries
+    is_causal &= num_queries > 1 and not is_cross
+    before = 0 if is_causal or is_cross else num_keys - num_queries
     says = causal_mask_function if is_causal else bidirectional_mask_function
     return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
                     mask_function=says, device=query.device)
@@ -525,13 +610,13 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
             and mask.how.get('attention_mask') is None)
 
 
-def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Attachment,
+def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool) -> tuple[PaddedTokens, PairRules]:
     if not isinstance(mask, LazyMask):
         _check_mask(mask, query, key)
         num_queries, num_keys = query.size(2), key.size(2)
-        first = 0 if attachment.is_cross else num_keys - num_queries
-        same_tokens, is_token = not (attachment.is_cross or has_indices), None
+        first = 0 if is_cross else num_keys - num_queries
+        same_tokens, is_token = not (is_cross or has_indices), None
         tables = mask.expand(-1, -1, num_queries, -1),
         if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
             is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
@@ -539,10 +624,10 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
         tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, is_token, first,
                               same_tokens=same_tokens)
         return tokens, PairRules(tables=tables)
-    _check_padding(mask, key, not attachment.is_cross)
+    _check_padding(mask, key, not is_cross)
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
-    return mask.tokens(not attachment.is_cross), mask.rules()
+    return mask.tokens(not is_cross), mask.rules()
 
 
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
@@ -584,13 +669,13 @@ def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens)
     return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
-def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attachment,
+def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
                 query: Tensor) -> GraphSource:
     if source is None:
         raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
                          f"which hands over no edges of its own ('indices'; got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
-    if attachment.is_cross and query.size(2) == 1 and not is_full:
+    if is_cross and query.size(2) == 1 and not is_full:
         raise ValueError("'along' must be Full() between two sequences where one query comes at a "
                          "time, for nothing tells its position; generate with use_cache=False, or "
                          "leave these modules out of 'layers'")
