@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -160,10 +161,8 @@ def attach(
     chosen = _choose(modules, layers)
     for name in chosen:
         _check_heads(source, name, modules[name])
-    if layers is None and len(chosen) < len(modules):
-        warnings.warn(f"{len(modules) - len(chosen)} modules of attention between two sequences "
-                      f"stay as they are, for the places in one say nothing of those in the other; "
-                      f"name them in 'layers' to attach them", stacklevel=2)
+    if layers is None:
+        _warn_of_rest(model, modules, len(modules) - len(chosen))
     _own_configs(model)
     for module in _configured(model):
         if not hasattr(module, 'graph_attachment'):
@@ -293,6 +292,26 @@ def _looks_cross(name: str, module: nn.Module) -> bool:
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
+
+
+def _warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cross: int) -> None:
+    if num_cross:
+        warnings.warn(f"{num_cross} modules of attention between two sequences stay as they are, "
+                      f"for the places in one say nothing of those in the other; name them in "
+                      f"'layers' to attach them", stacklevel=3)
+    kinds = _with_own_attention(model, modules)
+    if kinds:
+        warnings.warn(f"{', '.join(kinds)} stay as they are, because their attention does not go "
+                      f"through transformers' AttentionInterface", stacklevel=3)
+
+
+def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
+    """Classes of attention, by their names, around and in which nothing asks transformers."""
+    around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
+    kinds = {type(module).__name__ for name, module in model.named_modules()
+             if name not in around and modules.keys().isdisjoint(
+                 accumulate(name.split('.'), '{}.{}'.format))}
+    return sorted(kind for kind in kinds if 'Attention' in kind)
 
 
 def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
@@ -534,8 +553,9 @@ def graph_attention(
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
-    if attention_mask is None or _lacks_prefix(attention_mask, key):
-        is_causal = not attachment.adds_masks and _is_causal(module, is_causal)
+    is_causal = not attachment.adds_masks and _is_causal(module, is_causal)
+    if attention_mask is None or _lacks_prefix(attention_mask, key) or (
+            not is_causal and _is_left_to_sdpa(attention_mask)):
         attention_mask = _unmasked(query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
     tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
@@ -602,6 +622,12 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
     says = causal_mask_function if is_causal else bidirectional_mask_function
     return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
                     mask_function=says, device=query.device)
+
+
+def _is_left_to_sdpa(mask: Tensor) -> bool:
+    """Whether transformers would have formed no causal mask, and have let the module say it."""
+    return (isinstance(mask, LazyMask) and not mask.is_bidirectional
+            and mask.numbers_of == 'sdpa' and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:

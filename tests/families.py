@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -31,22 +32,29 @@ HEADS, HIDDEN = 4, 32
 SMALL = {
     r'(kv|key_value|kv_attention)_heads|num_kv$': 2,
     r'(?<!latent_)heads?$|n_head$|attention_heads$': HEADS,
-    r'(hidden|num|encoder|decoder|n|text|vision|conv|block)_?layers?$|^depth$|n_layers?$'
-    r'|_layers$|num_blocks$': 2,
+    r'(?<!conv_)(?<!extract_)(hidden|num|encoder|decoder|n|text|vision|block)_?layers?$|^depth$|n_layers?$'
+    r'|(?<!extract)(?<!conv)(?<!adapter)_layers$|num_blocks$': 2,
     r'^vocab_size$|_vocab_size$': 99,
     r'intermediate_size$|ffn_(hidden_)?dim$|^d_ff$|n_inner$|mlp_dim$|ffn_(hidden_)?size$|hidden_dim$'
     r'|^dim_feedforward$': 48,
     r'^(hidden|embed|model|embedding|n|d|text|vision|encoder|decoder|projection|proj|output)_?'
     r'(size|dim|embd|model|hidden_size|hidden_dim|embed_dim|embedding_dim)$|^dim$|embed_dim$'
-    r'|_hidden_size$': HIDDEN,
-    r'head_dim$|^d_kv$|head_size$|head_hidden_size$': HIDDEN // HEADS,
+    r'|_hidden_size$|^output_channels$': HIDDEN,
+    r'head_dim$|^d_kv$|^rotary_dim$|head_size$|head_hidden_size$': HIDDEN // HEADS,
     r'(n|num)_?(\w+_)?experts$|num_local_experts$|moe_num_experts$': 4,
     r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$': 2,
-    r'num_mel_bins$': 16,
+    r'num_mel_bins$|num_pos_feats$': 16,
+    r'image_embedding_size$|latent_query_num$|num_query_tokens$|num_latents$': 4,
 }
+# Options that follow from others.
+DERIVED = ('out_features', 'out_indices', 'stage_names', 'per_layer_config', 'transformers_version')
+WANTED = {'prediction_length': 4, 'pad_token_id': 0}  # where there is no default
+RESNET = dict(model_type='resnet', embedding_size=16, hidden_sizes=[16, 16, 32, 32],
+              depths=[1, 1, 1, 1], out_features=['stage4'])
 OF_EVERY = [key for key in SMALL if re.search(r'layers|vocab|experts', key)]
 
 
+@cache
 def model_classes() -> dict[str, type[nn.Module]]:
     """The models of the installed transformers, by their names."""
     import transformers
@@ -72,7 +80,11 @@ def model_classes() -> dict[str, type[nn.Module]]:
 def _shrunk(options: dict, rules: list[str]) -> dict:
     small = {}
     for name, value in options.items():
-        if isinstance(value, dict) and not name.startswith(('id2', 'label2', 'rope')):
+        if name in DERIVED:
+            continue
+        if isinstance(value, dict) and value.get('model_type') == 'timm_backbone':
+            value = RESNET
+        elif isinstance(value, dict) and not name.startswith(('id2', 'label2', 'rope')):
             value = _shrunk(value, rules)
         elif isinstance(value, int) and not isinstance(value, bool):
             size = next((SMALL[rule] for rule in rules if re.search(rule, name)), value)
@@ -80,6 +92,7 @@ def _shrunk(options: dict, rules: list[str]) -> dict:
         small[name] = value
     _fit_layers(small, options)
     _fit_ids(small)
+    _fit_rope(small)
     patch = small.get('patch_size')
     if isinstance(patch, int) and isinstance(small.get('image_size'), int):
         small['image_size'] = min(small['image_size'], 4 * patch)
@@ -96,6 +109,14 @@ def _fit_layers(small: dict, options: dict) -> None:
             small[name] = value[-counts[len(value)]:]
 
 
+def _fit_rope(small: dict) -> None:
+    heads = small.get('num_attention_heads') or 1
+    half = (small.get('head_dim') or small.get('hidden_size', 0) // heads) // 2
+    for rope in (small.get('rope_parameters'), small.get('rope_scaling')):
+        if isinstance(rope, dict) and 'rope_theta' in rope or 'mrope_section' in (rope or ()):
+            rope['mrope_section'] = [half - 2 * (half // 4), half // 4, half // 4]
+
+
 def _fit_ids(small: dict) -> None:
     """Tokens of a meaning: below the size of the vocabulary, and each another."""
     size, taken = small.get('vocab_size'), itertools.count(1)
@@ -105,12 +126,54 @@ def _fit_ids(small: dict) -> None:
             small[name] = size - next(taken)
 
 
+def default_options(config_class: type) -> dict:
+    options = config_class().to_dict()
+    return options | {name: value for name, value in WANTED.items() if options.get(name, 0) is None}
+
+
 def small_configs(kind: type) -> Iterator:
     """From the smallest to those that keep more of what they are by default."""
-    options = kind.config_class().to_dict()
+    options = default_options(kind.config_class)
     for rules in (list(SMALL), [rule for rule in SMALL if 'head' not in rule or 'experts' in rule],
                   OF_EVERY):
         yield lambda rules=rules: kind.config_class.from_dict(_shrunk(options, rules))
+
+
+# Models that are put together from two: the outer class, and the types of the two.
+MIXED = [
+    *(('EncoderDecoderModel', 'bert', decoder) for decoder in (
+        'bert', 'gpt2', 'roberta', 'electra', 'big_bird', 'xlm-roberta-xl', 'camembert')),
+    ('EncoderDecoderModel', 'big_bird', 'bert'), ('EncoderDecoderModel', 'longformer', 'gpt2'),
+    *(('VisionEncoderDecoderModel', 'vit', decoder) for decoder in ('trocr', 'gpt2', 'bert')),
+    ('VisionEncoderDecoderModel', 'swin', 'mbart'),
+    ('SpeechEncoderDecoderModel', 'wav2vec2', 'bert'),
+    ('SpeechEncoderDecoderModel', 'hubert', 'bart'),
+    ('VisionTextDualEncoderModel', 'vit', 'bert'), ('VisionTextDualEncoderModel', 'clip', 'bert'),
+    *(('LlavaForConditionalGeneration', 'clip_vision_model', text) for text in (
+        'gptj', 'gpt_neo', 'opt', 'bloom', 'codegen', 'mpt', 'falcon', 'gemma2', 'mistral')),
+]
+
+
+def mixed_configs(kind: type, first: str, second: str) -> Iterator:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    parts = [_shrunk(default_options(CONFIG_MAPPING[part]), list(SMALL)) | {'model_type': part}
+             for part in (first, second)]
+    names = {'EncoderDecoder': ('encoder', 'decoder'), 'VisionTextDual': (
+        'vision_config', 'text_config'), 'Llava': ('vision_config', 'text_config')}
+    names = next(pair for part, pair in names.items() if part in kind.__name__)
+    if names[1] == 'decoder':
+        parts[1] |= {'is_decoder': True, 'add_cross_attention': True}
+    beside = {'image_token_index': 98, 'vision_feature_layer': -1} if 'Llava' in kind.__name__ else {}
+    yield lambda: kind.config_class(**dict(zip(names, parts)), **beside)
+
+
+def cases() -> dict[str, list]:
+    """All that are tried, by their names."""
+    kinds = model_classes()
+    mixed = [(f'{kind} ({first}, {second})', kinds[kind], (first, second))
+             for kind, first, second in MIXED]
+    return {name: case for name, *case in [*((name, kind, None) for name, kind in kinds.items()),
+                                           *mixed]}
 
 
 def new_model(kind: type, config) -> nn.Module:
@@ -171,6 +234,12 @@ def _grid(config) -> tuple[Tensor, Tensor]:
     return _random(64, pixels), torch.tensor([[1, 4, 8]] * BATCH)
 
 
+def _patches(size: int) -> Tensor:
+    """Those of Pix2Struct, whose first numbers are their places."""
+    places = torch.stack([torch.arange(LENGTH) // 4 + 1, torch.arange(LENGTH) % 4 + 1], dim=1)
+    return torch.cat([places.expand(BATCH, -1, -1), _random(BATCH, LENGTH, size)], dim=2)
+
+
 def _values(name: str, model: nn.Module) -> list:
     """What may be given under a name, likely first."""
     config = model.config
@@ -191,7 +260,8 @@ def _values(name: str, model: nn.Module) -> list:
                          _random(BATCH, 1, 2, channels, *sides), grid],
         'pixel_values_videos': [_random(BATCH, _find(config, 'num_frames', _find(
             config, 'frames_per_clip', 2)), channels, *sides)],
-        'flattened_patches': [_random(BATCH, LENGTH, 2 + _find(config, 'patch_embed_hidden_size', 768))],
+        'flattened_patches': [_patches(_find(config, 'patch_embed_hidden_size', 768))],
+        'image_embeds_position_mask': [(torch.arange(LENGTH) < 4).expand(BATCH, -1)],
         'input_features': _features(config),
         'input_values': [_random(BATCH, 2400), _random(BATCH, 1, 2400), _random(
             BATCH, _find(config, 'max_length', 64), _find(config, 'num_mel_bins', 128))],
@@ -233,6 +303,7 @@ def candidate_inputs(model: nn.Module) -> Iterator[dict]:
     sets = [main + required + decoded, main + required + decoded + beside, required, ['input_ids'],
             ['pixel_values'], ['input_ids', 'pixel_values'], [*parameters][1:2] + decoded + beside,
             ['pixel_values', 'image_grid_thw'], ['input_features'], ['input_values'],
+            ['pixel_values', 'input_ids', 'image_embeds_position_mask'],
             ['inputs_embeds'], ['input_ids', 'input_features'], ['input_ids', 'input_values']]
     seen = []
     for names in sets:
@@ -271,8 +342,9 @@ def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
     not matter."""
     parameters = inspect.signature(type(model).forward).parameters
     main, found = next(iter(inputs)), {'unpadded': inputs}
-    if inputs[main].dim() > 1 and inputs[main].size(1) == LENGTH:
-        is_last = (torch.arange(LENGTH) >= LENGTH - 2).expand(BATCH, -1)
+    if main in ('input_ids', 'inputs_embeds', 'input_values', 'past_values'):
+        length = inputs[main].size(1)
+        is_last = (torch.arange(length) >= length - 2).expand(BATCH, -1)
         found['later'] = inputs | {main: _changed(inputs[main], is_last)}
     if 'decoder_input_ids' in inputs:
         tokens = inputs['decoder_input_ids']
@@ -287,6 +359,8 @@ def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
                 is_padding = is_padding[:, None]
             elif inputs[main].dim() == 3 and inputs[main].size(1) != is_padding.size(1):
                 continue
+            if side == 'left' and 'pixel_values' in inputs:
+                is_padding = is_padding & (inputs[main] != getattr(model.config, 'image_token_id', -1))
             found[f'{side}, other padding'] = padded | {main: _changed(padded[main], is_padding)}
     return found
 
@@ -345,9 +419,22 @@ def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Te
     mask = asked.get(name, {}).get('attention_mask')
     if mask is not None and x.shape[:2] == mask.shape:
         return is_told & mask.bool().reshape(*mask.shape, *[1] * (x.dim() - 2))
+    if mask is not None and _is_of_frames(x, asked[name], key):
+        is_frame = nn.functional.adaptive_avg_pool1d(mask.float(), x.size(1)) == 1
+        is_told = is_told & is_frame.reshape(*is_frame.shape, *[1] * (x.dim() - 2))
     other = before.get(f'{name.removesuffix(", other padding")}, other padding', {}).get(key)
     this = before[name.removesuffix(', other padding')].get(key)
-    return is_told & (other == this) if other is not None and other.shape == x.shape else is_told
+    if other is None or not x.shape == other.shape == this.shape:
+        return is_told
+    return is_told & (other == this)
+
+
+def _is_of_frames(x: Tensor, inputs: dict, key: str) -> bool:
+    """Whether it may be about stretches of sound, of which fewer come out than go in."""
+    main, length = next(iter(inputs)), x.size(1) if x.dim() > 2 else 0
+    is_encoded = 'decoder_input_ids' not in inputs or 'encoder' in key
+    return main in ('input_values', 'input_features') and is_encoded and len(x) == BATCH and (
+        1 < length < inputs['attention_mask'].size(1))
 
 
 def difference(asked: dict, before: dict, after: dict) -> tuple[float, str]:
@@ -384,10 +471,10 @@ def short(error: BaseException) -> str:
     return ' '.join(f'{type(error).__name__}: {error}'.split())[:300]
 
 
-def build(kind: type) -> tuple[nn.Module, dict]:
+def build(kind: type, configs: Iterator) -> tuple[nn.Module, dict]:
     """The smallest model that answers, and to what."""
     reasons = []
-    for config in small_configs(kind):
+    for config in configs:
         try:
             model = new_model(kind, config())
         except TimeoutError:
@@ -396,15 +483,43 @@ def build(kind: type) -> tuple[nn.Module, dict]:
             reasons.append(short(error))
             continue
         for inputs in candidate_inputs(model):
-            try:
-                if _tensors(model(**inputs)):
-                    return model, inputs
-                reasons.append('no tensor comes out')
-            except TimeoutError:
-                raise
-            except Exception as error:
-                reasons.append(short(error))
+            why = _why_not(model, inputs)
+            if why is None:
+                return model, _with_images(model, inputs)
+            reasons.append(why)
     raise ValueError(' / '.join(dict.fromkeys(reasons)) or 'no arguments are known')
+
+
+@torch.no_grad()
+def _why_not(model: nn.Module, inputs: dict) -> str | None:
+    """Why a model does not answer, if it does not."""
+    try:
+        return None if _tensors(model(**inputs)) else 'no tensor comes out'
+    except TimeoutError:
+        raise
+    except Exception as error:
+        return short(error)
+
+
+def _with_images(model: nn.Module, inputs: dict) -> dict:
+    """Beside the tokens images, with as many tokens for them as the model asks for."""
+    parameters = inspect.signature(type(model).forward).parameters
+    if 'pixel_values' in inputs or 'pixel_values' not in parameters or 'input_ids' not in inputs:
+        return inputs
+    beside = {'image_grid_thw': _values('image_grid_thw', model)[0]} if (
+        'image_grid_thw' in parameters) else {}
+    for pixels in _values('pixel_values', model):
+        both = inputs | {'pixel_values': pixels} | beside
+        why = _why_not(model, both)
+        wanted = re.search(r'features\D{0,20}(\d+)', why or '')
+        token = getattr(model.config, 'image_token_id', None)
+        if wanted and token is not None:
+            images = torch.full((BATCH, max(int(wanted[1]) // BATCH, 1)), token)
+            both['input_ids'] = torch.cat([images, inputs['input_ids']], dim=1)
+            why = _why_not(model, both)
+        if why is None:
+            return both
+    return inputs
 
 
 def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
@@ -440,7 +555,9 @@ def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
         return 'not built', f'answers differ from call to call by {noise:.1g} ({where})'
     attended = mock.Mock(side_effect=hugging_face.attend_padded)
     try:
-        with mock.patch.object(hugging_face, 'attend_padded', attended):
+        with mock.patch.object(hugging_face, 'attend_padded', attended), warnings.catch_warnings(
+                record=True) as warned:
+            warnings.simplefilter('always')
             attach(model, Full())
             after = all_answers()
     except ValueError as error:
@@ -451,23 +568,30 @@ def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
     off, where = difference(asked, before, after)
     if off > 2e-4:
         return 'wrong', f'off by {off:.1g} ({where})'
+    rest = {str(warning.message) for warning in warned if 'as it is' in str(warning.message)
+            or 'as they are' in str(warning.message)}
+    if rest:
+        return 'equal, in part', ' / '.join(sorted(rest))
     if not attended.called:
         return 'wrong', 'attached, and no attention along edges was called for'
     return 'equal', f'{", ".join(after)}'
 
 
-def examine(kind: type) -> Result:
+def examine(name: str) -> Result:
+    kind, parts = cases()[name]
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
     with within(SECONDS):
         try:
-            model, inputs = build(kind)
+            model, inputs = build(kind, mixed_configs(kind, *parts) if parts else small_configs(kind))
         except Exception as error:
-            return Result(kind.__name__, 'not built', short(error))
+            return Result(name, 'not built', short(error))
         try:
-            return Result(kind.__name__, *tried(model, inputs))
+            return Result(name, *tried(model, inputs))
+        except TimeoutError as error:
+            return Result(name, 'not built', short(error))
         except Exception as error:
-            return Result(kind.__name__, 'wrong', short(error))
+            return Result(name, 'wrong', short(error))
 
 
 def main() -> None:
@@ -475,10 +599,8 @@ def main() -> None:
     parser.add_argument('names', nargs='*', help='names of classes (default: all)')
     parser.add_argument('--out', type=Path, default='families.csv')
     parser.add_argument('--processes', type=int, default=2)
-    parser.add_argument('--first', type=int, help='the first model of each of so many configs')
     args = parser.parse_args()
-    kinds = model_classes()
-    chosen = [kinds[name] for name in args.names] if args.names else list(kinds.values())
+    chosen = args.names or list(cases())
     import transformers
     transformers.logging.set_verbosity_error()
     start = time.monotonic()
