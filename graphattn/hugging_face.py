@@ -7,8 +7,9 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -255,7 +256,10 @@ def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
 def _asks(kind: type[nn.Module]) -> bool:
     forward = inspect.unwrap(kind.forward)
     code = getattr(forward, '__code__', None)
-    return code is not None and 'ALL_ATTENTION_FUNCTIONS' in code.co_names
+    names = () if code is None else code.co_names
+    # What getattr looks up there is never found.
+    return 'ALL_ATTENTION_FUNCTIONS' in names and ('get_interface' in names
+                                                   or 'getattr' not in names)
 
 
 def _configured(model: PreTrainedModel) -> list[nn.Module]:
@@ -403,10 +407,20 @@ class LazyMask(Tensor):
         return LazyMask(numbers_of=self.numbers_of, **tree_map_only(
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
+    def for_queries(self, num_queries: int) -> LazyMask:
+        """The same for all queries, if it was made for one and is of no position."""
+        if not self.is_bidirectional or self.size(2) != 1 != num_queries:
+            return self
+        return LazyMask(numbers_of=self.numbers_of, **self.how | {'q_length': num_queries})
+
     def dense(self) -> Tensor:
         """Its numbers."""
-        return self.made_for(self.numbers_of, allow_is_causal_skip=False,
-                             allow_is_bidirectional_skip=False)
+        make = partial(self.made_for, self.numbers_of, allow_is_causal_skip=False,
+                       allow_is_bidirectional_skip=False)
+        if not self.how.get('use_vmap', False):
+            return make()
+        with ThreadPoolExecutor(1) as thread:  # torch.vmap cannot be called within a dispatch
+            return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
         """What another implementation of attention would have been given."""
@@ -555,8 +569,10 @@ def graph_attention(
     _check_options(options, module, attention_mask, key)
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal)
     if attention_mask is None or _lacks_prefix(attention_mask, key) or (
-            not is_causal and _is_left_to_sdpa(attention_mask)):
+            _is_left_to_module(attention_mask, is_causal)):
         attention_mask = _unmasked(query, key, is_causal, is_cross)
+    elif isinstance(attention_mask, LazyMask):
+        attention_mask = attention_mask.for_queries(query.size(2))
     source = getattr(module, 'graph_source', None)
     tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
     if position_bias is not None:
@@ -624,10 +640,11 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
                     mask_function=says, device=query.device)
 
 
-def _is_left_to_sdpa(mask: Tensor) -> bool:
-    """Whether transformers would have formed no causal mask, and have let the module say it."""
-    return (isinstance(mask, LazyMask) and not mask.is_bidirectional
-            and mask.numbers_of == 'sdpa' and mask.made_for('sdpa') is None)
+def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
+    """Whether transformers would have formed no mask, and a module says another thing than it."""
+    return (isinstance(mask, LazyMask) and mask.numbers_of == 'sdpa'
+            and mask.is_bidirectional == is_causal and mask.padding() is None
+            and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
@@ -650,7 +667,7 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
         tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, is_token, first,
                               same_tokens=same_tokens)
         return tokens, PairRules(tables=tables)
-    _check_padding(mask, key, not is_cross)
+    _check_padding(mask, query, key, not is_cross)
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not is_cross), mask.rules()
@@ -675,10 +692,14 @@ def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
     return None if bool(is_token.all()) else is_token, says_more
 
 
-def _check_padding(mask: LazyMask, key: Tensor, same_tokens: bool) -> None:
+def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
     """That it says of each key whether it is a token; those that a cache has yet to fill are
     none."""
-    is_token = mask.how.get('attention_mask')
+    is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
+    if is_token is None and mask.shape[2:] != lengths:
+        raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} keys, "
+                         f"as its attention is (got one for {mask.size(2)} and {mask.size(3)}); "
+                         f"leave its modules out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)

@@ -46,6 +46,7 @@ SMALL = {
     r'num_mel_bins$|num_pos_feats$': 16,
     r'image_embedding_size$|latent_query_num$|num_query_tokens$|num_latents$': 4,
 }
+SOUNDS = 'input_values', 'input_features'
 # Options that follow from others.
 DERIVED = ('out_features', 'out_indices', 'stage_names', 'per_layer_config', 'transformers_version')
 WANTED = {'prediction_length': 4, 'pad_token_id': 0}  # where there is no default
@@ -316,8 +317,10 @@ def candidate_inputs(model: nn.Module) -> Iterator[dict]:
 
 def _masked(inputs: dict, parameters, side: str) -> dict | None:
     """The same with padding on one side of the second sequence, or ``None`` if there is none."""
-    main = next(iter(inputs.values()))
-    if 'attention_mask' in parameters and 'pixel' not in next(iter(inputs)):
+    name, main = next(iter(inputs.items()))
+    if side == 'left' and name in SOUNDS:
+        return None  # many tell their padding by its length alone
+    if 'attention_mask' in parameters and 'pixel' not in name:
         length = main.size(1) if main.dim() < 4 else main.size(2)
         tokens = torch.arange(length)[None].expand(BATCH, -1)
         pad = length * (LENGTH - SHORT) // LENGTH
@@ -334,7 +337,7 @@ def _masked(inputs: dict, parameters, side: str) -> dict | None:
 def _changed(x: Tensor, where: Tensor) -> Tensor:
     """Other tokens or features at some places."""
     where = where.reshape(*where.shape, *[1] * (x.dim() - where.dim())).expand(x.shape)
-    return torch.where(where, x - 1 if not x.is_floating_point() else x + 1., x)
+    return torch.where(where, x - 1 if not x.is_floating_point() else 1. - x, x)
 
 
 def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
@@ -433,7 +436,7 @@ def _is_of_frames(x: Tensor, inputs: dict, key: str) -> bool:
     """Whether it may be about stretches of sound, of which fewer come out than go in."""
     main, length = next(iter(inputs)), x.size(1) if x.dim() > 2 else 0
     is_encoded = 'decoder_input_ids' not in inputs or 'encoder' in key
-    return main in ('input_values', 'input_features') and is_encoded and len(x) == BATCH and (
+    return main in SOUNDS and is_encoded and len(x) == BATCH and (
         1 < length < inputs['attention_mask'].size(1))
 
 
