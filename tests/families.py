@@ -43,13 +43,14 @@ SMALL = {
     r'head_dim$|^d_kv$|^rotary_dim$|head_size$|head_hidden_size$': HIDDEN // HEADS,
     r'(n|num)_?(\w+_)?experts$|num_local_experts$|moe_num_experts$': 4,
     r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$': 2,
+    r'^n_group$|topk_group$': 1,
     r'num_mel_bins$|num_pos_feats$': 16,
     r'image_embedding_size$|latent_query_num$|num_query_tokens$|num_latents$': 4,
 }
 SOUNDS = 'input_values', 'input_features'
 # Options that follow from others.
 DERIVED = ('out_features', 'out_indices', 'stage_names', 'per_layer_config', 'transformers_version')
-WANTED = {'prediction_length': 4, 'pad_token_id': 0}  # where there is no default
+WANTED = {'prediction_length': 4, 'pad_token_id': 0, 'head_dim': HIDDEN // HEADS}  # where there is no default
 RESNET = dict(model_type='resnet', embedding_size=16, hidden_sizes=[16, 16, 32, 32],
               depths=[1, 1, 1, 1], out_features=['stage4'])
 OF_EVERY = [key for key in SMALL if re.search(r'layers|vocab|experts', key)]
@@ -80,6 +81,8 @@ def model_classes() -> dict[str, type[nn.Module]]:
 
 def _shrunk(options: dict, rules: list[str]) -> dict:
     small = {}
+    if any(isinstance(options.get(name), list) for name in ('num_heads', 'num_attention_heads')):
+        rules = [rule for rule in rules if SMALL[rule] not in (HIDDEN, 48)]
     for name, value in options.items():
         if name in DERIVED:
             continue
@@ -91,11 +94,16 @@ def _shrunk(options: dict, rules: list[str]) -> dict:
             size = next((SMALL[rule] for rule in rules if re.search(rule, name)), value)
             value = min(size, value)
         small[name] = value
+    if options.get('num_key_value_heads', 0) == options.get('num_attention_heads'):
+        small['num_key_value_heads'] = small.get('num_attention_heads')
     _fit_layers(small, options)
     _fit_ids(small)
     _fit_rope(small)
     patch = small.get('patch_size')
-    if isinstance(patch, int) and isinstance(small.get('image_size'), int):
+    if isinstance(small.get('depths'), list):
+        small['depths'] = [1] * len(small['depths'])
+    if isinstance(patch, int) and isinstance(small.get('image_size'), int) and (
+            not small.get('window_size')):
         small['image_size'] = min(small['image_size'], 4 * patch)
     return small
 
@@ -107,14 +115,17 @@ def _fit_layers(small: dict, options: dict) -> None:
     for name, value in options.items():
         if isinstance(value, list) and len(value) in counts and len(value) > 2 and (
                 re.search(r'layer|pattern|rope|types?$', name)):
-            small[name] = value[-counts[len(value)]:]
+            kinds = list(dict.fromkeys(value)) if isinstance(value[0], str) else value[-1:]
+            small[name] = (kinds + value[::-1])[:counts[len(value)]]
 
 
 def _fit_rope(small: dict) -> None:
-    heads = small.get('num_attention_heads') or 1
-    half = (small.get('head_dim') or small.get('hidden_size', 0) // heads) // 2
+    heads, size = small.get('num_attention_heads'), small.get('hidden_size')
+    if not isinstance(heads, int) or not isinstance(size, int):
+        return
+    half = (small.get('head_dim') or size // heads) // 2
     for rope in (small.get('rope_parameters'), small.get('rope_scaling')):
-        if isinstance(rope, dict) and 'rope_theta' in rope or 'mrope_section' in (rope or ()):
+        if isinstance(rope, dict) and not any(isinstance(part, dict) for part in rope.values()):
             rope['mrope_section'] = [half - 2 * (half // 4), half // 4, half // 4]
 
 
@@ -230,6 +241,7 @@ def _features(config) -> list[Tensor]:
 def _grid(config) -> tuple[Tensor, Tensor]:
     """Two images of 4 x 8 patches, and how many each has."""
     patch = _find(config, 'patch_size', 14)
+    patch = patch if isinstance(patch, int) else patch[-1]
     channels = _find(config, 'in_channels', _find(config, 'in_chans', 3))
     pixels = _find(config, 'temporal_patch_size', 1) * channels * patch * patch
     return _random(64, pixels), torch.tensor([[1, 4, 8]] * BATCH)
