@@ -26,6 +26,14 @@ def is_traced(*tensors: Tensor) -> bool:
         for tensor in tensors)
 
 
+def is_one(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are one. A checkpoint hands over what was one tensor as several, which
+    share its memory."""
+    if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
+        return x is y
+    return _unwrap(x).is_set_to(_unwrap(y))
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Outside of inference mode and of the transforms of ``torch.func``, for what is made here

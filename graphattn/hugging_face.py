@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind, check_size, is_float
-from graphattn._tensors import is_autocast
+from graphattn._tensors import is_autocast, is_one
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.padded import (
     PaddedTokens,
@@ -49,9 +49,9 @@ REFUSED = {
 }
 # Of what is added to logits: BERT's first code barred padding by -10,000, and its kin still do.
 PADDING_BELOW = -9_000
-# Arguments of attention modules that are hidden states of keys, where those of queries come first.
-OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys', 'k',
-           'key_tensor', 'context', 'context_hidden_states')
+# Arguments of attention modules that are hidden states of keys; those of queries come first.
+OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
+           'k', 'key_tensor', 'context', 'context_hidden_states')
 OF_CACHE = 'past_key_values', 'layer_past'
 _LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
@@ -348,8 +348,10 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
 
 
 def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> None:
+    if source is None or source.heads is None:
+        return
     heads = getattr(module.config, 'num_attention_heads', None)
-    if source is not None and source.heads is not None and heads not in (None, source.heads):
+    if heads not in (None, source.heads):
         raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
                          f"{source.heads})")
 
@@ -512,8 +514,8 @@ def _notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None
     given = dict(zip(_arguments(type(module)), args)) | kwargs
     of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
     attachment = module.graph_attachment
-    attachment.has_other_keys = any(given.get(name) is not None and given[name] is not of_queries
-                                    for name in OF_KEYS)
+    attachment.has_other_keys = any(isinstance(given.get(name), Tensor) and not is_one(
+        given[name], of_queries) for name in OF_KEYS)
     attachment.has_cache = any(given.get(name) is not None for name in OF_CACHE)
 
 
@@ -587,8 +589,9 @@ def graph_attention(
 
 
 def _warn_of_cross(kind: str) -> None:
-    warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in one "
-                  f"say nothing of those in the other; name its modules in 'layers' to attach it",
+    warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in "
+                  f"one say nothing of those in the other; name its modules in 'layers' to attach "
+                  f"it",
                   stacklevel=3)
 
 
@@ -697,8 +700,9 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
     none."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
-        raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} keys, "
-                         f"as its attention is (got one for {mask.size(2)} and {mask.size(3)}); "
+        raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} "
+                         f"keys, as its attention is (got one for {mask.size(2)} and "
+                         f"{mask.size(3)}); "
                          f"leave its modules out of 'layers'")
     if is_token is None:
         return

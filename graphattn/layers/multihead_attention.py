@@ -20,7 +20,7 @@ from graphattn._checks import (
     check_strided,
     is_float,
 )
-from graphattn._tensors import looks_once
+from graphattn._tensors import is_one, looks_once
 from graphattn.conversions import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.padded import (
@@ -44,7 +44,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     Constructor, call and state dict are torch's, the parameters of the source aside. Padding is
     taken out first: a pattern sees every sequence from its first token on, on whichever side the
     padding stands, and where queries are padding the attention is 0. Queries that are the keys are
-    one tensor, ``query is key``; otherwise query i sits at key position i. In
+    one tensor, or two in the same memory; otherwise query i sits at key position i. In
     ``torch.nn.TransformerEncoderLayer`` it rules out the path of inference that reads the weights
     of attention and never calls it.
 
@@ -145,7 +145,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                    is_causal=is_causal)
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_floating(name, x)
-        is_batched, same_tokens = query.dim() == 3, query is key
+        is_batched, same_tokens = query.dim() == 3, is_one(query, key)
         query, key, value = self._batch_first(query, key, value)
         heads, (batch, num_queries, _), num_keys = self.num_heads, query.shape, key.size(1)
         tables = _table(attn_mask, (batch, heads, num_queries, num_keys), query.device)
