@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from graphattn._checks import check_kind, check_size, is_float
 from graphattn._tensors import is_autocast, is_one
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import check_backend
 from graphattn.layers.padded import (
     PaddedTokens,
     PairRules,
@@ -64,6 +65,7 @@ class Attachment:
         before (dict): The implementation of attention that its config named, under ``''``, and
             those that the configs in it named, under their names.
         attends (bool): Whether it attends along edges now.
+        backend (str): Its kernel.
         is_named (bool): Whether it does so between two sequences, too.
         noticing (RemovableHandle, optional): Of the hook that notices the following at each call.
         has_other_keys (bool): Whether it was called with other hidden states for its keys.
@@ -72,6 +74,7 @@ class Attachment:
 
     before: dict[str, Any]
     attends: bool = False
+    backend: str = 'auto'
     is_named: bool = False
     noticing: RemovableHandle | None = None
     has_other_keys: bool = False
@@ -85,7 +88,7 @@ class Attachment:
 
 def attach(
     model: PreTrainedModel, along: GraphSource | Pattern | str | None, *,
-    layers: Sequence[int | str] | None = None,
+    layers: Sequence[int | str] | None = None, backend: str = 'auto',
 ) -> PreTrainedModel:
     """Lets the attention of a transformers model flow along graphs, in place.
 
@@ -134,12 +137,13 @@ def attach(
             of ``model.modules()``, or names of attention modules. If omitted, all self-attention;
             attention between two sequences is left as it is, with a warning. Named, it goes along
             a pattern in which query i sits at key position i.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Returns:
         The model.
 
     Raises:
-        ImportError: transformers is missing or too old.
+        ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
         ValueError: The model's attention cannot be replaced, a layer is unknown or attached
             already, or the source is for another number of heads.
@@ -157,6 +161,7 @@ def attach(
         torch.Size([2, 40, 32])
     """
     _register()
+    check_backend(backend)
     source = None if along is None else _as_source(along)
     modules = _attention_modules(model)
     chosen = _choose(modules, layers)
@@ -170,7 +175,7 @@ def attach(
             module.graph_attachment = Attachment(_implementations(module.config))
     for name in chosen:
         module = modules[name]
-        module.graph_attachment.attends = True
+        module.graph_attachment.attends, module.graph_attachment.backend = True, backend
         module.graph_attachment.is_named = name in (layers or ())
         module.graph_attachment.noticing = module.register_forward_pre_hook(_notice_keys,
                                                                             with_kwargs=True)
@@ -585,7 +590,8 @@ def graph_attention(
         along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
-                         return_attention_weights=bool(options.get('output_attentions')))
+                         return_attention_weights=bool(options.get('output_attentions')),
+                         backend=attachment.backend)
 
 
 def _warn_of_cross(kind: str) -> None:

@@ -661,14 +661,14 @@ BAD = {
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "'source' must be a pattern where keys stand before the queries.* use_cache=False"),
+               "the source must be a pattern where keys stand before .* use_cache=False"),
     'prefix': (lambda: behind_prefix(attach(new_model('BERT'), SOURCES['block model']())),
-               ValueError, "'source' must be a pattern where keys .* leave the prefix out"),
+               ValueError, "the source must be a pattern where keys .* leave the prefix out"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
-                        ValueError, "'source' must give graphs where a mask besides padding"),
+                        ValueError, "the source must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
-        "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+        "the source is for sequences of at most 8 tokens \\(got 20\\)"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
         "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),
