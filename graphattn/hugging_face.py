@@ -574,7 +574,7 @@ def graph_attention(
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
-    is_causal = not attachment.adds_masks and _is_causal(module, is_causal)
+    is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
     if attention_mask is None or _lacks_prefix(attention_mask, key) or (
             _is_left_to_module(attention_mask, is_causal)):
         attention_mask = _unmasked(query, key, is_causal, is_cross)
@@ -633,8 +633,11 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
                          f"the config")
 
 
-def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
-    return getattr(module, 'is_causal', True) if is_causal is None else is_causal
+def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
+    """Whether attention without a mask would be causal; modules that are given one may deny it."""
+    if is_causal is None or mask is not None and not is_causal:
+        return getattr(module, 'is_causal', is_causal is None)
+    return is_causal
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:

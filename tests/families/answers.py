@@ -80,7 +80,8 @@ def reads_padding(asked: dict, before: dict) -> list[str]:
 def _is_of_frames(x: Tensor, inputs: dict, key: str) -> bool:
     """Whether it may be about stretches of sound, of which fewer come out than go in."""
     main, length = next(iter(inputs)), x.size(1) if x.dim() > 2 else 0
-    is_encoded = 'decoder_input_ids' not in inputs or 'encoder' in key
+    decoded = inputs['decoder_input_ids'].size(1) if 'decoder_input_ids' in inputs else 0
+    is_encoded = 'encoder' in key or length != decoded
     return main in SOUNDS and is_encoded and len(x) == BATCH and (
         1 < length < inputs['attention_mask'].size(1))
 

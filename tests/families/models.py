@@ -89,7 +89,7 @@ def _shrunk(options: dict, rules: list[str]) -> dict:
     if isinstance(small.get('depths'), list):
         small['depths'] = [1] * len(small['depths'])
     if isinstance(patch, int) and isinstance(small.get('image_size'), int) and (
-            not small.get('window_size')):
+            not small.get('window_size') or 'depths' not in small):
         small['image_size'] = min(small['image_size'], 4 * patch)
     return small
 
