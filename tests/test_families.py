@@ -16,7 +16,8 @@ EQUAL = [
     # decoders
     'LlamaForCausalLM', 'GPT2LMHeadModel', 'MistralModel', 'Qwen2Model', 'DeepseekV32Model',
     # both
-    'T5Model', 'BartModel', 'Pix2StructForConditionalGeneration', 'EncoderDecoderModel (bert, gpt2)',
+    'T5Model', 'BartModel', 'Pix2StructForConditionalGeneration',
+    'EncoderDecoderModel (bert, gpt2)',
     # of images
     'ViTModel', 'SwinModel', 'DetrModel', 'LightGlueForKeypointMatching',
     # of sounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from types import SimpleNamespace
 
@@ -575,6 +576,41 @@ def test_a_copy_of_a_mask_that_was_never_formed_is_one():
     moved = mask.to('meta')
     assert isinstance(moved, LazyMask) and moved.is_meta and moved.how['attention_mask'].is_meta
     assert type(mask.float()) is type(mask[:, :, 1:]) is torch.Tensor
+
+
+def test_code_that_adds_masks_to_logits_is_given_numbers_to_add():
+    how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
+               attention_mask=PADDINGS['left'])
+    mask = LazyMask(numbers_of='eager', **how)
+    added = torch.zeros(BATCH, 4, LENGTH, LENGTH, dtype=torch.double) + mask
+    barred = ~LazyMask(**how).dense()
+    assert mask.dtype == torch.double
+    assert (added[barred.expand_as(added)] < -1e30).all()
+    assert (added[~barred.expand_as(added)] == 0).all()
+    assert mask.clone().numbers_of == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
+
+
+def implementations(model):
+    return {id(part): part._attn_implementation for part in (
+        model.config, *(getattr(model.config, name) for name in model.config.sub_configs))}
+
+
+@pytest.mark.parametrize('copied', [lambda model: model, copy.deepcopy,
+                                    lambda model: pickle.loads(pickle.dumps(model))],
+                         ids=['itself', 'deepcopy', 'pickle'])
+def test_a_detached_model_is_what_it_was(copied):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config = transformers.CLIPConfig(text_config={**sizes, 'vocab_size': 50}, vision_config={
+        **sizes, 'image_size': 16, 'patch_size': 4})
+    config.vision_config._attn_implementation = 'eager'
+    model = transformers.CLIPModel(config)
+    before = list(implementations(model).values())
+    hooks = [len(module._forward_pre_hooks) for module in model.modules()]
+    model = copied(attach(model, PATTERN))
+    assert set(implementations(model).values()) == {'graphattn', 'graphattn_eager'}
+    detach(model)
+    assert list(implementations(model).values()) == before
+    assert [len(module._forward_pre_hooks) for module in model.modules()] == hooks
 
 
 @torch.no_grad()

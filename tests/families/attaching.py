@@ -172,12 +172,15 @@ def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
                                                                  *sorted(left)])
 
 
-def examine(name: str) -> Result:
+def examine(name: str, is_eager: bool = False) -> Result:
+    """What comes of a model, with or without transformers' attention of its own code."""
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
     with within(SECONDS):
         try:
             model, inputs = build(*find(name))
+            if is_eager:
+                model.set_attn_implementation('eager')
         except Exception as error:
             return Result(name, 'not built', short(error))
         try:
