@@ -79,7 +79,7 @@ def values(name: str, model: nn.Module) -> list:
     return {
         'input_ids': [_tokens(config, LENGTH)],
         'decoder_input_ids': [_tokens(config, LENGTH - 2)],
-        'bbox': [boxes], 'xpath_tags_seq': [torch.ones(BATCH, LENGTH, 50).long()],
+        'bbox': [boxes, boxes / 10], 'xpath_tags_seq': [torch.ones(BATCH, LENGTH, 50).long()],
         'pixel_values': [_random(BATCH, channels, *sides), _random(BATCH, 2, channels, *sides),
                          _random(BATCH, 1, 2, channels, *sides), grid],
         'pixel_values_videos': [_random(BATCH, _find(config, 'num_frames', _find(

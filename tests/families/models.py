@@ -13,23 +13,24 @@ from pathlib import Path
 import torch
 from torch import nn
 
-MOST_PARAMETERS = 40_000_000
+MOST_PARAMETERS = 45_000_000
 # Whole-number options of configs, by what their names end in, and what they become.
 HEADS, HIDDEN = 4, 32
 SMALL = {
-    r'(kv|key_value|kv_attention)_heads|num_kv$': 2,
+    r'(kv|key_value|kv_attention)_heads|num_kv$|attn_layer_period$': 2,
+    r'attn_layer_offset$': 1, r'mamba_(d_head|head_dim)$': 16,
     r'(?<!latent_)heads?$|n_head$|attention_heads$': HEADS,
     r'(?<!conv_)(?<!extract_)(hidden|num|encoder|decoder|n|text|vision|block)_?layers?$'
     r'|^depth$|n_layers?$|(?<!extract)(?<!conv)(?<!adapter)_layers$|num_blocks$': 2,
-    r'^vocab_size$|_vocab_size$': 99,
+    r'^vocab_size|_vocab_size$': 99,
     r'intermediate_size$|ffn_(hidden_)?dim$|^d_ff$|n_inner$|mlp_dim$|ffn_(hidden_)?size$'
     r'|hidden_dim$|^dim_feedforward$': 48,
     r'^(hidden|embed|model|embedding|n|d|text|vision|encoder|decoder|projection|proj|output)_?'
-    r'(size|dim|embd|model|hidden_size|hidden_dim|embed_dim|embedding_dim)$|^dim$|embed_dim$'
+    r'(size|dim|embd|model|hidden_size|hidden_dim|embed_dim|embedding_dim)$|^dim$|emb(ed)?_dim$'
     r'|_hidden_size$|^output_channels$': HIDDEN,
-    r'head_dim$|^d_kv$|^rotary_dim$|head_size$|head_hidden_size$': HIDDEN // HEADS,
+    r'_per_layer_input$|head_dim$|^d_kv$|^rotary_dim$|head_size$|head_hidden_size$': HIDDEN // HEADS,
     r'(n|num)_?(\w+_)?experts$|num_local_experts$|moe_num_experts$': 4,
-    r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$': 2,
+    r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$|moe_k$': 2,
     r'^n_group$|topk_group$': 1,
     r'num_mel_bins$|num_pos_feats$': 16,
     r'image_embedding_size$|latent_query_num$|num_query_tokens$|num_latents$': 4,
@@ -37,7 +38,8 @@ SMALL = {
 # Options that follow from others.
 DERIVED = ('out_features', 'out_indices', 'stage_names', 'per_layer_config', 'transformers_version')
 # Where there is no default.
-WANTED = {'prediction_length': 4, 'pad_token_id': 0, 'head_dim': HIDDEN // HEADS}
+WANTED = {'prediction_length': 4, 'pad_token_id': 0, 'head_dim': HIDDEN // HEADS,
+          'vocab_size': 99, 'num_key_value_heads': HEADS, 'num_experts_per_tok': 2}
 RESNET = dict(model_type='resnet', embedding_size=16, hidden_sizes=[16, 16, 32, 32],
               depths=[1, 1, 1, 1], out_features=['stage4'])
 OF_EVERY = [key for key in SMALL if re.search(r'layers|vocab|experts', key)]
@@ -100,7 +102,7 @@ def _fit_layers(small: dict, options: dict) -> None:
               if isinstance(value, int) and re.search(r'layers?$|depth', name)}
     for name, value in options.items():
         if isinstance(value, list) and len(value) in counts and len(value) > 2 and (
-                re.search(r'layer|pattern|rope|types?$', name)):
+                re.search(r'layer|pattern|rope|types?$|intermediate_size$', name)):
             kinds = list(dict.fromkeys(value)) if isinstance(value[0], str) else value[-1:]
             small[name] = (kinds + value[::-1])[:counts[len(value)]]
 
