@@ -124,6 +124,11 @@ def attach(
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         are not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      refused
+    two sequences               attention between them is told by its call: by hidden states of its
+                                own for the keys, or by lengths that no cache accounts for. It stays
+                                as it is, with a warning, unless ``layers`` names its module
+    attention of its own code   stays as it is, with a warning, and is given the masks that it was
+                                given before
     ==========================  ====================================================================
 
     Args:
@@ -134,9 +139,9 @@ def attach(
             (``'bigbird'``). ``None`` is for models that choose their own keys and hand over
             ``indices``.
         layers (sequence, optional): Numbers of self-attention modules, counted from 0 in the order
-            of ``model.modules()``, or names of attention modules. If omitted, all self-attention;
-            attention between two sequences is left as it is, with a warning. Named, it goes along
-            a pattern in which query i sits at key position i.
+            of ``model.modules()``, or names of attention modules. If omitted, all self-attention.
+            Attention between two sequences that is named goes along a pattern in which query i sits
+            at key position i.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Returns:
@@ -145,8 +150,9 @@ def attach(
     Raises:
         ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced, a layer is unknown or attached
-            already, or the source is for another number of heads.
+        ValueError: The model's attention cannot be replaced or is between two sequences alone, a
+            layer is unknown or attached already, the backend is unknown, or the source is for
+            another number of heads.
 
     Example:
         >>> import torch
@@ -575,11 +581,7 @@ def graph_attention(
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
-    if attention_mask is None or _lacks_prefix(attention_mask, key) or (
-            _is_left_to_module(attention_mask, is_causal)):
-        attention_mask = _unmasked(query, key, is_causal, is_cross)
-    elif isinstance(attention_mask, LazyMask):
-        attention_mask = attention_mask.for_queries(query.size(2))
+    attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
     tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
     if position_bias is not None:
@@ -611,7 +613,10 @@ def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Ten
                mask: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     if isinstance(mask, LazyMask):
-        mask = mask.made_for(implementation)
+        made = mask.made_for(implementation)
+        if made is None:  # which the module does not know
+            options['is_causal'] = _is_causal(module, options['is_causal'], mask)
+        mask = made
     own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
     options = {name: value for name, value in options.items() if value is not None}
@@ -638,6 +643,14 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
+
+
+def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
+           is_cross: bool) -> Tensor:
+    """The mask, or what is meant by none and by one that is not of these queries and keys."""
+    if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
+        return _unmasked(query, key, is_causal, is_cross)
+    return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:

@@ -45,7 +45,15 @@ REFUSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize('name', EQUAL)
 def test_attached_to_all_edges_a_model_equals_itself(name):
-    assert examine(name).result == 'equal', examine(name)
+    assert (found := examine(name)).result == 'equal', found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['BertModel', 'LlamaForCausalLM', 'MoonshineModel', 'T5Model',
+                                  'PaliGemmaModel', 'BigBirdPegasusModel', 'CLIPModel'])
+@pytest.mark.parametrize('is_eager', [False, True])
+def test_layers_that_are_not_attached_attend_as_before(name, is_eager):
+    assert (found := examine(name, is_eager, layers=[1])).result == 'equal', found
 
 
 @pytest.mark.slow

@@ -294,11 +294,12 @@ def cross_modules(model):
     return [name for name, _ in model.named_modules() if name.endswith('EncDecAttention')]
 
 
+@pytest.mark.parametrize('length', [8, LENGTH])
 @pytest.mark.parametrize('pattern', [Full(), PATTERN], ids=['full', 'window'])
-def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern):
+def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern, length):
     model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
-    decoded = TOKENS[:, :8]
-    mask = pattern.build(8, LENGTH).to_mask() & is_token[:, None, None]
+    decoded = TOKENS[:, :length]
+    mask = pattern.build(length, LENGTH).to_mask() & is_token[:, None, None]
     mask[1] &= torch.arange(LENGTH) < 13
     encoded = model.encoder(TOKENS, attention_mask=is_token.long())
     expected = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=decoded)

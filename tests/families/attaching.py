@@ -98,20 +98,21 @@ def _with_images(model: nn.Module, inputs: dict) -> dict:
     return inputs
 
 
-def _attached(model: nn.Module, pattern: object, answer: Callable) -> dict:
+def _attached(model: nn.Module, pattern: object, layers: list[int] | None,
+              answer: Callable) -> dict:
     """Its answers along a pattern, or along the edges that it chooses itself."""
     from graphattn.hugging_face import attach, detach
-    attach(model, pattern)
+    attach(model, pattern, layers=layers)
     try:
         return answer()
     except ValueError as error:
         if "'along' must be None" not in str(error):
             raise
-    attach(detach(model), None)
+    attach(detach(model), None, layers=layers)
     return answer()
 
 
-def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
+def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str, str]:
     """What comes of attaching a model to ``Full()``."""
     from graphattn import hugging_face
     from graphattn.hugging_face import detach
@@ -147,7 +148,7 @@ def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
         with mock.patch.object(hugging_face, 'attend_padded', attended), warnings.catch_warnings(
                 record=True) as warned:
             warnings.simplefilter('always')
-            after = _attached(model, Full(), all_answers)
+            after = _attached(model, Full(), layers, all_answers)
     except ValueError as error:
         if any(hasattr(module, 'graph_attachment') for module in model.modules()):
             detach(model)
@@ -172,8 +173,8 @@ def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
                                                                  *sorted(left)])
 
 
-def examine(name: str, is_eager: bool = False) -> Result:
-    """What comes of a model, with or without transformers' attention of its own code."""
+def examine(name: str, is_eager: bool = False, layers: list[int] | None = None) -> Result:
+    """What comes of a model, some or all of its layers, with SDPA or its own code before."""
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
     with within(SECONDS):
@@ -184,7 +185,7 @@ def examine(name: str, is_eager: bool = False) -> Result:
         except Exception as error:
             return Result(name, 'not built', short(error))
         try:
-            return Result(name, *tried(model, inputs))
+            return Result(name, *tried(model, inputs, layers))
         except TimeoutError as error:
             return Result(name, 'not built', short(error))
         except Exception as error:
