@@ -28,7 +28,8 @@ SMALL = {
     r'^(hidden|embed|model|embedding|n|d|text|vision|encoder|decoder|projection|proj|output)_?'
     r'(size|dim|embd|model|hidden_size|hidden_dim|embed_dim|embedding_dim)$|^dim$|emb(ed)?_dim$'
     r'|_hidden_size$|^output_channels$': HIDDEN,
-    r'_per_layer_input$|head_dim$|^d_kv$|^rotary_dim$|head_size$|head_hidden_size$': HIDDEN // HEADS,
+    r'_per_layer_input$|head_dim$|^d_kv$|^rotary_dim$|head_size$'
+    r'|head_hidden_size$': HIDDEN // HEADS,
     r'(n|num)_?(\w+_)?experts$|num_local_experts$|moe_num_experts$': 4,
     r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$|moe_k$': 2,
     r'^n_group$|topk_group$': 1,
