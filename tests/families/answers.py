@@ -63,7 +63,7 @@ def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Te
     is_finite, where = x.abs() < 1e30, _of_tokens(x, asked.get(name, {}), key)
     if where is not None:
         return is_finite & where
-    if name.startswith('left') and 'pooler' in key:  # is made of the first slot, of padding
+    if name.startswith('left') and x.dim() == 2:  # may be made of the first slot, of padding
         return torch.zeros_like(is_finite)
     other = before.get(name.removesuffix(OTHER) + OTHER, {}).get(key)
     this = before[name.removesuffix(OTHER)].get(key)
