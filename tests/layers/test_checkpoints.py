@@ -122,6 +122,7 @@ def grads_of(module: nn.Module, out: Tensor, inputs: list[Tensor]) -> list[Tenso
     return found
 
 
+@pytest.mark.filterwarnings('ignore:attention of MobileBert')
 @pytest.mark.parametrize('use_reentrant', [True, False])
 @pytest.mark.parametrize('handed', HANDED)
 @pytest.mark.parametrize('is_one', [True, False], ids=['one tensor', 'several'])
