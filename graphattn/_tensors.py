@@ -27,8 +27,8 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are one. A checkpoint hands over what was one tensor as several, which
-    share its memory."""
+    """Tell whether two tensors are one. A checkpoint that runs once more hands over several
+    tensors in the memory of one."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
     return _unwrap(x).is_set_to(_unwrap(y))

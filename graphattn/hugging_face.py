@@ -291,7 +291,7 @@ def _own_configs(model: PreTrainedModel) -> None:
 
 
 def _implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Those that a config and the configs in it name, as its setter takes them."""
+    """Return what a config and the configs in it name, in the form that its setter takes."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: _implementations(part) for name, part in inner.items() if part is not None}}
@@ -321,7 +321,7 @@ def _warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cro
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Classes of attention, by their names, around and in which nothing asks transformers."""
+    """Return the names of classes of attention that have code of their own alone."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
@@ -421,7 +421,7 @@ class LazyMask(Tensor):
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """The same for all queries, if it was made for one and is of no position."""
+        """Return the mask for all queries that was made for one, if it bars padding alone."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
         return LazyMask(numbers_of=self.numbers_of, **self.how | {'q_length': num_queries})
@@ -521,7 +521,7 @@ def lazy_mask_of_logits(**how: Any) -> LazyMask:
 
 @torch.compiler.disable(reason='what a module was called with is kept for the attention in it')
 def _notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Notes whether keys are of the hidden states of the queries, before a module is called."""
+    """Note whether keys are of other hidden states than queries, before a module is called."""
     given = dict(zip(_arguments(type(module)), args)) | kwargs
     of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
     attachment = module.graph_attachment
@@ -536,8 +536,8 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Whether queries are of another sequence than keys: of other hidden states, or of another
-    length that neither a cache nor the mask accounts for."""
+    """Tell whether queries are of another sequence than keys: of other hidden states, or of another
+    length, which neither a cache nor the mask explains."""
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
@@ -599,8 +599,7 @@ def graph_attention(
 def _warn_of_cross(kind: str) -> None:
     warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in "
                   f"one say nothing of those in the other; name its modules in 'layers' to attach "
-                  f"it",
-                  stacklevel=3)
+                  f"it", stacklevel=3)
 
 
 def _as_autocast(x: Tensor) -> Tensor:
@@ -639,7 +638,8 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Whether attention without a mask would be causal; modules that are given one may deny it."""
+    """Tell whether attention would be causal without a mask. Modules that are given a mask say that
+    it would not, so that what they are decides."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -647,7 +647,7 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """The mask, or what is meant by none and by one that is not of these queries and keys."""
+    """Return the mask, or what a model means that gives none or one of another shape."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
@@ -666,7 +666,7 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Whether transformers would have formed no mask, and a module says another thing than it."""
+    """Tell whether transformers would have formed no mask because the module knows better."""
     return (isinstance(mask, LazyMask) and mask.numbers_of == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
@@ -724,8 +724,7 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} "
                          f"keys, as its attention is (got one for {mask.size(2)} and "
-                         f"{mask.size(3)}); "
-                         f"leave its modules out of 'layers'")
+                         f"{mask.size(3)}); leave its modules out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
