@@ -63,13 +63,18 @@ def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Te
     is_finite, where = x.abs() < 1e30, _of_tokens(x, asked.get(name, {}), key)
     if where is not None:
         return is_finite & where
-    if name.startswith('left') and x.dim() == 2:  # may be made of the first slot, of padding
+    if x.dim() == 2 and _may_read_padding(name, asked.get(name, {})):
         return torch.zeros_like(is_finite)
     other = before.get(name.removesuffix(OTHER) + OTHER, {}).get(key)
     this = before[name.removesuffix(OTHER)].get(key)
     if other is None or not x.shape == other.shape == this.shape:
         return is_finite
     return is_finite & (other == this)
+
+
+def _may_read_padding(name: str, inputs: dict) -> bool:
+    """Whether one answer for a sequence may be made of a first slot, or a mean, with padding."""
+    return name.startswith('left') or 'attention_mask' in inputs and next(iter(inputs)) in SOUNDS
 
 
 def reads_padding(asked: dict, before: dict) -> list[str]:

@@ -14,6 +14,7 @@ REASONS = {
     r'must have attention within one': 'attention between two sequences alone goes through it',
     r"'(s_aux|sinks)' must be None": 'sinks',
     r"'softcap' must be None": 'bounds on logits',
+    r"'attention_mask' must be": 'masks of another length than keys',
     r"'along' must be a pattern": 'edges of its own in some layers alone',
 }
 
