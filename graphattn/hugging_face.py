@@ -7,17 +7,21 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind, check_size, is_float
-from graphattn._tensors import is_autocast
+from graphattn._tensors import is_autocast, is_one
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import check_backend
 from graphattn.layers.padded import (
     PaddedTokens,
     PairRules,
@@ -29,9 +33,11 @@ from graphattn.sources import GraphSource, PatternSource, as_source
 from graphattn.sources.base import copy_beside
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 NAME = 'graphattn'  # among transformers' implementations of attention
+# The same for models that had 'eager' before, whose own code adds masks to logits.
+NAME_FOR_EAGER = 'graphattn_eager'
 OLDEST = '5.17'  # before it masks are made, and chosen keys handed over, in other ways
 # What a model may hand over to say more of its attention than graphs can do.
 REFUSED = {
@@ -44,7 +50,11 @@ REFUSED = {
 }
 # Of what is added to logits: BERT's first code barred padding by -10,000, and its kin still do.
 PADDING_BELOW = -9_000
-_IS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
+# Arguments of attention modules that are hidden states of keys; those of queries come first.
+OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
+           'k', 'key_tensor', 'context', 'context_hidden_states')
+OF_CACHE = 'past_key_values', 'layer_past'
+_LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
 @dataclass
@@ -52,19 +62,33 @@ class Attachment:
     """What is known of a module of an attached model.
 
     Args:
-        before (str): The implementation of attention that its config named.
+        before (dict): The implementation of attention that its config named, under ``''``, and
+            those that the configs in it named, under their names.
         attends (bool): Whether it attends along edges now.
-        is_cross (bool): Whether its queries are of another sequence than its keys.
+        backend (str): Its kernel.
+        is_named (bool): Whether it does so between two sequences, too.
+        noticing (RemovableHandle, optional): Of the hook that notices the following at each call.
+        has_other_keys (bool): Whether it was called with other hidden states for its keys.
+        has_cache (bool): Whether it was called with a cache.
     """
 
-    before: str
+    before: dict[str, Any]
     attends: bool = False
-    is_cross: bool = False
+    backend: str = 'auto'
+    is_named: bool = False
+    noticing: RemovableHandle | None = None
+    has_other_keys: bool = False
+    has_cache: bool = False
+
+    @property
+    def adds_masks(self) -> bool:
+        """Whether the attention before adds its mask to logits, and knows of no other."""
+        return self.before[''] == 'eager'
 
 
 def attach(
     model: PreTrainedModel, along: GraphSource | Pattern | str | None, *,
-    layers: Sequence[int | str] | None = None,
+    layers: Sequence[int | str] | None = None, backend: str = 'auto',
 ) -> PreTrainedModel:
     """Lets the attention of a transformers model flow along graphs, in place.
 
@@ -100,6 +124,11 @@ def attach(
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         are not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      refused
+    two sequences               attention between them is told by its call: by hidden states of its
+                                own for the keys, or by lengths that no cache accounts for. It stays
+                                as it is, with a warning, unless ``layers`` names its module
+    attention of its own code   stays as it is, with a warning, and is given the masks that it was
+                                given before
     ==========================  ====================================================================
 
     Args:
@@ -110,18 +139,20 @@ def attach(
             (``'bigbird'``). ``None`` is for models that choose their own keys and hand over
             ``indices``.
         layers (sequence, optional): Numbers of self-attention modules, counted from 0 in the order
-            of ``model.modules()``, or names of attention modules. If omitted, all self-attention;
-            attention between two sequences is left as it is, with a warning. Named, it goes along
-            a pattern in which query i sits at key position i.
+            of ``model.modules()``, or names of attention modules. If omitted, all self-attention.
+            Attention between two sequences that is named goes along a pattern in which query i sits
+            at key position i.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Returns:
         The model.
 
     Raises:
-        ImportError: transformers is missing or too old.
+        ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced, a layer is unknown or attached
-            already, or the source is for another number of heads.
+        ValueError: The model's attention cannot be replaced or is between two sequences alone, a
+            layer is unknown or attached already, the backend is unknown, or the source is for
+            another number of heads.
 
     Example:
         >>> import torch
@@ -136,27 +167,28 @@ def attach(
         torch.Size([2, 40, 32])
     """
     _register()
+    check_backend(backend)
     source = None if along is None else _as_source(along)
     modules = _attention_modules(model)
     chosen = _choose(modules, layers)
     for name in chosen:
         _check_heads(source, name, modules[name])
-    if layers is None and len(chosen) < len(modules):
-        warnings.warn(f"{len(modules) - len(chosen)} modules of attention between two sequences "
-                      f"stay as they are, for the places in one say nothing of those in the other; "
-                      f"name them in 'layers' to attach them", stacklevel=2)
+    if layers is None:
+        _warn_of_rest(model, modules, len(modules) - len(chosen))
     _own_configs(model)
     for module in _configured(model):
         if not hasattr(module, 'graph_attachment'):
-            module.graph_attachment = Attachment(module.config._attn_implementation)
+            module.graph_attachment = Attachment(_implementations(module.config))
     for name in chosen:
         module = modules[name]
-        module.graph_attachment.attends = True
-        module.graph_attachment.is_cross = _is_cross(name, module)
+        module.graph_attachment.attends, module.graph_attachment.backend = True, backend
+        module.graph_attachment.is_named = name in (layers or ())
+        module.graph_attachment.noticing = module.register_forward_pre_hook(_notice_keys,
+                                                                            with_kwargs=True)
         if source is not None:
             module.graph_source = copy_beside(source, module, model)
     for module in _configured(model):
-        module.config._attn_implementation = NAME
+        module.config._attn_implementation = _along_graphs(module.graph_attachment.before)
     return model
 
 
@@ -178,6 +210,8 @@ def detach(model: PreTrainedModel) -> PreTrainedModel:
         raise ValueError("'model' must be attached to be detached; see attach")
     for module in attached:  # outer ones first, whose configs set those of inner ones
         module.config._attn_implementation = module.graph_attachment.before
+        if module.graph_attachment.noticing is not None:
+            module.graph_attachment.noticing.remove()
         del module.graph_attachment
         if hasattr(module, 'graph_source'):
             del module.graph_source
@@ -205,8 +239,9 @@ def _register() -> None:
                           f"'transformers>={OLDEST}'")
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
-    AttentionInterface.register(NAME, graph_attention)
-    AttentionMaskInterface.register(NAME, lazy_mask)
+    for name, mask in ((NAME, lazy_mask), (NAME_FOR_EAGER, lazy_mask_of_logits)):
+        AttentionInterface.register(name, graph_attention)
+        AttentionMaskInterface.register(name, mask)
 
 
 # What a model consists of ##############################################################
@@ -232,7 +267,10 @@ def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
 def _asks(kind: type[nn.Module]) -> bool:
     forward = inspect.unwrap(kind.forward)
     code = getattr(forward, '__code__', None)
-    return code is not None and 'ALL_ATTENTION_FUNCTIONS' in code.co_names
+    names = () if code is None else code.co_names
+    # What getattr looks up there is never found.
+    return 'ALL_ATTENTION_FUNCTIONS' in names and ('get_interface' in names
+                                                   or 'getattr' not in names)
 
 
 def _configured(model: PreTrainedModel) -> list[nn.Module]:
@@ -252,16 +290,54 @@ def _own_configs(model: PreTrainedModel) -> None:
                 setattr(module, name, copy.deepcopy(value, copied))
 
 
-def _is_cross(name: str, module: nn.Module) -> bool:
+def _implementations(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return what a config and the configs in it name, in the form that its setter takes."""
+    inner = {name: getattr(config, name, None) for name in config.sub_configs}
+    return {'': config._attn_implementation, **{
+        name: _implementations(part) for name, part in inner.items() if part is not None}}
+
+
+def _along_graphs(before: dict[str, Any]) -> dict[str, Any]:
+    return {name: _along_graphs(part) if isinstance(part, dict) else
+            NAME_FOR_EAGER if part == 'eager' else NAME for name, part in before.items()}
+
+
+def _looks_cross(name: str, module: nn.Module) -> bool:
+    """Whether it is likely to attend to another sequence; its calls tell."""
     return bool(getattr(module, 'is_cross_attention', False)
-                or _IS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
+                or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
 
 
+def _warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cross: int) -> None:
+    if num_cross:
+        warnings.warn(f"{num_cross} modules of attention between two sequences stay as they are, "
+                      f"for the places in one say nothing of those in the other; name them in "
+                      f"'layers' to attach them", stacklevel=3)
+    kinds = _with_own_attention(model, modules)
+    if kinds:
+        warnings.warn(f"{', '.join(kinds)} stay as they are, because their attention does not go "
+                      f"through transformers' AttentionInterface", stacklevel=3)
+
+
+def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
+    """Return the names of classes of attention that have code of their own alone."""
+    around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
+    kinds = {type(module).__name__ for name, module in model.named_modules()
+             if name not in around and modules.keys().isdisjoint(
+                 accumulate(name.split('.'), '{}.{}'.format))}
+    return sorted(kind for kind in kinds if 'Attention' in kind)
+
+
 def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
-    own = [name for name, module in modules.items() if not _is_cross(name, module)]
+    own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
+        if not own:
+            raise ValueError(f"'model' must have attention within one sequence that goes through "
+                             f"transformers' AttentionInterface (got one whose modules attend to "
+                             f"another sequence: {', '.join(modules)}); name them in 'layers' to "
+                             f"attach them")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
         raise TypeError(f"'layers' must be a sequence of numbers or names of modules (got "
                         f"{type(layers).__name__})")
@@ -283,8 +359,10 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
 
 
 def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> None:
+    if source is None or source.heads is None:
+        return
     heads = getattr(module.config, 'num_attention_heads', None)
-    if source is not None and source.heads is not None and heads not in (None, source.heads):
+    if heads not in (None, source.heads):
         raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
                          f"{source.heads})")
 
@@ -298,22 +376,25 @@ _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
 class LazyMask(Tensor):
     """The mask of a pass, of which transformers has told how it would be made.
 
-    Graph attention asks it about edges. Its numbers, bool ``[batch, 1, query, key]``, are formed
-    once something else looks at them, as the indexers of models that choose their own keys do. A
-    copy, which a checkpoint makes, and one on another device are such masks too: numbers do not
-    tell padding from what else is barred.
+    Graph attention asks it about edges. Its numbers, ``[batch, 1, query, key]``, are formed once
+    something else looks at them: the indexers of models that choose their own keys, or attention
+    that is not attached. They are those of the implementation that the model had before, of 'sdpa'
+    or 'eager': bool, or added to logits. A copy, which a checkpoint makes, and one on another
+    device are such masks too: numbers do not tell padding from what else is barred.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
-                kv_offset: int = 0, **how: Any):
+                kv_offset: int = 0, numbers_of: str = 'sdpa', **how: Any):
         shape = batch_size, 1, q_length, kv_length
-        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool,
+        dtype = how.get('dtype', torch.float) if numbers_of == 'eager' else torch.bool
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype,
                                              device=how.get('device', 'cpu'))
         mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
                     'q_offset': int(q_offset), 'kv_offset': kv_offset}
+        mask.numbers_of = numbers_of
         mask.made: dict[str, Any] = {}
         return mask
 
@@ -323,7 +404,7 @@ class LazyMask(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
-        if func in _COPIES and (kwargs or {}).get('dtype') in (None, torch.bool):
+        if func in _COPIES and (kwargs or {}).get('dtype') in (None, args[0].dtype):
             return args[0]._copied((kwargs or {}).get('device'))
         return func(*tree_map_only(cls, cls.dense, args),
                     **tree_map_only(cls, cls.dense, kwargs or {}))
@@ -333,15 +414,26 @@ class LazyMask(Tensor):
 
     def _copied(self, device: torch.device | None) -> LazyMask:
         if device is None or device == self.device:
-            copied = LazyMask(**self.how)
+            copied = LazyMask(numbers_of=self.numbers_of, **self.how)
             copied.made = self.made
             return copied
-        return LazyMask(**tree_map_only(Tensor, lambda x: x.to(device), self.how) | {
-            'device': device})
+        return LazyMask(numbers_of=self.numbers_of, **tree_map_only(
+            Tensor, lambda x: x.to(device), self.how) | {'device': device})
+
+    def for_queries(self, num_queries: int) -> LazyMask:
+        """Return the mask for all queries that was made for one, if it bars padding alone."""
+        if not self.is_bidirectional or self.size(2) != 1 != num_queries:
+            return self
+        return LazyMask(numbers_of=self.numbers_of, **self.how | {'q_length': num_queries})
 
     def dense(self) -> Tensor:
         """Its numbers."""
-        return self.made_for('sdpa', allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+        make = partial(self.made_for, self.numbers_of, allow_is_causal_skip=False,
+                       allow_is_bidirectional_skip=False)
+        if not self.how.get('use_vmap', False):
+            return make()
+        with ThreadPoolExecutor(1) as thread:  # torch.vmap cannot be called within a dispatch
+            return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
         """What another implementation of attention would have been given."""
@@ -421,6 +513,34 @@ def lazy_mask(**how: Any) -> LazyMask:
     return LazyMask(**how)
 
 
+@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+def lazy_mask_of_logits(**how: Any) -> LazyMask:
+    """The mask as transformers asks for it for code that adds it to logits."""
+    return LazyMask(numbers_of='eager', **how)
+
+
+@torch.compiler.disable(reason='what a module was called with is kept for the attention in it')
+def _notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Note whether keys are of other hidden states than queries, before a module is called."""
+    given = dict(zip(_arguments(type(module)), args)) | kwargs
+    of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
+    attachment = module.graph_attachment
+    attachment.has_other_keys = any(isinstance(given.get(name), Tensor) and not is_one(
+        given[name], of_queries) for name in OF_KEYS)
+    attachment.has_cache = any(given.get(name) is not None for name in OF_CACHE)
+
+
+@cache
+def _arguments(kind: type[nn.Module]) -> list[str]:
+    return list(inspect.signature(kind.forward).parameters)[1:]
+
+
+def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Tell whether queries are of another sequence than keys: of other hidden states, or of another
+    length, which neither a cache nor the mask explains."""
+    is_told = attachment.has_cache or isinstance(mask, LazyMask)
+    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
+
 @torch.compiler.disable(reason='which slots are tokens decides which edges there are')
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
@@ -451,24 +571,35 @@ def graph_attention(
         raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
                          f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
     indices = options.pop('indices', None)
-    if not attachment.attends and indices is None:
-        return _as_before(module, attachment.before, (query, key, value), attention_mask,
+    is_cross = _is_cross(attachment, query, key, attention_mask)
+    is_left = is_cross and attachment.attends and not attachment.is_named
+    if is_left:
+        _warn_of_cross(type(module).__name__)
+    if indices is None and (is_left or not attachment.attends):
+        return _as_before(module, attachment.before[''], (query, key, value), attention_mask,
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
-    if attention_mask is None or _lacks_prefix(attention_mask, key):
-        attention_mask = _unmasked(query, key, _is_causal(module, is_causal), attachment)
+    is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
+    attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
-    tokens, rules = _tokens_and_rules(attention_mask, query, key, attachment, indices is not None)
+    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
     if indices is not None:
         along = _graph_of(indices, source, tokens)
     else:
-        along = _source_for(source, module, attachment, query)
+        along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
-                         return_attention_weights=bool(options.get('output_attentions')))
+                         return_attention_weights=bool(options.get('output_attentions')),
+                         backend=attachment.backend)
+
+
+def _warn_of_cross(kind: str) -> None:
+    warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in "
+                  f"one say nothing of those in the other; name its modules in 'layers' to attach "
+                  f"it", stacklevel=3)
 
 
 def _as_autocast(x: Tensor) -> Tensor:
@@ -481,7 +612,10 @@ def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Ten
                mask: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     if isinstance(mask, LazyMask):
-        mask = mask.made_for(implementation)
+        made = mask.made_for(implementation)
+        if made is None:  # which the module does not know
+            options['is_causal'] = _is_causal(module, options['is_causal'], mask)
+        mask = made
     own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
     options = {name: value for name, value in options.items() if value is not None}
@@ -503,20 +637,39 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
                          f"the config")
 
 
-def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
-    return getattr(module, 'is_causal', True) if is_causal is None else is_causal
+def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
+    """Tell whether attention would be causal without a mask. Modules that are given a mask say that
+    it would not, so that what they are decides."""
+    if is_causal is None or mask is not None and not is_causal:
+        return getattr(module, 'is_causal', is_causal is None)
+    return is_causal
 
 
-def _unmasked(query: Tensor, key: Tensor, is_causal: bool, attachment: Attachment) -> LazyMask:
+def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
+           is_cross: bool) -> Tensor:
+    """Return the mask, or what a model means that gives none or one of another shape."""
+    if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
+        return _unmasked(query, key, is_causal, is_cross)
+    return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
+
+
+def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
     """What a model means that gives no mask: no padding, and causal from the first key on unless
     it is one query."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
-    is_causal &= num_queries > 1 and not attachment.is_cross
-    before = 0 if is_causal or attachment.is_cross else num_keys - num_queries
+    is_causal &= num_queries > 1 and not is_cross
+    before = 0 if is_causal or is_cross else num_keys - num_queries
     says = causal_mask_function if is_causal else bidirectional_mask_function
     return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
                     mask_function=says, device=query.device)
+
+
+def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
+    """Tell whether transformers would have formed no mask because the module knows better."""
+    return (isinstance(mask, LazyMask) and mask.numbers_of == 'sdpa'
+            and mask.is_bidirectional == is_causal and mask.padding() is None
+            and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
@@ -525,13 +678,13 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
             and mask.how.get('attention_mask') is None)
 
 
-def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Attachment,
+def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool) -> tuple[PaddedTokens, PairRules]:
     if not isinstance(mask, LazyMask):
         _check_mask(mask, query, key)
         num_queries, num_keys = query.size(2), key.size(2)
-        first = 0 if attachment.is_cross else num_keys - num_queries
-        same_tokens, is_token = not (attachment.is_cross or has_indices), None
+        first = 0 if is_cross else num_keys - num_queries
+        same_tokens, is_token = not (is_cross or has_indices), None
         tables = mask.expand(-1, -1, num_queries, -1),
         if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
             is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
@@ -539,10 +692,10 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, attachment: Atta
         tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, is_token, first,
                               same_tokens=same_tokens)
         return tokens, PairRules(tables=tables)
-    _check_padding(mask, key, not attachment.is_cross)
+    _check_padding(mask, query, key, not is_cross)
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
-    return mask.tokens(not attachment.is_cross), mask.rules()
+    return mask.tokens(not is_cross), mask.rules()
 
 
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
@@ -564,10 +717,14 @@ def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
     return None if bool(is_token.all()) else is_token, says_more
 
 
-def _check_padding(mask: LazyMask, key: Tensor, same_tokens: bool) -> None:
+def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
     """That it says of each key whether it is a token; those that a cache has yet to fill are
     none."""
-    is_token = mask.how.get('attention_mask')
+    is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
+    if is_token is None and mask.shape[2:] != lengths:
+        raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} "
+                         f"keys, as its attention is (got one for {mask.size(2)} and "
+                         f"{mask.size(3)}); leave its modules out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
@@ -584,13 +741,13 @@ def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens)
     return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
-def _source_for(source: GraphSource | None, module: nn.Module, attachment: Attachment,
+def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
                 query: Tensor) -> GraphSource:
     if source is None:
         raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
                          f"which hands over no edges of its own ('indices'; got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
-    if attachment.is_cross and query.size(2) == 1 and not is_full:
+    if is_cross and query.size(2) == 1 and not is_full:
         raise ValueError("'along' must be Full() between two sequences where one query comes at a "
                          "time, for nothing tells its position; generate with use_cache=False, or "
                          "leave these modules out of 'layers'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from types import SimpleNamespace
 
@@ -293,11 +294,12 @@ def cross_modules(model):
     return [name for name, _ in model.named_modules() if name.endswith('EncDecAttention')]
 
 
+@pytest.mark.parametrize('length', [8, LENGTH])
 @pytest.mark.parametrize('pattern', [Full(), PATTERN], ids=['full', 'window'])
-def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern):
+def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern, length):
     model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
-    decoded = TOKENS[:, :8]
-    mask = pattern.build(8, LENGTH).to_mask() & is_token[:, None, None]
+    decoded = TOKENS[:, :length]
+    mask = pattern.build(length, LENGTH).to_mask() & is_token[:, None, None]
     mask[1] &= torch.arange(LENGTH) < 13
     encoded = model.encoder(TOKENS, attention_mask=is_token.long())
     expected = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=decoded)
@@ -577,6 +579,41 @@ def test_a_copy_of_a_mask_that_was_never_formed_is_one():
     assert type(mask.float()) is type(mask[:, :, 1:]) is torch.Tensor
 
 
+def test_code_that_adds_masks_to_logits_is_given_numbers_to_add():
+    how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
+               attention_mask=PADDINGS['left'])
+    mask = LazyMask(numbers_of='eager', **how)
+    added = torch.zeros(BATCH, 4, LENGTH, LENGTH, dtype=torch.double) + mask
+    barred = ~LazyMask(**how).dense()
+    assert mask.dtype == torch.double
+    assert (added[barred.expand_as(added)] < -1e30).all()
+    assert (added[~barred.expand_as(added)] == 0).all()
+    assert mask.clone().numbers_of == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
+
+
+def implementations(model):
+    return {id(part): part._attn_implementation for part in (
+        model.config, *(getattr(model.config, name) for name in model.config.sub_configs))}
+
+
+@pytest.mark.parametrize('copied', [lambda model: model, copy.deepcopy,
+                                    lambda model: pickle.loads(pickle.dumps(model))],
+                         ids=['itself', 'deepcopy', 'pickle'])
+def test_a_detached_model_is_what_it_was(copied):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config = transformers.CLIPConfig(text_config={**sizes, 'vocab_size': 50}, vision_config={
+        **sizes, 'image_size': 16, 'patch_size': 4})
+    config.vision_config._attn_implementation = 'eager'
+    model = transformers.CLIPModel(config)
+    before = list(implementations(model).values())
+    hooks = [len(module._forward_pre_hooks) for module in model.modules()]
+    model = copied(attach(model, PATTERN))
+    assert set(implementations(model).values()) == {'graphattn', 'graphattn_eager'}
+    detach(model)
+    assert list(implementations(model).values()) == before
+    assert [len(module._forward_pre_hooks) for module in model.modules()] == hooks
+
+
 @torch.no_grad()
 def test_sequences_that_are_packed_stay_apart():
     model = attach(new_model('Llama'), SlidingWindow(2))
@@ -661,14 +698,14 @@ BAD = {
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "'source' must be a pattern where keys stand before the queries.* use_cache=False"),
+               "the source must be a pattern where keys stand before .* use_cache=False"),
     'prefix': (lambda: behind_prefix(attach(new_model('BERT'), SOURCES['block model']())),
-               ValueError, "'source' must be a pattern where keys .* leave the prefix out"),
+               ValueError, "the source must be a pattern where keys .* leave the prefix out"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
-                        ValueError, "'source' must give graphs where a mask besides padding"),
+                        ValueError, "the source must give graphs where a mask besides padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
-        "'source' is for sequences of at most 8 tokens \\(got 20\\)"),
+        "the source is for sequences of at most 8 tokens \\(got 20\\)"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
         "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),

@@ -35,4 +35,10 @@ def load(name: str) -> Backend:
     return _LOADED[name]
 
 
-__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'load']
+def check_backend(name: str) -> None:
+    """Raise as :func:`load` does, unless ``name`` is ``'auto'``."""
+    if name != 'auto':
+        load(name)
+
+
+__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'check_backend', 'load']

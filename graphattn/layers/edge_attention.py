@@ -99,8 +99,7 @@ class EdgeAttention(MessagePassing):
         check_dropout(dropout=dropout)
         if scale is not None:
             check_number('scale', scale, 'finite')
-        if backend != 'auto':
-            kernels.load(backend)
+        kernels.check_backend(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
         check_recompute(recompute, hops)

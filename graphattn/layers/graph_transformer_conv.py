@@ -95,8 +95,7 @@ class GraphTransformerConv(TransformerConv):
         check_dropout(dropout=dropout)
         if edge_dim is not None:
             check_sides(edge_dim=edge_dim)
-        if backend != 'auto':
-            kernels.load(backend)
+        kernels.check_backend(backend)
         super().__init__(in_channels, out_channels, heads, concat, beta, dropout, edge_dim, bias,
                          root_weight, **kwargs)
         self.backend = backend

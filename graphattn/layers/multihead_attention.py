@@ -20,8 +20,9 @@ from graphattn._checks import (
     check_strided,
     is_float,
 )
-from graphattn._tensors import looks_once
+from graphattn._tensors import is_one, looks_once
 from graphattn.conversions import is_above_lowest
+from graphattn.kernels import check_backend
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.padded import (
     PaddedTokens,
@@ -44,7 +45,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     Constructor, call and state dict are torch's, the parameters of the source aside. Padding is
     taken out first: a pattern sees every sequence from its first token on, on whichever side the
     padding stands, and where queries are padding the attention is 0. Queries that are the keys are
-    one tensor, ``query is key``; otherwise query i sits at key position i. In
+    one tensor, or two in the same memory; otherwise query i sits at key position i. In
     ``torch.nn.TransformerEncoderLayer`` it rules out the path of inference that reads the weights
     of attention and never calls it.
 
@@ -60,9 +61,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         dtype (torch.dtype, optional): Of the parameters.
         source (GraphSource, Pattern or str, optional): Where the edges come from; complete
             attention if omitted.
+        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Raises:
-        ValueError: The source is for another number of heads, or a key of no token is asked for.
+        ImportError: The backend lacks a package that it needs.
+        ValueError: The source is for another number of heads, the backend is unknown, or a key of
+            no token is asked for.
 
     Source: Vaswani et al., 2017, Sec. 3.2.2.
 
@@ -81,7 +85,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False,
                  device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-                 source: GraphSource | Pattern | str | None = None):
+                 source: GraphSource | Pattern | str | None = None, backend: str = 'auto'):
         check_sides(embed_dim=embed_dim, num_heads=num_heads,
                     kdim=embed_dim if kdim is None else kdim,
                     vdim=embed_dim if vdim is None else vdim)
@@ -95,9 +99,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         if dtype is not None:
             check_kind('dtype', dtype, torch.dtype)
         _check_keys(add_bias_kv, add_zero_attn)
+        check_backend(backend)
         super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
                          batch_first=batch_first, device=device, dtype=dtype)
         self.source = check_source(Full() if source is None else source, num_heads)
+        self.backend = backend
 
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
@@ -145,7 +151,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                    is_causal=is_causal)
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_floating(name, x)
-        is_batched, same_tokens = query.dim() == 3, query is key
+        is_batched, same_tokens = query.dim() == 3, is_one(query, key)
         query, key, value = self._batch_first(query, key, value)
         heads, (batch, num_queries, _), num_keys = self.num_heads, query.shape, key.size(1)
         tables = _table(attn_mask, (batch, heads, num_queries, num_keys), query.device)
@@ -156,7 +162,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         out, weight = attend_padded(
             *self._project(query, key, value), self.source, tokens,
             PairRules(is_causal, None, tables),
-            dropout_p=self.dropout if self.training else 0., return_attention_weights=need_weights)
+            dropout_p=self.dropout if self.training else 0., return_attention_weights=need_weights,
+            backend=self.backend)
         out = self.out_proj(out.flatten(2))
         if weight is not None and average_attn_weights:
             weight = weight.mean(dim=1)
@@ -249,7 +256,7 @@ def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
 
 def from_torch(
     module: nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder,
-    source: GraphSource | Pattern | str,
+    source: GraphSource | Pattern | str, *, backend: str = 'auto',
 ) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
     """A copy of a module of torch's whose attention flows along the edges of a source.
 
@@ -261,6 +268,7 @@ def from_torch(
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
             ``TransformerEncoder``.
         source (GraphSource, Pattern or str): Where the edges come from.
+        backend (str): As in :class:`MultiheadAttention`.
 
     Returns:
         :class:`MultiheadAttention`, or the module of torch's around such.
@@ -283,18 +291,20 @@ def from_torch(
     if not isinstance(module, kinds):
         raise TypeError(f"'module' must be a torch.nn.MultiheadAttention, TransformerEncoderLayer "
                         f"or TransformerEncoder (got {type(module).__name__})")
+    check_backend(backend)
     source, module = as_source(source), copy.deepcopy(module)
     if isinstance(module, nn.MultiheadAttention):
-        return _convert(module, source)
+        return _convert(module, source, backend)
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoderLayer):
-            _convert(part.self_attn, source)
+            _convert(part.self_attn, source, backend)
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # which the path of inference takes, and no graph
     return module
 
 
-def _convert(attention: nn.MultiheadAttention, source: GraphSource) -> MultiheadAttention:
+def _convert(attention: nn.MultiheadAttention, source: GraphSource,
+             backend: str) -> MultiheadAttention:
     """In place: parameters may be shared, pruned, parametrised or another module's, and hooked."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
@@ -308,5 +318,5 @@ def _convert(attention: nn.MultiheadAttention, source: GraphSource) -> Multihead
         attention.__class__ = (type(kind.__name__, (kind, MultiheadAttention), {})
                                if is_parametrized(attention) else MultiheadAttention)
     attention._qkv_same_embed_dim = False  # see MultiheadAttention._reset_parameters
-    attention.source = copy_beside(source, attention)
+    attention.source, attention.backend = copy_beside(source, attention), backend
     return attention

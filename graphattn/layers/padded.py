@@ -240,6 +240,7 @@ def attend_padded(
     scale: float | None = None,
     dropout_p: float = 0.,
     return_attention_weights: bool = False,
+    backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of padded sequences.
 
@@ -255,6 +256,7 @@ def attend_padded(
         scale (float, optional): Of dot products, :math:`1 / \\sqrt{C}` if omitted.
         dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
         return_attention_weights (bool): Also form the weights, densely.
+        backend (str): As in :func:`graphattn.functional.edge_attention`.
 
     Returns:
         Tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding; and the weights
@@ -286,7 +288,8 @@ def attend_padded(
     else:
         near, key, value = tokens.attended(near, key, value)
     out = functional.edge_attention(query, key, value, near, scale=scale, dropout_p=dropout_p,
-                                    return_attention_weights=return_attention_weights, **terms)
+                                    return_attention_weights=return_attention_weights,
+                                    backend=backend, **terms)
     out, weight = out if return_attention_weights else (out, None)
     if weight is not None:
         weight = _dense(weight, tokens.place(graph), tokens, heads)
@@ -313,8 +316,8 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:
-        raise ValueError(f"'source' must be a pattern where keys stand before the queries, from a "
-                         f"cache or a prefix, for others look at the query of each key (got "
+        raise ValueError(f"the source must be a pattern where keys stand before the queries, from "
+                         f"a cache or a prefix, for others look at the query of each key (got "
                          f"{type(source).__name__}); leave the prefix out, or generate with "
                          f"use_cache=False")
     return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
@@ -323,18 +326,18 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
 def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
     longest = max(tokens.lengths, default=0)
     if source.max_length is not None and longest > source.max_length:
-        raise ValueError(f"'source' is for sequences of at most {source.max_length} tokens (got "
+        raise ValueError(f"the source is for sequences of at most {source.max_length} tokens (got "
                          f"{longest})")
 
 
 def _check_alone(rules: PairRules, needs_weights: bool) -> None:
     if not rules.are_none:
-        raise ValueError("'source' must give graphs where a mask besides padding decides who "
+        raise ValueError("the source must give graphs where a mask besides padding decides who "
                          "attends to whom, as causal ones do (got one of soft masks, which weigh "
                          "every pair)")
     if needs_weights:
-        raise ValueError("'source' must give graphs where weights are asked for (got one of soft "
-                         "masks); leave out 'output_attentions' or 'need_weights'")
+        raise ValueError("the source must give graphs where weights are asked for (got one of soft "
+                         "masks); ask for none")
 
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: dict[str, Tensor],

@@ -392,7 +392,7 @@ BAD = {
     'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
                     "'key_ptr' must be None for a learned mask"),
     'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,
-                     "weights are asked for .* 'need_weights'"),
+                     "weights are asked for .* ask for none"),
 }
 
 

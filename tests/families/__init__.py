@@ -1,0 +1,1 @@
+"""Every model of transformers, small, before and after it is attached."""

@@ -1,0 +1,51 @@
+"""What came of all models, as a table of families."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tests.families.attaching import Result
+from tests.families.models import model_classes
+
+REASONS = {
+    r'has none that does': 'no attention goes through `AttentionInterface`',
+    r'must have attention within one': 'attention between two sequences alone goes through it',
+    r"'(s_aux|sinks)' must be None": 'sinks',
+    r"'softcap' must be None": 'bounds on logits',
+    r"'attention_mask' must be": 'masks of another length than keys',
+    r"'along' must be a pattern": 'edges of its own in some layers alone',
+}
+
+
+def _reason(result: Result) -> str:
+    if result.result != 'refused':
+        return result.result
+    why = next((name for pattern, name in REASONS.items() if re.search(pattern, result.why)),
+               result.why)
+    return f'refused: {why}'
+
+
+def _family(name: str) -> str:
+    kind = model_classes().get(name)
+    return name.partition(' ')[0] if kind is None else kind.__module__.split('.')[-2]
+
+
+def summary(results: Iterable[Result]) -> str:
+    """A table in Markdown: how many classes, and the families of which nothing better came."""
+    classes, of_family = defaultdict(list), defaultdict(set)
+    for result in results:
+        classes[_reason(result)].append(result.name)
+        of_family[_family(result.name)].add(_reason(result))
+    lines = ['| | classes | families of which no class is equal |', '|---|---|---|']
+    for reason in sorted(classes, key=_rank):
+        alone = [family for family, reasons in sorted(of_family.items())
+                 if min(reasons, key=_rank) == reason and not reason.startswith('equal')]
+        lines.append(f'| {reason} | {len(classes[reason]):,} | {", ".join(alone)} |')
+    return '\n'.join(lines)
+
+
+def _rank(reason: str) -> tuple[int, str]:
+    order = 'equal', 'equal, in part', 'wrong', 'refused', 'not built'
+    return order.index(reason.partition(':')[0]), reason
