@@ -65,8 +65,8 @@ def expected(edges):
 
 def found(file):
     names = file.names or tuple(map(str, range(file.graph.num_queries)))
-    return {(names[key], names[query]) for key, query in
-            file.graph.edge_index.as_tensor().T.tolist()}
+    return {(names[key], names[query])
+            for key, query in zip(file.graph.key.tolist(), file.graph.query.tolist())}
 
 
 def isolated(file):
