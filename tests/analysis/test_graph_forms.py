@@ -65,8 +65,8 @@ def expected(edges):
 
 def found(file):
     names = file.names or tuple(map(str, range(file.graph.num_queries)))
-    return {(names[key], names[query]) for key, query in
-            file.graph.edge_index.as_tensor().T.tolist()}
+    return {(names[key], names[query])
+            for key, query in zip(file.graph.key.tolist(), file.graph.query.tolist())}
 
 
 def isolated(file):
@@ -256,7 +256,7 @@ def test_a_pipe_is_read_once_or_not_at_all(tmp_path):
         try:
             return read_graph_file(path, **options)
         finally:
-            path.open().close() if not options else None  # so that the writer ends
+            path.read_text() if not options else None  # so that the writer ends
             writer.join()
 
     path = tmp_path / 'pipe'
