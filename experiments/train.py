@@ -238,21 +238,20 @@ class TrainCLI(LightningCLI):
             elif self.command == 'test':
                 self._check_tested(Path(self.config.ckpt_path), folder)
                 self._test(self.config.ckpt_path)
-            else:
-                self._fit(folder)
-
-    def _fit(self, folder: Path) -> None:
-        """Trains, or goes on, and tests; unless that has been done."""
-        checkpoint = self.config.ckpt_path
-        if checkpoint is None:
-            if is_finished(folder, config_text(self.parser, self.config)):
+            elif self.config.ckpt_path is None and is_finished(
+                    folder, config_text(self.parser, self.config)):
                 say(f"{folder} holds this run, which is finished, and it is kept; to train it "
                     f"further, give more epochs and --ckpt_path {folder / 'checkpoints' / LAST}")
-                return
-            if has_checkpoint(folder):
-                checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
-                say(f'{folder} holds this run, which was ended; it goes on from {checkpoint}')
-        elif not _is_in(folder, Path(checkpoint)):
+            else:
+                self._fit(self._begin(folder))
+
+    def _begin(self, folder: Path) -> str | None:
+        """The checkpoint that a run goes on from, if it does not begin anew."""
+        checkpoint = self.config.ckpt_path
+        if checkpoint is None and has_checkpoint(folder):
+            checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
+            say(f'{folder} holds this run, which was ended; it goes on from {checkpoint}')
+        elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
             if has_checkpoint(folder) or (folder / CONFIG).exists():
                 raise ValueError(f"'trainer.default_root_dir' holds another run than that of "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
@@ -265,6 +264,10 @@ class TrainCLI(LightningCLI):
             state = read_checkpoint(Path(checkpoint))
             check_goes_on(Path(checkpoint), state, self.run_folder.identity, self.config.trainer)
             self.model.on_load_checkpoint(state)  # does it fit?
+        return checkpoint
+
+    def _fit(self, checkpoint: str | None) -> None:
+        """Trains and tests."""
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)

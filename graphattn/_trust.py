@@ -10,6 +10,10 @@ TRUSTED = 'graphattn', 'experiments', 'torch.nn'
 _DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # as jsonargparse says it
 
 
+class Untrusted(ValueError):
+    """Says that a config names something that may not be imported."""
+
+
 @contextmanager
 def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
     """Let configs that are parsed meanwhile name classes of ``TRUSTED`` packages and of ``trust``.
@@ -20,7 +24,7 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
         trust (iterable of str): More packages, modules or classes, such as ``'mypackage.'``.
 
     Raises:
-        ValueError: The config names something else.
+        Untrusted: The config names something else.
     """
     import jsonargparse
 
@@ -34,8 +38,8 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
     except Exception as error:
         if (denied := _DENIED.search(str(error))) is None:
             raise
-        raise ValueError(f"{denied[1]} is not trusted: a config may name classes of "
-                         f"{', '.join(allowed)}, because others can run any command; if you trust "
-                         f"its author, add the package to 'trust'") from error
+        raise Untrusted(f"{denied[1]} is not trusted: a config may name classes of "
+                        f"{', '.join(allowed)}, because others can run any command; if you trust "
+                        f"its author, add the package to 'trust'") from error
     finally:
         settings.update(before)

@@ -13,6 +13,7 @@ from experiments.runs.command import in_short
 from experiments.runs.config_file import built
 from experiments.runs.versions import versions
 from graphattn._reading import read_json, read_yaml
+from graphattn._trust import Untrusted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,6 +83,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         raise ValueError(f'{path} cannot be read ({error})') from error
     try:
         made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
+    except Untrusted as error:
+        raise ValueError(f"{folder / 'config.yaml'}: {error}") from error
     except Exception as error:  # whatever the classes that it names raise
         raise ValueError(f"{folder}: what its config.yaml describes cannot be made here "
                          f"{_other_versions(folder)}: {in_short(error)}") from error
