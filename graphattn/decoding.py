@@ -14,9 +14,8 @@ from graphattn._tensors import on_cpu
 from graphattn.blocks import block_of
 from graphattn.functional import edge_attention
 from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import is_one_hop, spread_teleport
+from graphattn.functional.recursion import is_one_hop, restart, spread_teleport
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels.edge_math import restart
 from graphattn.shard import Shard
 
 

@@ -64,8 +64,7 @@ def pair_attention(
         >>> import torch
         >>> from graphattn.functional import pair_attention
         >>> from graphattn.pair_layout import FreeLayout
-        >>> from graphattn.kernels.sdpa import attend_to_blocks
-from graphattn.pair_mask import PairMask
+        >>> from graphattn.pair_mask import PairMask
         >>> query, key, value = torch.randn(3, 7, 2, 4)
         >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4))
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape

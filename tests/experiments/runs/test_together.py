@@ -47,7 +47,7 @@ def is_alive(process):
 @pytest.mark.parametrize('number, status', [
     (signal.SIGKILL, 137), (signal.SIGTERM, 143), (signal.SIGSTOP, 147)], ids=['9', '15', '19'])
 def test_a_process_that_waits_for_its_children_ends_with_them(number, status):
-    ended, = forked(lambda: wait_for(lambda child: child.send_signal(number)), timeout=30)
+    ended, = forked(lambda: wait_for(lambda child: child.send_signal(number)))
     assert ended.returncode == status
     assert ended.stderr.startswith('process 2 ') and ended.stderr.count('\n') == 1
     for process in ended.stdout.split():
@@ -64,7 +64,7 @@ def test_a_process_that_goes_on_soon_is_waited_for(monkeypatch):
         child.send_signal(signal.SIGCONT)
         child.kill()
 
-    ended, = forked(lambda: wait_for(stop_for_a_while), timeout=30)
+    ended, = forked(lambda: wait_for(stop_for_a_while))
     assert ended.returncode == 137 and 'status 137' in ended.stderr
 
 

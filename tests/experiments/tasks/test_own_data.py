@@ -416,7 +416,7 @@ def test_no_cell_of_what_is_written_is_a_formula(tmp_path, monkeypatch):
     texts = [*FORMULAS, *NO_FORMULAS]
     cells = [f"'{text}" for text in FORMULAS] + NO_FORMULAS
     run = experiments.Run(None, None, {}, None, texts)
-    monkeypatch.setattr(predict, 'load_run', lambda folder: run)
+    monkeypatch.setattr(predict, 'load_run', lambda folder, trust: run)
     monkeypatch.setattr(predict, 'predictions', lambda *_: [(texts, -np.eye(len(texts))[::-1])])
     (tmp_path / 'in').touch()
     predict.predict('run', str(tmp_path / 'in'), str(tmp_path / 'out.csv'))
