@@ -17,7 +17,7 @@ check: $(VENV)/compiled
 	$(VENV)/bin/python -m pytest -n 2 -m 'not slow'
 
 # Each process takes a half of the files, whose fixtures it makes once, until one is done.
-test: $(VENV)/compiled
+test: $(VENV)/ext $(VENV)/compiled
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
@@ -48,19 +48,23 @@ $(VENV)/experiments: $(metadata)
 	$(pip) --editable '.[experiments]'
 	touch $@
 
-# torch-scatter and torch-sparse import torch while they are built, hence no build isolation; they
-# need a C++ compiler and, once, about 16 minutes on two cores.
-$(VENV)/everything: $(VENV)/experiments
+$(VENV)/extras: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
+	touch $@
+
+# torch-scatter and torch-sparse import torch while they are built, hence no build isolation. The
+# quick tests skip what needs them.
+$(VENV)/ext: $(VENV)/extras
+	@echo 'torch-scatter and torch-sparse are built from source, once: about 16 minutes on two cores'
 	$(pip) --no-build-isolation --editable '.[ext]'
 	touch $@
 
 # Loops are compiled before the tests, whose processes would each compile the same ones: in a minute,
 # and again where one has changed.
-$(VENV)/compiled: $(VENV)/everything $(shell find graphattn experiments -name '*.py')
+$(VENV)/compiled: $(VENV)/extras $(shell find graphattn experiments -name '*.py')
 	$(VENV)/bin/python -m experiments.compile --float64
 	touch $@
 
-$(VENV)/docs: $(VENV)/everything
+$(VENV)/docs: $(VENV)/extras
 	$(pip) --editable '.[docs]'
 	touch $@
