@@ -27,6 +27,9 @@ MOST_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
+    if hasattr(edge_index, 'stores'):  # of PyG's Data and its kin
+        raise TypeError(f"'edge_index' must be an int64 Tensor (got {type(edge_index).__name__}); "
+                        f"BipartiteGraph.from_data takes it")
     check_integers('edge_index', edge_index)
     check_has_numbers('edge_index', edge_index)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:

@@ -147,8 +147,8 @@ class _Cache(FunctionCache):
             found = None
         if found is None:
             _tell_once('graphattn compiles its loops for this machine, once: 2 to 15 s each '
-                       'for the first attention, training step, sampling and diffusion. They are kept '
-                       'in %s; NUMBA_CACHE_DIR names another folder, and python -m '
+                       'for the first attention, training step, sampling and diffusion. They are '
+                       'kept in %s; NUMBA_CACHE_DIR names another folder, and python -m '
                        'graphattn.compile compiles all at once', self.cache_path)
         return found
 

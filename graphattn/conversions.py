@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
@@ -23,6 +23,7 @@ from graphattn._checks import (
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+    from torch_geometric.data import Data, HeteroData
     from torch_sparse import SparseTensor
 
 WORD = 32  # bits
@@ -183,6 +184,48 @@ def networkx_of_parts(edge_index: Tensor, num_queries: int, num_keys: int) -> nx
     graph.add_nodes_from((('query', i) for i in range(num_queries)), bipartite=1)
     graph.add_edges_from((('key', j), ('query', i)) for j, i in edge_index.t().tolist())
     return graph
+
+
+def edges_of_data(data: Data | HeteroData,
+                  edge_type: tuple[str, str, str] | None) -> dict[str, Any]:
+    """Return the arguments of ``BipartiteGraph.from_edge_index`` for the edges of PyG's data."""
+    from torch_geometric.data import Data, HeteroData
+
+    if not isinstance(data, Data | HeteroData):
+        raise TypeError(f"'data' must be a PyG Data or HeteroData (got {type(data).__name__})")
+    if isinstance(data, HeteroData):
+        types = data.edge_types
+        chosen = types[0] if edge_type is None and len(types) == 1 else edge_type
+        if chosen not in types:
+            raise ValueError(f"'edge_type' must be one of {types} (got {edge_type})")
+        edges, keys, queries = data[chosen], data[chosen[0]], data[chosen[-1]]
+    else:
+        if edge_type is not None:
+            raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
+        edges = keys = queries = data
+    if edges.get('edge_index') is None:
+        raise ValueError("'data' must have an 'edge_index'; its adj_t is taken by from_edge_index "
+                         "after torch_geometric.utils.to_edge_index, and by layers as it is")
+    return {'edge_index': edges.edge_index, 'num_queries': queries.num_nodes,
+            'num_keys': keys.num_nodes, 'query_ptr': queries.get('ptr'),
+            'key_ptr': keys.get('ptr')}
+
+
+def data_of_edges(edge_index: Tensor, ptrs: tuple[Tensor, Tensor], edge_prob: Tensor | None,
+                  bipartite: bool) -> Data | HeteroData:
+    """Return PyG's data of edges between the blocks that two pointers mark."""
+    from torch_geometric.data import Data, HeteroData
+
+    data = HeteroData() if bipartite else Data()
+    edges = data['key', 'to', 'query'] if bipartite else data
+    edges.edge_index = edge_index
+    if edge_prob is not None:
+        edges.edge_prob = edge_prob
+    for ptr, nodes in zip(ptrs, (data['query'], data['key']) if bipartite else (data,)):
+        nodes.num_nodes = int(ptr[-1])
+        if ptr.numel() != 2:
+            nodes.ptr, nodes.batch = ptr.clone(), torch.repeat_interleave(ptr.diff())
+    return data
 
 
 def sparse_tensor_of_rows(indptr: Tensor, query: Tensor, key: Tensor, num_keys: int,

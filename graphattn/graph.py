@@ -52,6 +52,7 @@ from graphattn.pairs import (
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
     from torch_geometric import EdgeIndex
+    from torch_geometric.data import Data, HeteroData
     from torch_sparse import SparseTensor
 
 
@@ -347,6 +348,33 @@ class BipartiteGraph:
                 some nodes carry the attribute.
         """
         return cls.from_edge_index(*conversions.edges_of_networkx(graph))
+
+    @classmethod
+    def from_data(cls, data: Data | HeteroData,
+                  edge_type: tuple[str, str, str] | None = None) -> BipartiteGraph:
+        """Return the graph of a PyG ``Data``, ``HeteroData`` or batch of such.
+
+        The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
+        become blocks. Repeated edges are merged.
+
+        Args:
+            data (Data or HeteroData): With an ``edge_index``.
+            edge_type (tuple of str, optional): Which edges of a ``HeteroData``; may be omitted
+                where it has one type alone.
+
+        Raises:
+            TypeError: ``data`` is of another kind.
+            ValueError: It has no ``edge_index``, no such type, or an edge out of range.
+
+        Example:
+            >>> import torch
+            >>> from torch_geometric.data import Batch, Data
+            >>> from graphattn import BipartiteGraph
+            >>> molecule = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+            >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
+            BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, density=50.0%, num_blocks=2)
+        """
+        return cls.from_edge_index(**conversions.edges_of_data(data, edge_type))
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
@@ -781,6 +809,24 @@ class BipartiteGraph:
             return conversions.networkx_of_parts(edge_index, self.num_queries, self.num_keys)
         self._check_square('to_networkx', hint='; or pass bipartite=True')
         return conversions.networkx_of_tokens(edge_index, self.num_queries)
+
+    def to_data(self, bipartite: bool = False) -> Data | HeteroData:
+        """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` of
+        several blocks, and ``edge_prob`` where there is one.
+
+        Args:
+            bipartite (bool): Return ``HeteroData`` instead, whose edges ``('key', 'to', 'query')``
+                join nodes of two types. Otherwise key and query i are the one node i, which needs
+                as many keys as queries in each block.
+
+        Raises:
+            ValueError: ``bipartite`` is false, and some block has another number of keys.
+        """
+        check_bool(bipartite=bipartite)
+        if not bipartite:
+            self._check_square('to_data', hint='; or pass bipartite=True')
+        return conversions.data_of_edges(torch.stack([self.key, self.query]), self.blocks.ptrs,
+                                         self.edge_prob, bipartite)
 
     def to_sparse_tensor(self, edge_weight: Tensor | None = None) -> SparseTensor:
         """A ``torch_sparse.SparseTensor`` ``[query, key]``: PyG's transposed adjacency ``adj_t``.
