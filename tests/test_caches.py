@@ -288,7 +288,7 @@ def anew(inputs: dict) -> dict:
 
 
 def test_large_edges_are_known_by_their_versions_alone(monkeypatch):
-    """As the guide says: to compare them would take as long as to sort them."""
+    """To compare them would take a good part of the time that sorting takes."""
     monkeypatch.setattr(sorted_edges, 'MAX_COMPARED', 4)
     inputs = edges()
     before = ask_edges(**inputs)
