@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 from zlib import crc32
 
@@ -19,6 +20,11 @@ os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 # Torch would look for garbage after each compilation, for 15 ms.
 os.environ.setdefault('TORCH_DYNAMO_RUN_GC_AFTER_COMPILE', '0')
+
+# What a shell starts in the background, or under nohup, ignores some of them.
+for number, handler in ((signal.SIGINT, signal.default_int_handler),
+                        (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
+    signal.signal(number, handler)
 
 HAS_GPU = Path('/dev/nvidiactl').exists()
 # Kernels of a GPU are computed in numpy where there is none. Set before they are loaded.
