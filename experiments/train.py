@@ -74,7 +74,7 @@ from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn._files import check_folder
-from graphattn._trust import importing_only
+from graphattn._trust import importing_only, trusting
 from graphattn.freed_memory import keeping_freed_memory
 
 COMMANDS = {'fit': 'Trains a model and tests it.',
@@ -164,8 +164,8 @@ class TrainCLI(LightningCLI):
         parser.add_argument('--logger', type=LoggerName | None, default=None,
                             help='What else records the metrics, below the run\'s folder.')
         parser.add_argument('--trust', type=str, default='',
-                            help='Packages, with commas between them, whose classes a config of '
-                                 'what is tested may name; fit takes all.')
+                            help='Packages, with commas between them, whose classes the config of '
+                                 'a test, or of a pre-trained model, may name.')
         parser.add_argument('--seeds', type=PositiveInt | None, default=None,
                             help='So many runs, of the seed and the next ones, each in its own '
                                  'folder; then mean and standard deviation of what was tested.')
@@ -472,10 +472,9 @@ def main(args: list[str] | None = None) -> None:
                          "experiments/configs, which graphattn train takes by its name, such as "
                          "--config digits/sbm; graphattn --help lists those")
     try:
-        with ending_signals(), keeping_freed_memory():
+        with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
             # To train by a config is to run it; what is only tested may come from anybody.
-            with nullcontext() if command == 'fit' else importing_only(
-                    [*WATCHING, *_trusted(options)]):
+            with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, options)
             cli.run()
     except ArgumentError as error:

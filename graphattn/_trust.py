@@ -5,13 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 TRUSTED = 'graphattn', 'experiments', 'torch.nn'
 _DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # as jsonargparse says it
 
 
+_trusted: ContextVar[tuple[str, ...]] = ContextVar('trusted', default=())
+
+
 class Untrusted(ValueError):
     """Says that a config names something that may not be imported."""
+
+
+@contextmanager
+def trusting(names: Iterable[str]) -> Iterator[None]:
+    """Let :func:`importing_only` trust more packages meanwhile, wherever it is entered."""
+    before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
+    try:
+        yield
+    finally:
+        _trusted.reset(before)
 
 
 @contextmanager
@@ -31,10 +45,12 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
     # The policy of jsonargparse is the process's own; that of the caller comes back afterwards.
     settings = jsonargparse._common.parsing_settings
     before = dict(settings)
-    allowed = [*TRUSTED, *filter(None, (name.strip(' .') for name in trust))]
     try:
-        jsonargparse.set_parsing_settings(import_path_denylist=['*'], import_path_allowlist=allowed)
-        yield
+        with trusting(trust):
+            allowed = [*TRUSTED, *_trusted.get()]
+            jsonargparse.set_parsing_settings(import_path_denylist=['*'],
+                                              import_path_allowlist=allowed)
+            yield
     except Exception as error:
         if (denied := _DENIED.search(str(error))) is None:
             raise

@@ -17,6 +17,7 @@ from experiments import load_run, predict, train
 from experiments.runs.checkpoints import LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.pretrained import pretrained_classifier
+from graphattn._trust import trusting
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +193,8 @@ def test_what_the_caller_trusts_is_made(run, capsys):
         'class Watch(Callback):\n    pass\n')
     with pytest.raises(ValueError, match='mine.Mine is not trusted'):
         load_run(run)
+    with trusting(['mine']):  # as --trust does for a training that takes up a pre-trained model
+        assert type(load_run(run).objective).__name__ == 'Mine'
     assert type(load_run(run, trust=['mine.']).objective).__name__ == 'Mine'
     test = ['test', '--config', str(run / 'config.yaml'), '--ckpt_path',
             str(run / 'checkpoints' / LAST), '--trainer.default_root_dir=tested']
