@@ -55,4 +55,13 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
     """Ascending pairs as rows: where each query's begin, int64 ``[num_queries + 1]``, and their
     keys, int64 ``[num_edges]``."""
     first_pair = torch.arange(num_queries + 1, device=pair.device) * num_keys
-    return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
+    return search(pair, first_pair), pair.remainder(max(num_keys, 1))
+
+
+def search(ascending: Tensor, numbers: Tensor) -> Tensor:
+    """Where numbers would stand among ascending ones, int64, before those that are equal."""
+    has_numbers = type(ascending) is Tensor and not torch.compiler.is_compiling()
+    if not has_numbers or ascending.device.type != 'cpu':
+        return torch.searchsorted(ascending, numbers)
+    # torch.searchsorted starts its threads for 200 numbers, which takes longer than to find them.
+    return torch.from_numpy(np.searchsorted(ascending.numpy(), numbers.numpy()))

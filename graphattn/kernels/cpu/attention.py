@@ -116,7 +116,7 @@ def _(
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
     if edge_attr.size(1) == 0 and has_few_edges(edges):
-        grad_key, grad_value = (torch.zeros(x.shape, dtype=dtype) for x in (key, value))
+        grad_key, grad_value = (new_rows(*x.shape, dtype=dtype) for x in (key, value))
         run(attend_to_few_backward, edges, shape,
             *(node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)),
             heads // key.size(1), terms,

@@ -7,11 +7,13 @@ consecutive rows share the vectors, and no key is copied.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from graphattn.kernels.cpu.edges import Edges
 from graphattn.kernels.cpu.jit import jit, jit_inline
-from graphattn.kernels.cpu.rows import add_row, dot_of_rows, whole_vectors
+from graphattn.kernels.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
 from graphattn.kernels.cpu.schedule import claim, longest_row
 from graphattn.kernels.cpu.simd import (
     LANES,
@@ -41,8 +43,9 @@ def has_few_edges(edges: Edges) -> bool:
 def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
     """Heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are added up by
     one thread, in the order of edges."""
-    ends = np.linspace(0, key_heads, min(num_parts, key_heads) + 1).astype(np.int64)
-    return np.stack([ends[:-1], ends[1:]], axis=1)
+    num_spans = min(num_parts, key_heads)
+    ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
+    return np.array(list(pairwise(ends)), np.int64)
 
 
 _EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
@@ -106,9 +109,13 @@ def attend_to_few_backward(
                           np.empty(space, query.dtype))
     kept = np.ones(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
-    num_rows = len(indptr) - 1
+    num_rows, key_heads = len(indptr) - 1, heads // queries_per_key
     span = claim(progress, 0)
     while span < len(spans):
+        for row in range(0, len(grad_key), key_heads):
+            for head in range(spans[span, 0], spans[span, 1]):
+                clear_row(grad_key, row + head)
+                clear_row(grad_value, row + head)
         begin, end = 0, _end_of_tile(indptr, 0)
         while begin < num_rows:
             first, n = indptr[begin], indptr[end] - indptr[begin]
@@ -169,7 +176,7 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
     """Where the two ends of each edge stand in ``[nodes * heads, channels]``, the last edge once
     more up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
-    key_heads, key_head, n = heads // queries_per_key, head // queries_per_key, 0
+    key_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
         for e in range(indptr[i], indptr[i + 1]):
             own_row[e - first] = i * heads + head
