@@ -211,8 +211,9 @@ def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     if edge_index.size(1) == 0 or is_traced(edge_index):
         return
-    bounds = torch.aminmax(edge_index.as_subclass(Tensor), dim=1)
-    low, high = torch.stack(bounds).tolist()  # a GPU is waited for once
+    # Row by row: of both at once torch starts its threads, which takes longer than to look.
+    bounds = [bound for row in edge_index.as_subclass(Tensor) for bound in torch.aminmax(row)]
+    low, high = torch.stack(bounds).view(2, 2).t().tolist()  # a GPU is waited for once
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
         if low[row] < 0 or high[row] >= size:
             raise ValueError(f"'edge_index[{row}]' must hold {name} numbers from 0 to {size - 1} "

@@ -45,6 +45,7 @@ from graphattn.pairs import (
     first_of_each,
     is_ascending,
     number_pairs,
+    order_pairs,
     rows_of_pairs,
     sort_pairs,
 )
@@ -213,7 +214,8 @@ class BipartiteGraph:
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
         given = number_pairs(*_plain(edge_index), num_keys)
         if return_perm or edge_prob is not None:
-            pair, perm = torch.sort(given, stable=True)
+            perm = order_pairs(given, num_queries * num_keys)
+            pair = given[perm]
             is_first = first_of_each(pair)
             if return_perm and not bool(is_first.all()):
                 raise RepeatedEdges(f"'edge_index' must hold each edge once to be permuted, as "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -54,5 +56,29 @@ def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
 def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
     """Ascending pairs as rows: where each query's begin, int64 ``[num_queries + 1]``, and their
     keys, int64 ``[num_edges]``."""
+    if _is_numpys(pair):  # torch.searchsorted starts threads for 200 numbers
+        number, indptr = pair.numpy(), np.zeros(num_queries + 1, np.int64)
+        query = number // max(num_keys, 1)
+        np.cumsum(np.bincount(query, minlength=num_queries), out=indptr[1:])
+        return torch.from_numpy(indptr), torch.from_numpy(number - query * num_keys)
     first_pair = torch.arange(num_queries + 1, device=pair.device) * num_keys
     return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
+
+
+def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
+    """The permutation int64 ``[pair.numel()]`` into ascending order, of copies of one pair the
+    first first; pairs are below ``num_pairs``."""
+    if not _is_numpys(pair) or sys.byteorder != 'little':
+        return torch.argsort(pair, stable=True)
+    # By 16 bits at a time, which numpy sorts without comparisons, the lowest first.
+    digits = pair.contiguous().numpy().view(np.uint16).reshape(-1, 4)
+    order = np.argsort(digits[:, 0], kind='stable')
+    for digit in range(1, max(num_pairs - 1, 0).bit_length() + 15 >> 4):
+        order = order[np.argsort(digits[order, digit], kind='stable')]
+    return torch.from_numpy(order)
+
+
+def _is_numpys(pair: Tensor) -> bool:
+    """Whether numpy can compute with it."""
+    return (type(pair) is Tensor and pair.device.type == 'cpu'
+            and not torch.compiler.is_compiling())

@@ -183,6 +183,8 @@ def _is_complete(graph: BipartiteGraph) -> bool:
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:
+    if graph.num_edges <= min(DENSE_ABOVE.values()) * graph.num_pairs:
+        return False
     keys_per_block = graph.num_keys / max(graph.num_blocks, 1)
     share = np.interp(np.log(max(keys_per_block, 1)), np.log(list(DENSE_ABOVE)),
                       list(DENSE_ABOVE.values()))

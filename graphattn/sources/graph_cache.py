@@ -106,11 +106,13 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 def bytes_of_key(thing: object) -> int:
     """Bytes of the numbers and the text that a key is made of."""
+    if isinstance(thing, str | int):
+        return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):
         return sum(map(bytes_of_key, thing))
     if is_dataclass(thing):
         return sum(bytes_of_key(getattr(thing, field.name)) for field in fields(thing))
-    return len(thing) if isinstance(thing, str) else 8
+    return 8
 
 
 def is_value(thing: object) -> bool:

@@ -84,6 +84,8 @@ class PatternSource(GraphSource):
         self.seed = None if seed is None else int(seed)
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
+        self._parts = None if self._draws_anew else _parts(self.patterns, self.seed)
+        self._is_value = is_value(self._parts)
 
     @looks_once
     def forward(
@@ -178,7 +180,7 @@ class PatternSource(GraphSource):
     def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         lengths = on_cpu(ptr).diff().tolist()
         if not self._draws_anew:
-            return pattern_graph(self.patterns, self.seed, lengths, ptr.device)
+            return _kept(self._parts, _pieces(lengths), ptr.device, self._is_value)
         return GRAPHS.get(None, lambda: _batch(
             [_build(pattern, piece, generator, ptr.device)
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
@@ -193,6 +195,7 @@ class PatternSource(GraphSource):
         return f'{patterns}, seed={self.seed}' if is_random else patterns
 
 
+Parts = tuple[tuple[Pattern, int | None], ...]  # patterns, and the seeds of those that are random
 # A sequence's keys, and the queries of which the rows are wanted: from where to where.
 Piece = tuple[int, int, int]
 
@@ -214,9 +217,13 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
     Returns:
         BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
     """
-    parts = tuple((pattern, (seed + head) % 2**64 if pattern.is_random else None)
-                  for head, pattern in enumerate(patterns))
-    return _kept(parts, _pieces(lengths, spans), device)
+    parts = _parts(patterns, seed)
+    return _kept(parts, _pieces(lengths, spans), device, is_value(parts))
+
+
+def _parts(patterns: Sequence[Pattern], seed: int | None) -> Parts:
+    return tuple((pattern, (seed + head) % 2**64 if pattern.is_random else None)
+                 for head, pattern in enumerate(patterns))
 
 
 def _pieces(lengths: Sequence[int],
@@ -225,18 +232,17 @@ def _pieces(lengths: Sequence[int],
     return tuple((length, *span) for length, span in zip(lengths, spans))
 
 
-def _kept(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ...],
-          device: torch.device) -> BipartiteGraph:
-    key = (parts, pieces, device) if is_value(parts) else None
+def _kept(parts: Parts, pieces: tuple[Piece, ...], device: torch.device,
+          are_values: bool) -> BipartiteGraph:
+    key = (parts, pieces, device) if are_values else None
     return GRAPHS.get(key, lambda: _build_all(parts, pieces, device))
 
 
-def _build_all(parts: tuple[tuple[Pattern, int | None], ...], pieces: tuple[Piece, ...],
-               device: torch.device) -> BipartiteGraph:
+def _build_all(parts: Parts, pieces: tuple[Piece, ...], device: torch.device) -> BipartiteGraph:
     if len(parts) == len(pieces) == 1:
         (pattern, seed), = parts
         return _build(pattern, pieces[0], seed, device)
-    graph_of = {(number, piece): _kept((part,), (piece,), device)
+    graph_of = {(number, piece): _kept((part,), (piece,), device, is_value(part))
                 for number, part in enumerate(parts) for piece in dict.fromkeys(pieces)}
     return _batch([graph_of[number, piece]
                    for number in range(len(parts)) for piece in pieces], device)

@@ -28,6 +28,12 @@ from graphattn.kernels.cpu.chunks import (
     put,
 )
 from graphattn.kernels.cpu.edges import Edges
+from graphattn.kernels.cpu.few_edges import (
+    attend_to_few,
+    attend_to_few_backward,
+    has_few_edges,
+    spans_of_heads,
+)
 from graphattn.kernels.cpu.gathered import add_products, add_weighted, dots, scatter
 from graphattn.kernels.cpu.jit import jit
 from graphattn.kernels.cpu.key_grads import KeyGrads
@@ -43,7 +49,14 @@ from graphattn.kernels.cpu.rows import (
     prefetch_row,
     whole_vectors,
 )
-from graphattn.kernels.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
+from graphattn.kernels.cpu.schedule import (
+    claim,
+    cut_for_chunks,
+    longest_row,
+    most_rows,
+    run,
+    worthwhile_parts,
+)
 from graphattn.kernels.cpu.simd import exp
 from graphattn.kernels.cpu.softmax import (
     Terms,
@@ -72,6 +85,11 @@ def _(
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
+    if edge_attr.size(1) == 0 and has_few_edges(edges):
+        run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
+            heads // key.size(1), terms, node_rows(out, dtype), node_rows(statistics, dtype),
+            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+        return out, features, statistics
     nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
     results = [node_rows(x, dtype) for x in (out, features, statistics)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
@@ -97,6 +115,17 @@ def _(
         for needed in (needs_bias, needs_gate, needs_attr, needs_attr))
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
+    if edge_attr.size(1) == 0 and has_few_edges(edges):
+        grad_key, grad_value = (new_rows(*x.shape, dtype=dtype) for x in (key, value))
+        run(attend_to_few_backward, edges, shape,
+            *(node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)),
+            heads // key.size(1), terms,
+            *(node_rows(x, dtype) for x in (grad_query, grad_key, grad_value)), grad_bias,
+            grad_gate, spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+        return (*(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value,
+                                                    grad_feature_query)),
+                new_rows(len(edge_attr) if needs_attr else 0, 0, dtype=query.dtype),
+                sum_to(grad_bias, bias), sum_to(grad_gate, gate))
     key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
     nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)]
     attr = edge_rows(edge_attr, dtype)

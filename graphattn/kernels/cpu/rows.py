@@ -14,7 +14,9 @@ from graphattn.kernels.cpu.simd import LANES, load, multiply, multiply_add, pref
 
 def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
     """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
-    return x.detach().to(dtype).contiguous().flatten(0, 1).numpy()
+    nodes, heads, channels = x.shape
+    rows = x.detach() if x.dtype == dtype else x.detach().to(dtype)
+    return rows.contiguous().numpy().reshape(nodes * heads, channels)
 
 
 def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:

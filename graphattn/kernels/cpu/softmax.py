@@ -40,15 +40,22 @@ class Terms(NamedTuple):
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int
            ) -> Terms:
         """The terms of a slice of the heads, in ``dtype``."""
-        nothing = torch.empty(0, 1, dtype=dtype)
-        bias, gate = (nothing if values is None or _is_everywhere(values, neutral) else
-                      values.detach().to(dtype)[:, heads if values.size(1) > 1 else slice(None)]
+        nothing = _NOTHING[dtype]
+        bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
+                      else _of_heads(values, heads, dtype)
                       for values, neutral in ((edge_bias, 0.), (edge_gate, 1.)))
-        real = nothing.numpy().dtype.type
+        real = nothing.dtype.type
         seed = np.uint64(0 if seed is None else seed.item() % 2**64)
-        return cls(bias.contiguous().numpy(), gate.contiguous().numpy(), real(scale), seed,
-                   np.uint64(int(dropout_p * 2**64)), real(1 / (1 - dropout_p)), heads.start,
-                   num_heads)
+        return cls(bias, gate, real(scale), seed, np.uint64(int(dropout_p * 2**64)),
+                   real(1 / (1 - dropout_p)), heads.start, num_heads)
+
+
+_NOTHING = {dtype: torch.empty(0, 1, dtype=dtype).numpy() for dtype in (torch.float, torch.double)}
+
+
+def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
+    own = values.detach().to(dtype)[:, heads if values.size(1) > 1 else slice(None)]
+    return own.contiguous().numpy()
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:

@@ -78,7 +78,7 @@ def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tenso
     return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
 
 
-differentiate(edge_attention, _differentiate_attention, _save_attention)
+attend = differentiate(edge_attention, _differentiate_attention, _save_attention)
 
 
 # <query_i, key_j> on every edge, [num_edges, heads].

@@ -31,8 +31,14 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
 
 
 def differentiate(operator: torch._ops.OpOverload, backward: Callable,
-                  save: Callable) -> None:
-    """Gives an operator its gradients: ``backward(ctx, *grads)`` is a dict by argument."""
+                  save: Callable) -> Callable:
+    """Give an operator its gradients: ``backward(ctx, *grads)`` is a dict by argument.
+
+    Returns:
+        Callable: What to call instead of the operator. Where nothing is compiled it skips the
+        look of torch at defaults that an operator might have, which takes as long as the attention
+        of a molecule.
+    """
     names = [argument.name for argument in operator._schema.arguments]
 
     def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -41,6 +47,22 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
                      for name, needed in zip(names, ctx.needs_input_grad))
 
     torch.library.register_autograd(operator, in_order, setup_context=save)
+
+    class Differentiable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            with torch._C._AutoDispatchBelowAutograd():
+                output = operator(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(in_order)
+
+    def call(*inputs):
+        is_compiling = torch.compiler.is_compiling()
+        return operator(*inputs) if is_compiling else Differentiable.apply(*inputs)
+
+    return call
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:

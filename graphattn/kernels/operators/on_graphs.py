@@ -26,7 +26,7 @@ def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: Bipar
                          features: EdgeFeatures, terms: LogitTerms, *,
                          by_key: bool) -> tuple[Tensor, Tensor]:
     inputs = (query, key, value, *features, terms.bias, terms.gate)
-    out, sums, _ = attention.edge_attention(
+    out, sums, _ = attention.attend(
         *inputs, *_both_orders(graph, by_key, *inputs), *graph.blocks.ptrs,
         attention.dropout_seed(terms.dropout_p, query.device), terms.scale, terms.dropout_p)
     return out.to(query.dtype), sums.to(query.dtype)

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphattn import BipartiteGraph, kernels
 from graphattn.functional import edge_attention
 from graphattn.kernels import LogitTerms
-from graphattn.kernels.cpu import chunks, schedule
+from graphattn.kernels.cpu import chunks, few_edges, schedule
 from graphattn.kernels.cpu.edges import Edges
 from graphattn.kernels.cpu.key_grads import KeyGrads
 from graphattn.kernels.operators import attention as operators
@@ -26,6 +26,14 @@ HEADS, CHANNELS, VALUE_CHANNELS = 2, 20, 17  # whole vectors of channels, and a 
 EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
                'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS},
                'bias': {'edge_bias': 1}, 'gate': {'edge_gate': HEADS}}
+
+
+@pytest.fixture(params=['chunk by chunk', 'few edges'], autouse=True)
+def loops(request, monkeypatch):
+    """Both kinds of loops, whichever a graph is for."""
+    most = -1 if request.param == 'chunk by chunk' else 2**62
+    monkeypatch.setattr(few_edges, '_MOST_EDGES', most)
+    monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
 
 
 @pytest.fixture
