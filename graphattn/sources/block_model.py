@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 from typing import Literal
 
 import torch
@@ -17,8 +16,6 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn.edge_prob import UnreadProb
-from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
@@ -27,6 +24,7 @@ from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
+from graphattn.sources.sampled_graph import SampledGraph
 
 PRESETS = ('paper', 'repo')
 SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
@@ -147,18 +145,12 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """The edges that were drawn and those of one head that are always present; in training
-        with their probabilities."""
+        """Return the edges that were drawn and those of one head that are always present; in
+        training beside the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
-        if not self._has_gradient():
-            return graph
-        if fixed is None:  # a loss needs their gradient alone
-            return graph.with_edge_prob(UnreadProb(partial(edge_probability, model, graph),
-                                                   graph.num_edges, model.dtype, graph.device))
-        edge_prob = edge_probability(model, graph).masked_fill(graph.isin(fixed), 1.)
-        return graph.with_edge_prob(edge_prob)
+        return SampledGraph(graph, model, fixed) if self._has_gradient() else graph
 
     def rows(
         self,
@@ -231,7 +223,7 @@ class BlockModelSource(GraphSource):
         return self.exploration if self.training else 0.
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        return straight_through(graph, self.estimator) if graph.has_prob else {}
+        return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
     def _membership(self, x: Tensor) -> Tensor:
         """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""
