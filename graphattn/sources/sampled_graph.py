@@ -40,20 +40,16 @@ class SampledGraph(BipartiteGraph):
         one = torch.ones((), dtype=model.dtype, device=edges.device)
         self._edge_gate = constant_of(self._probability(known=one.expand(edges.num_edges)), 1.)
 
-    @property
+    @cached_property
     def edge_prob(self) -> Tensor:
         """The probability with which each edge was drawn, ``[num_edges]``."""
-        return self._numbers
+        with torch.inference_mode(False), torch.enable_grad():
+            return self._probability()
 
     @property
     def edge_gate(self) -> Tensor:
         """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`."""
         return self._edge_gate
-
-    @cached_property
-    def _numbers(self) -> Tensor:
-        with torch.inference_mode(False), torch.enable_grad():
-            return self._probability()
 
     def _probability(self, **known: Tensor) -> Tensor:
         edge_prob = edge_probability(self.model, self._edges, **known)
