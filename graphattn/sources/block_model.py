@@ -19,6 +19,7 @@ from graphattn._checks import (
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
+from graphattn.samplers.factor_checks import check_finite_and_not_negative
 from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard
@@ -171,9 +172,7 @@ class BlockModelSource(GraphSource):
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
-        model = FactorModel(query_factor, mixing, key_factor, exploration=self._exploration(),
-                            query_ptr=fold_ptr(shard.own_ptr, self.heads, shard.num_own),
-                            key_ptr=fold_ptr(shard.ptr, self.heads, shard.num_tokens))
+        model = self._model((query_factor, mixing, key_factor), shard.own_ptr, shard.ptr)
         graph = sample_rows(model, shard, law=self.law, generator=generator)
         fixed = None if self.fixed is None else self.fixed.shard_graph(shard, generator)
         return self._with_fixed(graph, fixed, model)
@@ -210,11 +209,12 @@ class BlockModelSource(GraphSource):
     def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
                key_ptr: Tensor | None = None) -> FactorModel:
         query_factor, _, key_factor = factors
+        check_finite_and_not_negative(dict(zip(('query_factor', 'mixing', 'key_factor'), factors)))
         folded = fold_ptr(ptr, self.heads, query_factor.size(0) // self.heads)
         folded_keys = folded if key_ptr is None else fold_ptr(
             key_ptr, self.heads, key_factor.size(0) // self.heads)
         return FactorModel(*factors, query_ptr=folded, key_ptr=folded_keys,
-                           exploration=self._exploration())
+                           exploration=self._exploration(), validate=False)
 
     def _has_gradient(self) -> bool:
         return self.training and torch.is_grad_enabled()
