@@ -37,6 +37,9 @@ _MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
 _KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 _SMALL = 2**22  # products below which to choose their dtype takes longer than to form them
+# A pair is drawn in the time of 32 products. Chunks of less work, on average, are done one by one:
+# threads that share them wait for the interpreter more often than they work.
+_PAIR, _SHARED = 2**5, 2**20
 
 
 # Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
@@ -98,14 +101,21 @@ class _Comparison:
         # One for each call that runs at a time; taking and giving back are atomic.
         idle = [_Workspace(num_pairs, self.num_pairs, self.rounded[0].dtype, key_dtype(self.model))
                 for _ in range(min(torch.get_num_threads(), len(self.chunks)))]
-        run_calls([(self._draw, number, idle) for number in range(len(self.chunks))])
+        self._run([(self._draw, number, idle) for number in range(len(self.chunks))])
         indptr = from_zero(self.size.sum(0))
         start = indptr[:-1] + self.size.cumsum(0) - self.size
         key = np.empty(indptr[-1], key_dtype(self.model))
-        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys,
+        self._run([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys,
                     start[chunk.piece], self.size[chunk.piece], key)
                    for chunk, keys in zip(self.chunks, self.keys)])
         return graph_of_rows(self.model, indptr, key)
+
+    def _run(self, calls: list[tuple]) -> None:
+        work = self.num_pairs * (self.model.num_clusters + _PAIR)
+        if work >= _SHARED * len(calls):
+            return run_calls(calls)
+        for function, *arguments in calls:
+            function(*arguments)
 
     @torch.no_grad()  # of this thread
     def _draw(self, number: int, idle: list[_Workspace]) -> None:

@@ -136,6 +136,30 @@ def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
     assert unread.select_edges(torch.arange(unread.num_edges) < 5).edge_prob.shape == (5,)
 
 
+@pytest.mark.parametrize('is_training', [True, False])
+def test_a_model_of_few_tokens_is_neither_checked_again_nor_bounded_nor_shared(monkeypatch,
+                                                                               is_training):
+    source = BlockModelSource(heads=2, head_channels=16, fixed=SlidingWindow(0)).train(is_training)
+    x, ptr = inputs(nodes=60), torch.tensor([0, 25, 60])
+    expected = source(*x, ptr, generator=torch.Generator().manual_seed(0))
+
+    def unwanted(*args, **kwargs):
+        raise AssertionError(args)
+
+    for name in ('factor_model.check_factors', 'factor_model.check_blocks_of_heads',
+                 'thinning.Thinning', 'comparing.run_calls', 'comparing._fastest_dtype'):
+        monkeypatch.setattr(f'graphattn.samplers.{name}', unwanted)
+    assert source(*x, ptr, generator=torch.Generator().manual_seed(0)) == expected
+
+
+def test_tokens_that_are_no_numbers_are_refused():
+    source = BlockModelSource(heads=2, head_channels=16)
+    query, key = inputs(nodes=4)
+    key[2, 1, 3] = torch.nan
+    with pytest.raises(ValueError, match="'key_factor' must be finite and not negative .*nan"):
+        source(query, key, torch.tensor([0, 4]))
+
+
 @pytest.mark.parametrize('preset', ['paper', 'repo'])
 @pytest.mark.parametrize('estimator, term', [
     ('one-sided', 'edge_bias'), ('paper', 'edge_gate'), ('repo', 'edge_bias')])
