@@ -39,7 +39,7 @@ from graphattn._tensors import (
 )
 from graphattn.blocks import Blocks, join_ptrs
 from graphattn.csc import csc_of_rows
-from graphattn.edge_prob import UnreadProb, constant_of
+from graphattn.edge_prob import constant_of
 from graphattn.pairs import (
     find_pairs,
     first_of_each,
@@ -145,7 +145,7 @@ class BipartiteGraph:
             self._validate_values()
 
     def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, blocks: Blocks,
-              edge_prob: Tensor | UnreadProb | None, is_reordered: bool = False) -> None:
+              edge_prob: Tensor | None, is_reordered: bool = False) -> None:
         self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
         self._num_keys, self._blocks = num_keys, blocks
         self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
@@ -154,10 +154,11 @@ class BipartiteGraph:
         self._block_mask: BlockMask | None = None
         self._versions = self._current_versions()
 
-    @classmethod
-    def _of(cls, *parts: Any) -> BipartiteGraph:
-        """A graph of the parts of :meth:`_fill`, unchecked."""
-        graph = cls.__new__(cls)
+    @staticmethod
+    def _of(*parts: Any) -> BipartiteGraph:
+        """A graph of the parts of :meth:`_fill`, unchecked; a plain one, because other edges than
+        those of a subclass need not be what it promises."""
+        graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph
 
@@ -504,25 +505,13 @@ class BipartiteGraph:
     @property
     def edge_prob(self) -> Tensor | None:
         """The probability with which each edge was drawn, ``[num_edges]``, or ``None``."""
-        edge_prob = self._edge_prob
-        return edge_prob.read() if isinstance(edge_prob, UnreadProb) else edge_prob
+        return self._edge_prob
 
     @property
-    def has_prob(self) -> bool:
-        """Whether the graph carries the probabilities of its edges."""
-        return self._edge_prob is not None
-
-    def constant_of_prob(self, value: float) -> Tensor:
-        """One number for all edges, ``[num_edges]``, with the gradient of :attr:`edge_prob`, whose
-        numbers are not computed for it.
-
-        Raises:
-            ValueError: The graph carries no probabilities.
-        """
-        if self._edge_prob is None:
-            raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add "
-                             "it with graph.with_edge_prob")
-        return constant_of(self._edge_prob, value)
+    def edge_gate(self) -> Tensor | None:
+        """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`, or ``None``. They are
+        one number in memory."""
+        return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
     def blocks(self) -> Blocks:
@@ -777,9 +766,9 @@ class BipartiteGraph:
         return self._of(self._indptr.to(device), self._key.to(device), self.num_keys,
                         self._blocks.to(device), edge_prob, self._is_reordered)
 
-    def with_edge_prob(self, edge_prob: Tensor | UnreadProb | None) -> BipartiteGraph:
+    def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
         """The same edges with other probabilities, ``[num_edges]``, or with none."""
-        if edge_prob is not None and not isinstance(edge_prob, UnreadProb):
+        if edge_prob is not None:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,
                          self._is_reordered)
@@ -1055,9 +1044,14 @@ def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
     return graph
 
 
-_pytree.register_pytree_node(BipartiteGraph, _flatten, _unflatten,
-                             serialized_type_name='graphattn.BipartiteGraph',
-                             to_dumpable_context=astuple,
-                             from_dumpable_context=lambda sizes: _Sizes(*sizes),
-                             flatten_with_keys_fn=_flatten_with_keys)
+def register_as_tensors(kind: type[BipartiteGraph]) -> None:
+    """Let compiled and exported code take graphs of this class for those of the base class."""
+    _pytree.register_pytree_node(kind, _flatten, _unflatten,
+                                 serialized_type_name=f'graphattn.{kind.__name__}',
+                                 to_dumpable_context=astuple,
+                                 from_dumpable_context=lambda sizes: _Sizes(*sizes),
+                                 flatten_with_keys_fn=_flatten_with_keys)
+
+
+register_as_tensors(BipartiteGraph)
 torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

@@ -42,6 +42,9 @@ CACHES = {
     'graphattn/sources/graph_cache.py GRAPHS': Cache(
         'patterns, the seed of each, lengths and spans of sequences, device; or identity_of edges '
         'with the numbers of nodes', HERE),
+    'graphattn/sources/sampled_graph.py edge_prob': Cache(
+        'the object, which is a value',
+        'tests/sources/test_block_model.py::test_probabilities_that_nobody_reads_are_not_computed'),
     'graphattn/sources/sorted_edges.py _KNOWN': Cache(
         'the object, its version, and its values up to MAX_COMPARED of them', HERE),
     'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',

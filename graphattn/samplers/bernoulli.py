@@ -81,12 +81,11 @@ def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None,
                    method: str) -> BipartiteGraph:
     from graphattn.samplers.comparing import compare
     from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.thinning import Thinning
-    if method != 'compare':
-        thinning = Thinning(model)
-        if method == 'thin' or thinning.is_faster():
-            return thinning.sample(generator)
-    return compare(model, draw_seed(generator))
+    from graphattn.samplers.thinning import Thinning, faster_thinning
+    if method == 'compare':
+        return compare(model, draw_seed(generator))
+    thinning = Thinning(model) if method == 'thin' else faster_thinning(model)
+    return compare(model, draw_seed(generator)) if thinning is None else thinning.sample(generator)
 
 
 def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,

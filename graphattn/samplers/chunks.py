@@ -66,7 +66,9 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """``size`` rows from each of ``first``, ``[blocks, size, k]``; of one block without a copy."""
-    if first.numel() == 1:
-        return factor.narrow(0, int(first), size)[None]
+    """``size`` rows from each of ``first``, ``[blocks, size, k]``; without a copy if they follow
+    one another."""
+    num_blocks, start = first.numel(), int(first[0])
+    if int(first[-1]) - start == size * (num_blocks - 1):  # blocks ascend and do not overlap
+        return factor.narrow(0, start, size * num_blocks).view(num_blocks, size, -1)
     return factor.index_select(0, _nodes(first, size)).view(first.numel(), size, -1)

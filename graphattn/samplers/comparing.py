@@ -36,6 +36,10 @@ _MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
 # To multiply fewer than 32 rows takes up to four times as long.
 _KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
+_SMALL = 2**22  # products below which to choose their dtype takes longer than to form them
+# A pair is drawn in the time of 32 products. Chunks of less work, on average, are done one by one:
+# threads that share them wait for the interpreter more often than they work.
+_PAIR, _SHARED = 2**5, 2**20
 
 
 # Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
@@ -81,7 +85,10 @@ class _Comparison:
                  product_dtype: torch.dtype | None):
         self.model, self.seed, self.chunks = model, seed, chunks
         self.factors = model.mixed_query().detach(), model.key_factor.detach().to(model.dtype)
-        dtype = product_dtype or _fastest_dtype(*self.factors, model.highest_probability)
+        self.num_pairs = model.blocks.num_pairs
+        is_small = self.num_pairs * model.num_clusters < _SMALL
+        dtype = product_dtype or (model.dtype if is_small else _fastest_dtype(
+            *self.factors, model.highest_probability))
         self.rounded = tuple(factor.to(dtype) for factor in self.factors)
         self.margin = (_MARGIN if dtype == torch.bfloat16
                        else (model.num_clusters + 4) * torch.finfo(dtype).eps)
@@ -92,16 +99,23 @@ class _Comparison:
     def run(self) -> BipartiteGraph:
         num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
         # One for each call that runs at a time; taking and giving back are atomic.
-        idle = [_Workspace(num_pairs, self.rounded[0].dtype, key_dtype(self.model))
-                for _ in range(torch.get_num_threads())]
-        run_calls([(self._draw, number, idle) for number in range(len(self.chunks))])
+        idle = [_Workspace(num_pairs, self.num_pairs, self.rounded[0].dtype, key_dtype(self.model))
+                for _ in range(min(torch.get_num_threads(), len(self.chunks)))]
+        self._run([(self._draw, number, idle) for number in range(len(self.chunks))])
         indptr = from_zero(self.size.sum(0))
         start = indptr[:-1] + self.size.cumsum(0) - self.size
         key = np.empty(indptr[-1], key_dtype(self.model))
-        run_calls([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys,
+        self._run([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys,
                     start[chunk.piece], self.size[chunk.piece], key)
                    for chunk, keys in zip(self.chunks, self.keys)])
         return graph_of_rows(self.model, indptr, key)
+
+    def _run(self, calls: list[tuple]) -> None:
+        work = self.num_pairs * (self.model.num_clusters + _PAIR)
+        if work >= _SHARED * len(calls):
+            return run_calls(calls)
+        for function, *arguments in calls:
+            function(*arguments)
 
     @torch.no_grad()  # of this thread
     def _draw(self, number: int, idle: list[_Workspace]) -> None:
@@ -123,7 +137,8 @@ class _Comparison:
 class _Workspace:
     """What one thread at a time writes to: products of a chunk, and keys one after the other."""
 
-    def __init__(self, num_pairs: int, dtype: torch.dtype, key_dtype: np.dtype):
+    def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
+        self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
         with torch.inference_mode(False):  # in which other threads could not write to it
             self.prob = torch.empty(num_pairs, dtype=dtype)
         self._keys = np.empty(0, key_dtype)
@@ -131,7 +146,7 @@ class _Workspace:
     def keys_for(self, num_pairs: int) -> np.ndarray:
         """Room for at least ``num_pairs`` keys, and a word of them to be written in vain."""
         if self._keys.size < num_pairs + 8:
-            self._keys = np.empty(max(num_pairs + 8, _KEYS_AT_ONCE), self._keys.dtype)
+            self._keys = np.empty(max(num_pairs + 8, self._keys_at_once), self._keys.dtype)
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:

@@ -33,11 +33,12 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
         if isinstance(other, Tensor) and other.device != query_factor.device:
             raise ValueError(f"'{name}' must be on {query_factor.device}, where 'query_factor' is "
                              f"(got {other.device})")
-    _check_finite_and_not_negative(factors)
+    check_finite_and_not_negative(factors)
     _check_nodes_of_heads(factors)
 
 
-def _check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
+def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
+    """Raise a ValueError that names a factor of which some value is not; on CPUs alone."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
     if not factors or not _can_be_looked_at(*factors.values()):
         return

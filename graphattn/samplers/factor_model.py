@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_number
+from graphattn._checks import check_bool, check_number
 from graphattn._tensors import numbers_of
 from graphattn.blocks import Blocks, sum_blocks
 from graphattn.samplers.factor_checks import check_blocks_of_heads, check_factors
@@ -48,6 +48,8 @@ class FactorModel:
         exploration (float): :math:`\delta` of Sec. 4.2, the chance of edges that the factors rule
             out. It equals one more cluster of membership 1 everywhere and mixing
             :math:`\delta`.
+        validate (bool): Check all of the above, and copy the pointers. Pass ``False`` only for
+            what the caller has just built.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -79,16 +81,20 @@ class FactorModel:
         query_ptr: Tensor | None = None,
         key_ptr: Tensor | None = None,
         exploration: float = 0.,
+        validate: bool = True,
     ):
-        check_factors({'query_factor': query_factor, 'mixing': mixing, 'key_factor': key_factor},
-                      query_ptr, key_ptr)
-        check_number('exploration', exploration, 'finite and not negative')
+        check_bool(validate=validate)
+        if validate:
+            check_factors({'query_factor': query_factor, 'mixing': mixing,
+                           'key_factor': key_factor}, query_ptr, key_ptr)
+            check_number('exploration', exploration, 'finite and not negative')
         self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
         self.exploration = float(exploration)
         sizes = self.num_queries, self.num_keys
         self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
-                                look=self.device.type == 'cpu')
-        check_blocks_of_heads(self.blocks, self.num_heads, sizes)
+                                validate=validate, look=self.device.type == 'cpu')
+        if validate:
+            check_blocks_of_heads(self.blocks, self.num_heads, sizes)
         self._product = KeptProduct()
 
     @property
@@ -223,7 +229,7 @@ class FactorModel:
         """
         return FactorModel(*map(numbers_of, (self.query_factor, self.mixing, self.key_factor)),
                            query_ptr=self.query_ptr, key_ptr=self.key_ptr,
-                           exploration=self.exploration)
+                           exploration=self.exploration, validate=False)
 
     def __repr__(self) -> str:
         heads = f', num_heads={self.num_heads}' if self.num_heads != 1 else ''

@@ -44,9 +44,8 @@ def key_dtype(model: FactorModel) -> type:
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
     """A graph with the blocks of ``model``; numpy makes the arrays, as it asks for huge pages and
     torch does not."""
-    return BipartiteGraph.from_csr(torch.from_numpy(indptr), torch.from_numpy(key),
-                                   model.num_keys, query_ptr=model.query_ptr,
-                                   key_ptr=model.key_ptr, validate=False)
+    return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
+                              model.blocks, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:

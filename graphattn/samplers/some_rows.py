@@ -56,21 +56,30 @@ def sample_rows(
 
 def _draw_exactly(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.samplers.comparing import compare
     from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.thinning import Thinning, is_faster
+    from graphattn.samplers.thinning import Thinning, is_faster, may_be_faster
     heads = _heads(model)
+    num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
+    table_entries = model.num_keys * model.num_clusters
+    if not may_be_faster(table_entries, num_pairs):
+        return _compare(heads, shard, generator)
     thinnings = [Thinning(head) for head in heads]
     bound, num_draws = (_of_all(values, shard) for values in (
         [thinning.bound for thinning in thinnings], [thinning.num_draws for thinning in thinnings]))
-    num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
-    if not is_faster(bound, num_draws, model.num_keys * model.num_clusters, num_pairs):
-        seeds = _seeds(draw_seed(generator), shard, len(heads))
-        return [compare(head, seed) for head, seed in zip(heads, seeds)]
+    if not is_faster(bound, num_draws, table_entries, num_pairs):
+        return _compare(heads, shard, generator)
     counts = _own_counts(num_draws, shard, generator)
     seeds, coin_seeds = (_seeds(draw_seed(generator), shard, len(heads)) for _ in range(2))
     return [thinning.thinned(*drawn)
             for thinning, *drawn in zip(thinnings, counts, seeds, coin_seeds)]
+
+
+def _compare(heads: list[FactorModel], shard: Shard,
+             generator: torch.Generator | None) -> list[BipartiteGraph]:
+    from graphattn.samplers.comparing import compare
+    from graphattn.samplers.random_bits import draw_seed
+    seeds = _seeds(draw_seed(generator), shard, len(heads))
+    return [compare(head, seed) for head, seed in zip(heads, seeds)]
 
 
 def _draw_poisson(model: FactorModel, shard: Shard,
@@ -95,7 +104,8 @@ def _heads(model: FactorModel) -> list[FactorModel]:
                   model.key_factor.detach().chunk(num_heads))
     blocks = model.num_blocks // num_heads + 1
     return [FactorModel(*of_head, query_ptr=model.query_ptr[:blocks],
-                        key_ptr=model.key_ptr[:blocks], exploration=model.exploration)
+                        key_ptr=model.key_ptr[:blocks], exploration=model.exploration,
+                        validate=False)
             for of_head in factors]
 
 

@@ -101,11 +101,18 @@ class _ClampedGradient(torch.autograd.Function):
 
 def _constant(edge_prob: Tensor | BipartiteGraph, value: float) -> Tensor:
     if isinstance(edge_prob, BipartiteGraph):
-        return edge_prob.constant_of_prob(value)
+        return constant_of(_gate(edge_prob), value)
     check_floating('edge_prob', edge_prob)
     if edge_prob.dim() != 1:
         raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
     return constant_of(edge_prob, value)
+
+
+def _gate(graph: BipartiteGraph) -> Tensor:
+    if graph.edge_gate is None:
+        raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add it "
+                         "with graph.with_edge_prob")
+    return graph.edge_gate
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:
@@ -143,7 +150,7 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         (0.5, (tensor([0.2500, 0.2500]),))
     """
     check_kind('graph', graph, BipartiteGraph)
-    gate = graph.constant_of_prob(1.)
+    gate = _gate(graph)
     num_pairs = graph.blocks.pairs_per_block()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
     dtype = torch.promote_types(gate.dtype, torch.float32)

@@ -47,8 +47,7 @@ class Thinning:
 
     def is_faster(self) -> bool:
         """Than to compare all pairs."""
-        return is_faster(self.bound, self.num_draws, self.model.num_keys * self.model.num_clusters,
-                         self.model.blocks.num_pairs)
+        return is_faster(self.bound, self.num_draws, *_sizes(self.model))
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
         """Draws each pair with its probability.
@@ -74,6 +73,23 @@ class Thinning:
         first_key = rates.key_ptr[rates.query_block]
         in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.boost,
                    rates.query, rates.key_factor)
+
+
+def faster_thinning(model: FactorModel) -> Thinning | None:
+    """Return the thinning of the model where it takes less time than to compare all pairs."""
+    if not may_be_faster(*_sizes(model)):
+        return None
+    thinning = Thinning(model)
+    return thinning if thinning.is_faster() else None
+
+
+def _sizes(model: FactorModel) -> tuple[int, int]:
+    return model.num_keys * model.num_clusters, model.blocks.num_pairs
+
+
+def may_be_faster(table_entries: int, num_pairs: int) -> bool:
+    """Return whether :func:`is_faster` can be true of any rates, which are then looked at."""
+    return TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,

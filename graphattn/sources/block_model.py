@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 from typing import Literal
 
 import torch
@@ -17,16 +16,16 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn.edge_prob import UnreadProb
-from graphattn.functional import edge_probability
 from graphattn.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
+from graphattn.samplers.factor_checks import check_finite_and_not_negative
 from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
+from graphattn.sources.sampled_graph import SampledGraph
 
 PRESETS = ('paper', 'repo')
 SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
@@ -147,18 +146,12 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """The edges that were drawn and those of one head that are always present; in training
-        with their probabilities."""
+        """Return the edges that were drawn and those of one head that are always present; in
+        training beside the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
-        if not self._has_gradient():
-            return graph
-        if fixed is None:  # a loss needs their gradient alone
-            return graph.with_edge_prob(UnreadProb(partial(edge_probability, model, graph),
-                                                   graph.num_edges, model.dtype, graph.device))
-        edge_prob = edge_probability(model, graph).masked_fill(graph.isin(fixed), 1.)
-        return graph.with_edge_prob(edge_prob)
+        return SampledGraph(graph, model, fixed) if self._has_gradient() else graph
 
     def rows(
         self,
@@ -179,9 +172,7 @@ class BlockModelSource(GraphSource):
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
-        model = FactorModel(query_factor, mixing, key_factor, exploration=self._exploration(),
-                            query_ptr=fold_ptr(shard.own_ptr, self.heads, shard.num_own),
-                            key_ptr=fold_ptr(shard.ptr, self.heads, shard.num_tokens))
+        model = self._model((query_factor, mixing, key_factor), shard.own_ptr, shard.ptr)
         graph = sample_rows(model, shard, law=self.law, generator=generator)
         fixed = None if self.fixed is None else self.fixed.shard_graph(shard, generator)
         return self._with_fixed(graph, fixed, model)
@@ -218,11 +209,12 @@ class BlockModelSource(GraphSource):
     def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
                key_ptr: Tensor | None = None) -> FactorModel:
         query_factor, _, key_factor = factors
+        check_finite_and_not_negative(dict(zip(('query_factor', 'mixing', 'key_factor'), factors)))
         folded = fold_ptr(ptr, self.heads, query_factor.size(0) // self.heads)
         folded_keys = folded if key_ptr is None else fold_ptr(
             key_ptr, self.heads, key_factor.size(0) // self.heads)
         return FactorModel(*factors, query_ptr=folded, key_ptr=folded_keys,
-                           exploration=self._exploration())
+                           exploration=self._exploration(), validate=False)
 
     def _has_gradient(self) -> bool:
         return self.training and torch.is_grad_enabled()
@@ -231,7 +223,7 @@ class BlockModelSource(GraphSource):
         return self.exploration if self.training else 0.
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        return straight_through(graph, self.estimator) if graph.has_prob else {}
+        return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
     def _membership(self, x: Tensor) -> Tensor:
         """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""

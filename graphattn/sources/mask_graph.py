@@ -99,11 +99,6 @@ class MaskGraph(BipartiteGraph):
         :meth:`graphattn.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
-    @classmethod
-    def _of(cls, *parts: Any) -> BipartiteGraph:
-        # What methods make of the graph has other edges than the values say.
-        return BipartiteGraph._of(*parts)
-
     def __getstate__(self) -> dict[str, Any]:
         return {'graph': super().__getstate__(), 'values': self.values.detach(),
                 'layout': self.layout}

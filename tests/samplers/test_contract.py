@@ -18,6 +18,7 @@ from graphattn.samplers.chunks import chunks_of
 from graphattn.samplers.comparing import compare
 from graphattn.samplers.inverse_cdf import draw_cells
 from graphattn.samplers.some_rows import sample_rows
+from graphattn.samplers.thinning import is_faster, may_be_faster
 from graphattn.samplers.trials import sample_with_torch
 from tests.forked import run_anew
 from tests.shards import in_threads
@@ -806,3 +807,11 @@ def test_fastrg_refuses_more_draws_than_memory_holds(sample):
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
     with pytest.raises(ValueError, match=r"'model' expects 9e\+20 draws"):
         sample(model)
+
+
+@pytest.mark.parametrize('draws', [0., 1e-3, 50., np.nan])
+@pytest.mark.parametrize('table_entries', [0, 399, 400, 401, 10**6])
+def test_sizes_that_rule_thinning_out_rule_it_out_at_any_rates(table_entries, draws):
+    """A tenth of 1,000 pairs is as much work as 400 entries of tables."""
+    is_chosen = is_faster(np.full(1, .01), np.full(1, draws), table_entries, 1000)
+    assert is_chosen <= may_be_faster(table_entries, 1000) == (table_entries < 400)

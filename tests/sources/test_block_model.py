@@ -1,11 +1,13 @@
 """The block model's law, density, gradients and variants (SBM-Transformer, Sec. 4 and App. C)."""
 
 import copy
+import io
 import pickle
 
 import pytest
 import torch
 
+from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_probability
 from graphattn.layers import fold_heads
 from graphattn.patterns import SlidingWindow
@@ -111,22 +113,51 @@ def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
         given.append(known)
         return edge_probability(*args, known=known)
 
-    monkeypatch.setattr('graphattn.sources.block_model.edge_probability', counted)
+    monkeypatch.setattr('graphattn.sources.sampled_graph.edge_probability', counted)
     source = BlockModelSource(heads=2, head_channels=16, law='poisson')
     graph = source(*inputs(), PTR)
     term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
     unread = torch.autograd.grad(term, source.centroid, retain_graph=True)
-    assert len(given) == 2 and all(known.stride() == (0,) for known in given)
+    assert given and all(known.stride() == (0,) for known in given)
 
-    saved = pickle.dumps(source(*inputs(), PTR))
+    original = source(*inputs(), PTR)
+    saved = pickle.dumps(original)
+    torch.save(original, of_torch := io.BytesIO())
+    of_torch.seek(0)
     with torch.no_grad():
         assert torch.equal(graph.edge_prob, copy.deepcopy(graph).edge_prob)
-        assert pickle.loads(saved).edge_prob.min() > 0
+        for copied in (pickle.loads(saved), torch.load(of_torch, weights_only=True)):
+            assert copied == original and copied.edge_prob.min() > 0
+            assert type(copied) is BipartiteGraph
     assert graph.edge_prob.requires_grad
     term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
     torch.testing.assert_close(torch.autograd.grad(term, source.centroid), unread)
     unread = source(*inputs(), PTR)
     assert unread.select_edges(torch.arange(unread.num_edges) < 5).edge_prob.shape == (5,)
+
+
+@pytest.mark.parametrize('is_training', [True, False])
+def test_a_model_of_few_tokens_is_neither_checked_again_nor_bounded_nor_shared(monkeypatch,
+                                                                               is_training):
+    source = BlockModelSource(heads=2, head_channels=16, fixed=SlidingWindow(0)).train(is_training)
+    x, ptr = inputs(nodes=60), torch.tensor([0, 25, 60])
+    expected = source(*x, ptr, generator=torch.Generator().manual_seed(0))
+
+    def unwanted(*args, **kwargs):
+        raise AssertionError(args)
+
+    for name in ('factor_model.check_factors', 'factor_model.check_blocks_of_heads',
+                 'thinning.Thinning', 'comparing.run_calls', 'comparing._fastest_dtype'):
+        monkeypatch.setattr(f'graphattn.samplers.{name}', unwanted)
+    assert source(*x, ptr, generator=torch.Generator().manual_seed(0)) == expected
+
+
+def test_tokens_that_are_no_numbers_are_refused():
+    source = BlockModelSource(heads=2, head_channels=16)
+    query, key = inputs(nodes=4)
+    key[2, 1, 3] = torch.nan
+    with pytest.raises(ValueError, match="'key_factor' must be finite and not negative .*nan"):
+        source(query, key, torch.tensor([0, 4]))
 
 
 @pytest.mark.parametrize('preset', ['paper', 'repo'])

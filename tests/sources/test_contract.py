@@ -1,13 +1,17 @@
 """What every source promises, and every source is in the table."""
 
 import copy
+import functools
+import gc
 import io
 import multiprocessing
 import os
 import pickle
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import FunctionType, MethodType
 
 import pytest
 import torch
@@ -94,6 +98,34 @@ def test_logit_terms_leave_the_forward_pass_alone(name):
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
         if term in (terms := source.logit_terms(graph)):
             assert torch.equal(terms[term], torch.full_like(terms[term], neutral))
+
+
+def parts_of(value):
+    """All that is reached from a value by its attributes and their items."""
+    yield value
+    items = value if isinstance(value, list | tuple) else vars(value).values() if (
+        type(value).__module__.startswith('graphattn')) else ()
+    for item in items:
+        yield from parts_of(item)
+
+
+@every_source
+def test_a_graph_carries_no_function(name):
+    assert not [part for part in parts_of(call(name)[1])
+                if isinstance(part, FunctionType | MethodType | functools.partial)]
+
+
+@every_source
+def test_a_graph_with_its_gradients_is_freed_at_once(name):
+    source, graph = call(name)
+    kept = weakref.ref(graph), source.logit_terms(graph), graph.edge_prob
+    GRAPHS.clear()
+    gc.disable()
+    try:
+        del graph
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 @every_source

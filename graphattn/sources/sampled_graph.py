@@ -1,0 +1,65 @@
+"""A graph beside the model that it was drawn from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphattn.edge_prob import constant_of
+from graphattn.functional import edge_probability
+from graphattn.graph import BipartiteGraph, register_as_tensors
+from graphattn.samplers import FactorModel
+
+
+class SampledGraph(BipartiteGraph):
+    """Edges drawn in training, the model that they were drawn from, and edges that are always
+    present.
+
+    Probabilities are computed when :attr:`edge_prob` is first read: a loss needs their gradient
+    alone, which :attr:`edge_gate` carries. Copies, and what methods make of the graph, are plain
+    graphs of the probabilities.
+
+    Args:
+        edges (BipartiteGraph): All edges, of the blocks of ``model``.
+        model (FactorModel): Gives the probabilities.
+        fixed (BipartiteGraph, optional): Edges of probability 1.
+
+    Attributes:
+        model, fixed: As given.
+    """
+
+    def __init__(self, edges: BipartiteGraph, model: FactorModel,
+                 fixed: BipartiteGraph | None = None):
+        self._fill(edges._indptr, edges._key, edges.num_keys, edges.blocks, None,
+                   edges.is_reordered)
+        self.model, self.fixed = model, fixed
+        self._edges = edges  # which autograd keeps: this graph would keep itself alive by the gate
+        one = torch.ones((), dtype=model.dtype, device=edges.device)
+        self._edge_gate = constant_of(self._probability(known=one.expand(edges.num_edges)), 1.)
+
+    @cached_property
+    def edge_prob(self) -> Tensor:
+        """The probability with which each edge was drawn, ``[num_edges]``."""
+        with torch.inference_mode(False), torch.enable_grad():
+            return self._probability()
+
+    @property
+    def edge_gate(self) -> Tensor:
+        """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`."""
+        return self._edge_gate
+
+    def _probability(self, **known: Tensor) -> Tensor:
+        edge_prob = edge_probability(self.model, self._edges, **known)
+        if self.fixed is None:
+            return edge_prob
+        return edge_prob.masked_fill(self._edges.isin(self.fixed), 1.)
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
+        no_edges = torch.empty(2, 0, dtype=torch.long)
+        return BipartiteGraph, (no_edges, 0), self.__getstate__()
+
+
+register_as_tensors(SampledGraph)
