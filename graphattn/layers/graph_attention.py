@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,11 +20,16 @@ from graphattn._checks import (
 )
 from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import check_recompute, check_teleport
+from graphattn.functional.recursion import check_recompute
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.folding import fold_heads, unfold_heads
+from graphattn.layers.learned_teleport import (
+    check_diffusion,
+    reset_teleport,
+    teleport_parameter,
+)
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
@@ -94,11 +98,8 @@ class GraphAttention(nn.Module):
         check_sides(channels=channels, heads=heads, key_heads=key_heads)
         if heads % key_heads != 0:
             raise ValueError(f"'key_heads' must divide 'heads' (got {key_heads} and {heads})")
-        check_bool(bias=bias, learn_teleport=learn_teleport)
-        check_teleport(teleport, hops)
-        if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
-            raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
-                             f"(got {teleport})")
+        check_bool(bias=bias)
+        check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
@@ -118,8 +119,7 @@ class GraphAttention(nn.Module):
                                        teleport=teleport)
         check_recompute(recompute, hops)
         self.recompute = recompute
-        self.teleport_logit = nn.Parameter(torch.empty(heads)) if learn_teleport else None
-        self._reset_teleport()
+        self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
@@ -127,12 +127,7 @@ class GraphAttention(nn.Module):
             linear.reset_parameters()
         if self.source is not None:
             self.source.reset_parameters()
-        self._reset_teleport()
-
-    def _reset_teleport(self) -> None:
-        if self.teleport_logit is not None:
-            nn.init.constant_(self.teleport_logit, math.log(self.attention.teleport)
-                              - math.log1p(-self.attention.teleport))
+        reset_teleport(self.teleport_logit, self.attention.teleport)
 
     def teleport(self) -> Tensor | None:
         """What is learned of it, ``[heads]``."""

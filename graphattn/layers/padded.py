@@ -17,6 +17,7 @@ from torch import Tensor
 from graphattn import functional
 from graphattn.conversions import is_above_lowest
 from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.recursion import is_one_hop
 from graphattn.graph import BipartiteGraph
 from graphattn.layers.folding import fold_heads, unfold_heads
 from graphattn.pair_mask import PairMask
@@ -239,6 +240,8 @@ def attend_padded(
     *,
     scale: float | None = None,
     dropout_p: float = 0.,
+    hops: int | float = 1,
+    teleport: float | Sequence[float] | Tensor = 0.,
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
@@ -255,7 +258,10 @@ def attend_padded(
         rules (PairRules): What else decides who attends to whom.
         scale (float, optional): Of dot products, :math:`1 / \\sqrt{C}` if omitted.
         dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
-        return_attention_weights (bool): Also form the weights, densely.
+        hops (int or float): As in :func:`graphattn.functional.edge_attention`.
+        teleport (float, sequence of float or Tensor): For all hops, for each hop, or for each head
+            ``[heads]``.
+        return_attention_weights (bool): Also form the weights, those of one hop, densely.
         backend (str): As in :func:`graphattn.functional.edge_attention`.
 
     Returns:
@@ -265,9 +271,15 @@ def attend_padded(
     Raises:
         ValueError: A source that is no pattern is asked for queries behind a cache, one for tokens
             that attend to one another for queries of another sequence, or one of soft masks for
-            what they cannot do.
+            what they cannot do; or values are to travel several hops where not all keys are
+            queries.
     """
     _warn_of_empty(tokens)
+    is_plain = is_one_hop(hops, teleport)
+    if not (is_plain or tokens.is_square):
+        raise ValueError(f"'hops' must be 1, without a teleport, where keys are not the tokens of "
+                         f"the queries, because values travel on from keys that are queries too "
+                         f"(got {hops}); without a cache they are, with use_cache=False")
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, {}
     if not isinstance(along, BipartiteGraph):  # a source, or an adapter around one
@@ -276,18 +288,23 @@ def attend_padded(
             _check_alone(rules, return_attention_weights)
             key, value = (repeat_heads(tokens.keys(x), heads) for x in (key, value))
             out = functional.pair_attention(query, key, value, tokens.ptr, graph, scale=scale,
-                                            dropout_p=dropout_p)
+                                            dropout_p=dropout_p, hops=hops, teleport=teleport)
             return tokens.pad_queries(out), None
         terms = along.logit_terms(graph)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     is_folded, near = graph.num_queries != query.size(0), tokens.drop_evicted(graph)
     if is_folded:
+        if isinstance(teleport, Tensor):  # each folded node has its head's
+            teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
         query = fold_heads(query)
         key, value = (fold_heads(repeat_heads(tokens.keys(x), heads)) for x in (key, value))
-    else:
+    elif is_plain:
         near, key, value = tokens.attended(near, key, value)
+    else:
+        key, value = tokens.keys(key), tokens.keys(value)
     out = functional.edge_attention(query, key, value, near, scale=scale, dropout_p=dropout_p,
+                                    hops=hops, teleport=teleport,
                                     return_attention_weights=return_attention_weights,
                                     backend=backend, **terms)
     out, weight = out if return_attention_weights else (out, None)

@@ -144,10 +144,17 @@ def copy_beside(source: GraphSource, module: nn.Module,
     """
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
+    return source.to(*place_beside(module, model))
+
+
+def place_beside(module: nn.Module, model: nn.Module | None = None,
+                 ) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return the device and the dtype of what is added to a module; arguments as in
+    :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
-    return source.to(None if place is None else place.device, dtype)
+    return None if place is None else place.device, dtype
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
