@@ -25,12 +25,12 @@ from graphattn.graph import BipartiteGraph
 from graphattn.kernels import check_backend
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (
-    PaddedTokens,
     PairRules,
     attend_padded,
     warn_of_zeros_and_ones,
 )
 from graphattn.patterns import Full, Pattern
+from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource, as_source
 from graphattn.sources.base import copy_beside, place_beside
 

@@ -424,10 +424,10 @@ def test_models_that_make_masks_of_keys_themselves(name):
 
 
 def test_keys_that_heads_share_are_not_repeated(monkeypatch):
-    from graphattn import functional
-    attend, seen = functional.edge_attention, []
-    monkeypatch.setattr(functional, 'edge_attention', lambda query, key, *args, **kwargs: (
-        seen.append((query.size(1), key.size(1))), attend(query, key, *args, **kwargs))[1])
+    from graphattn.functional import drive
+    checked, seen = drive.check_arguments, []
+    monkeypatch.setattr(drive, 'check_arguments', lambda query, key, *args: (
+        seen.append((query.size(1), key.size(1))), checked(query, key, *args))[1])
     run(attach(new_model('Llama'), PATTERN), 'Llama', PADDINGS['left'], is_dense=False)
     assert seen == [(4, 2)] * 2
 

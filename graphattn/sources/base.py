@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import LogitTerms
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
 
@@ -127,6 +128,12 @@ class GraphSource(nn.Module, ABC):
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, key.size(0), key.device)
             check_same_sequences(ptr, key_ptr)
+
+
+def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
+    """Return how the parameters of a source enter the logits of a graph."""
+    terms = source.logit_terms(graph)
+    return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
 
 def copy_beside(source: GraphSource, module: nn.Module,
