@@ -12,10 +12,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import on_cpu
 from graphattn.blocks import block_of
-from graphattn.functional import edge_attention
-from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import is_one_hop, restart, spread_teleport
+from graphattn.functional.recursion import is_one_hop
 from graphattn.graph import BipartiteGraph
+from graphattn.placement.cache import Cache, Kept
 from graphattn.shard import Shard
 
 
@@ -86,39 +85,12 @@ class KeyValueCache:
                              f"cache (got {max(end for _, end in spans)})")
         return _Step(self, ptr, spans)
 
-    def of(self, layer: nn.Module, run: int) -> _Kept:
+    def of(self, layer: nn.Module, run: int) -> Kept:
         """What a layer keeps that a pass has run so often before."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
-            runs.append(_Kept([0] * len(self.seen)))
+            runs.append(Kept([0] * len(self.seen)))
         return runs[run]
-
-
-class _Kept:
-    """What one layer keeps of the sequences.
-
-    Args:
-        seen (list of int): Tokens of each that it has seen.
-    """
-
-    def __init__(self, seen: list[int]):
-        self.seen = seen
-        self._tensors: dict[str, Tensor] = {}  # of heads and sequences side by side
-
-    def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """What is kept under a name, ``[num_places, heads, channels]``, the new ones among it."""
-        if name not in self._tensors:
-            with torch.inference_mode(False):  # for others may write into it later
-                self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])
-        kept = self._tensors[name]
-        if kept.shape != (num_places, *new.shape[1:]):
-            raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept.shape[1:])} (got "
-                             f"{tuple(new.shape[1:])})")
-        if kept.dtype != new.dtype:
-            raise TypeError(f"'ptr' is of a cache in {kept.dtype} (got {new.dtype}); begin with a "
-                            f"KeyValueCache of its own")
-        kept[place] = new
-        return kept
 
 
 class _Step(Shard):
@@ -153,9 +125,8 @@ class _Step(Shard):
         raise ValueError(f"'graph' must have the {self.num_own} new tokens for queries and "
                          f"{self.num_tokens} keys, or both of each head (got {graph})")
 
-    def attend(self, attention: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-               graph: BipartiteGraph, *, teleport: Tensor | None = None,
-               **terms: Tensor) -> Tensor:
+    def place(self, attention: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None,
+              teleport: Tensor | None) -> Cache:
         if torch.is_grad_enabled() and key.requires_grad:
             raise ValueError("'ptr' is of a cache, through which no gradient flows; decode inside "
                              "of torch.no_grad()")
@@ -166,37 +137,20 @@ class _Step(Shard):
         if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
             raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
                              "eval() before decoding")
-        times = graph.num_keys // self.num_tokens  # heads that are folded into nodes
         place = self.positions() + self.ptr[block_of(self.own_ptr, self.num_own)]
-        fold = torch.arange(times, device=place.device).unsqueeze(1)
+        fold = torch.arange(heads or 1, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
-        edge_key = graph.key
-        if bool((edge_key > place[graph.query]).any()):
+        if bool((graph.key > place[graph.query]).any()):
             raise ValueError("'source' must be causal for tokens to be decoded one after the "
                              "other; '& Causal()' makes a pattern so")
+        return Cache(heads, self._memory(attention), place, graph)
+
+    def attended(self, attention: nn.Module) -> None:
         memory = self._memory(attention)
-
-        def kept(name: str, new: Tensor) -> Tensor:
-            return memory.put(name, place, new, times * self.num_tokens)[used]
-
-        used, edge_key = edge_key.unique(return_inverse=True)
-        near = BipartiteGraph.from_csr(graph.csr[0], edge_key, used.numel(), validate=False)
-        keys = kept('key', key)
-        if is_one_hop(attention.hops, teleport):
-            z = attention(query, keys, kept('value', value), near, **terms)
-        else:
-            # After a hop each head of queries has values of its own.
-            keys, value = (repeat_heads(x, query.size(1)) for x in (keys, value))
-            z, shares = value, spread_teleport(teleport, attention.hops, value)
-            for hop, share in enumerate(reversed(shares)):
-                reached = edge_attention(query, keys, kept(f'hop {hop}', z), near,
-                                         scale=attention.scale, backend=attention.backend, **terms)
-                z = restart(reached, value, share.unsqueeze(-1).to(value.dtype))
         self._runs[attention] += 1
         memory.seen = self._cache.seen = [end for _, end in self._spans]
-        return z
 
-    def _memory(self, attention: nn.Module) -> _Kept:
+    def _memory(self, attention: nn.Module) -> Kept:
         """What the layer keeps, which must end where the new tokens begin."""
         memory = self._cache.of(attention, self._runs[attention])
         begin = [begin for begin, _ in self._spans]

@@ -19,14 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphattn import functional
 from graphattn._checks import check_generator, check_kind, check_ptr
 from graphattn._tensors import undisturbed
-from graphattn.functional.choose import accumulated, choose_weighing
-from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
+from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
 from graphattn.shard import Shard
 from graphattn.sources.base import fold_ptr
 
@@ -170,8 +167,8 @@ class SequenceParallel(nn.Module):
             TypeError: ``x`` is not a Tensor.
         """
         check_kind('x', x, Tensor)
-        sizes = _all_gather(torch.tensor(x.size(0), device=x.device), self.group).tolist()
-        return _gathered(x, sizes, self.group)
+        sizes = all_gather(torch.tensor(x.size(0), device=x.device), self.group).tolist()
+        return gathered(x, sizes, self.group)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -206,7 +203,7 @@ class SequenceParallel(nn.Module):
         except (TypeError, ValueError) as raised:
             error = raised
         mine = torch.tensor(facts, device=next(self.module.parameters()).device)
-        facts = [_Facts(*row) for row in _all_gather(mine, self.group).tolist()]
+        facts = [_Facts(*row) for row in all_gather(mine, self.group).tolist()]
         if error is not None:
             raise error
         _check_facts(facts)
@@ -292,16 +289,6 @@ def _digest_module(module: nn.Module) -> int:
     return _digest(settings, *module.parameters(), *module.buffers())
 
 
-class _Halo(NamedTuple):
-    """Who sends which nodes to whom, to let them attend along the edges of each."""
-
-    graph: BipartiteGraph  # of own queries, to the nodes that arrive, in their order
-    send: Tensor  # own nodes, those for process 0 first, int64
-    send_sizes: list[int]
-    receive_sizes: list[int]
-    place: Tensor | None  # of each node of the graph among those that arrive; as they come if None
-
-
 class _Halos:
     """The halos that were used last.
 
@@ -318,7 +305,7 @@ class _Halos:
     def __init__(self, max_age: int = 256):
         self._max_age, self._age, self._next_number = max_age, count(), count()
         self._numbers = WeakIdKeyDictionary()
-        self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph], int, _Halo]] = {}
+        self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph], int, Halo]] = {}
 
     def number(self, graph: BipartiteGraph) -> int:
         """Return what stands for a graph of this process in keys."""
@@ -326,7 +313,7 @@ class _Halos:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
 
-    def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], _Halo]) -> _Halo:
+    def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
         """Return the halo of a key, from ``plan`` where there is none."""
         now = next(self._age)
         self._kept = {other: entry for other, entry in self._kept.items()
@@ -354,7 +341,7 @@ class _Shard(Shard):
 
     def gather(self, x: Tensor) -> Tensor:
         sizes = [stop - start for start, stop in zip(self.bounds, self.bounds[1:])]
-        return _gathered(x, sizes, self.group)
+        return gathered(x, sizes, self.group)
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_kind('graph', graph, BipartiteGraph)
@@ -370,44 +357,21 @@ class _Shard(Shard):
                              f"{self.ptr.tolist()} (got {graph.query_ptr.tolist()} and "
                              f"{graph.key_ptr.tolist()})")
 
-    def attend(self, attention: EdgeAttention, query: Tensor, key: Tensor, value: Tensor,
-               graph: BipartiteGraph, *, teleport: Tensor | None = None,
-               **terms: Tensor) -> Tensor:
-        halo = self._halo(graph)
-        key = self._exchange(key, halo)
-        teleport = attention.teleport if teleport is None else teleport
-        if is_one_hop(attention.hops, teleport):
-            return attention(query, key, self._exchange(value, halo), halo.graph, **terms)
-        weight = functional.attention_weights(
-            query, key, halo.graph, scale=attention.scale, backend=attention.backend,
-            dropout_p=attention.dropout if attention.training else 0., **terms)
-        kernel = choose_weighing(attention.backend, value.device, value.size(-1))
-
-        def one_hop(weight: Tensor, z: Tensor) -> Tensor:
-            return kernel.weighted_sum(weight, self._exchange(z, halo), halo.graph)
-
-        value = repeat_heads(value, query.size(1))
-        spread = spread_teleport(teleport, attention.hops, value).unsqueeze(-1)
-        with torch.autocast(value.device.type, enabled=False):
-            return diffuse(one_hop, weight, accumulated(value), spread,
-                           to_the_limit=False).to(value.dtype)
-
-    def _exchange(self, x: Tensor, halo: _Halo) -> Tensor:
-        """The rows of ``x`` that the halo's graph touches, wherever they are."""
-        x = _Exchange.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self.group)
-        return x if halo.place is None else x[halo.place]
+    def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
+              heads: int | None, teleport: Tensor | None) -> Exchange:
+        return Exchange(heads, self._halo(graph), self.group)
 
     def _all_say(self, answer: int) -> list[int]:
         """Return the answers of all processes."""
-        return _all_gather(torch.tensor([answer], device=self.ptr.device),
-                           self.group).flatten().tolist()
+        return all_gather(torch.tensor([answer], device=self.ptr.device),
+                          self.group).flatten().tolist()
 
-    def _halo(self, graph: BipartiteGraph) -> _Halo:
+    def _halo(self, graph: BipartiteGraph) -> Halo:
         numbers = self._all_say(self.halos.number(graph))
         with undisturbed():  # evaluation may come first, and training after it
             return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
-    def _plan(self, graph: BipartiteGraph) -> _Halo:
+    def _plan(self, graph: BipartiteGraph) -> Halo:
         """Tells each process which of its nodes are wanted here. Heads that are folded into nodes
         are so in every process: node ``head * num_tokens + token`` is of the token's owner."""
         key, bounds = graph.key, torch.tensor(self.bounds, device=graph.device)
@@ -419,53 +383,12 @@ class _Shard(Shard):
         order = owner.argsort(stable=True)
         wanted = (head * bounds.diff()[owner] + token - bounds[owner])[order]
         receive_sizes = owner.bincount(minlength=len(self.bounds) - 1)
-        send_sizes = _all_to_all(receive_sizes, None, None, self.group).tolist()
+        send_sizes = all_to_all(receive_sizes, None, None, self.group).tolist()
         receive_sizes = receive_sizes.tolist()
-        send = _all_to_all(wanted, receive_sizes, send_sizes, self.group)
+        send = all_to_all(wanted, receive_sizes, send_sizes, self.group)
         number = is_touched.cumsum(0) - 1  # among the nodes that are touched
         own = BipartiteGraph.from_csr(
             graph.csr[0], number[key], node.numel(), query_ptr=graph.blocks.query_ptr,
             key_ptr=torch.searchsorted(node, graph.blocks.key_ptr), validate=False)
         is_sorted = bool((order.diff() > 0).all())
-        return _Halo(own, send, send_sizes, receive_sizes, None if is_sorted else order.argsort())
-
-
-class _Exchange(torch.autograd.Function):
-    """Rows go to the processes that want them, and gradients come back and are added."""
-
-    @staticmethod
-    def forward(ctx, x, send, send_sizes, receive_sizes, group):
-        ctx.save_for_backward(send)
-        ctx.shape, ctx.sizes, ctx.group = x.shape, (receive_sizes, send_sizes), group
-        return _all_to_all(x[send], send_sizes, receive_sizes, group)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        send, = ctx.saved_tensors
-        returned = _all_to_all(grad.contiguous(), *ctx.sizes, ctx.group)
-        grad_x = returned.new_zeros(ctx.shape).index_add_(0, send, returned)
-        return grad_x, None, None, None, None
-
-
-def _gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """All rows, of which each process has so many: a halo of everything."""
-    num_own, num_processes = x.size(0), len(sizes)
-    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
-    return _Exchange.apply(x, everyone, [num_own] * num_processes, sizes, group)
-
-
-def _all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
-                group: dist.ProcessGroup) -> Tensor:
-    """The rows that arrive, those of process 0 first, as many from each as go to each if no sizes
-    are given."""
-    num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
-    arrived = rows.new_empty(num_rows, *rows.shape[1:])
-    dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
-    return arrived
-
-
-def _all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The numbers of all processes, ``[num_processes, ...]``."""
-    size = dist.get_world_size(group)
-    return _all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)
+        return Halo(own, send, send_sizes, receive_sizes, None if is_sorted else order.argsort())

@@ -20,17 +20,19 @@ from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind, check_size, is_float
 from graphattn._tensors import is_autocast, is_one
+from graphattn.functional.recursion import is_one_hop
 from graphattn.graph import BipartiteGraph
 from graphattn.kernels import check_backend
+from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (
-    PaddedTokens,
     PairRules,
     attend_padded,
     warn_of_zeros_and_ones,
 )
 from graphattn.patterns import Full, Pattern
+from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource, as_source
-from graphattn.sources.base import copy_beside
+from graphattn.sources.base import copy_beside, place_beside
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -70,6 +72,8 @@ class Attachment:
         noticing (RemovableHandle, optional): Of the hook that notices the following at each call.
         has_other_keys (bool): Whether it was called with other hidden states for its keys.
         has_cache (bool): Whether it was called with a cache.
+        hops (int or float): How many hops values travel in it.
+        teleport (float or sequence of float): Where the teleport begins, if that is learned.
     """
 
     before: dict[str, Any]
@@ -79,6 +83,8 @@ class Attachment:
     noticing: RemovableHandle | None = None
     has_other_keys: bool = False
     has_cache: bool = False
+    hops: int | float = 1
+    teleport: float | Sequence[float] = 0.
 
     @property
     def adds_masks(self) -> bool:
@@ -88,7 +94,8 @@ class Attachment:
 
 def attach(
     model: PreTrainedModel, along: GraphSource | Pattern | str | None, *,
-    layers: Sequence[int | str] | None = None, backend: str = 'auto',
+    layers: Sequence[int | str] | None = None, backend: str = 'auto', hops: int | float = 1,
+    teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> PreTrainedModel:
     """Lets the attention of a transformers model flow along graphs, in place.
 
@@ -143,6 +150,13 @@ def attach(
             Attention between two sequences that is named goes along a pattern in which query i sits
             at key position i.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+        hops (int or float): How many hops values travel along the edges, as in
+            :class:`graphattn.layers.GraphAttention`. With more than one, or with a teleport,
+            queries behind a cache and those of another sequence are refused.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each.
+        learn_teleport (bool): Every head of each attention module learns a teleport of its own, the
+            sigmoid of its parameter ``graph_teleport_logit``; ``teleport`` is where it begins.
 
     Returns:
         The model.
@@ -151,8 +165,8 @@ def attach(
         ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
         ValueError: The model's attention cannot be replaced or is between two sequences alone, a
-            layer is unknown or attached already, the backend is unknown, or the source is for
-            another number of heads.
+            layer is unknown or attached already, the backend is unknown, the source is for another
+            number of heads, or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -168,11 +182,15 @@ def attach(
     """
     _register()
     check_backend(backend)
+    check_diffusion(hops, teleport, learn_teleport)
     source = None if along is None else _as_source(along)
+    if source is None and not is_one_hop(hops, teleport):
+        raise ValueError(f"'hops' must be 1, without a teleport, for a model that chooses the keys "
+                         f"of its queries (got {hops} with 'along' None)")
     modules = _attention_modules(model)
     chosen = _choose(modules, layers)
     for name in chosen:
-        _check_heads(source, name, modules[name])
+        _check_heads(source, name, modules[name], learn_teleport)
     if layers is None:
         _warn_of_rest(model, modules, len(modules) - len(chosen))
     _own_configs(model)
@@ -182,11 +200,15 @@ def attach(
     for name in chosen:
         module = modules[name]
         module.graph_attachment.attends, module.graph_attachment.backend = True, backend
+        module.graph_attachment.hops, module.graph_attachment.teleport = hops, teleport
         module.graph_attachment.is_named = name in (layers or ())
         module.graph_attachment.noticing = module.register_forward_pre_hook(_notice_keys,
                                                                             with_kwargs=True)
         if source is not None:
             module.graph_source = copy_beside(source, module, model)
+        if learn_teleport:
+            module.graph_teleport_logit = teleport_parameter(teleport, _heads(module),
+                                                             *place_beside(module, model))
     for module in _configured(model):
         module.config._attn_implementation = _along_graphs(module.graph_attachment.before)
     return model
@@ -215,6 +237,8 @@ def detach(model: PreTrainedModel) -> PreTrainedModel:
         del module.graph_attachment
         if hasattr(module, 'graph_source'):
             del module.graph_source
+        if hasattr(module, 'graph_teleport_logit'):
+            del module.graph_teleport_logit
     return model
 
 
@@ -358,10 +382,19 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
     return chosen
 
 
-def _check_heads(source: GraphSource | None, name: str, module: nn.Module) -> None:
+def _heads(module: nn.Module) -> int | None:
+    """Return the number of its heads, if it is told."""
+    return getattr(module.config, 'num_attention_heads', None)
+
+
+def _check_heads(source: GraphSource | None, name: str, module: nn.Module,
+                 learn_teleport: bool) -> None:
+    heads = _heads(module)
+    if learn_teleport and heads is None:
+        raise ValueError(f"'learn_teleport' must be False for {name!r}, whose config does not tell "
+                         f"'num_attention_heads'")
     if source is None or source.heads is None:
         return
-    heads = getattr(module.config, 'num_attention_heads', None)
     if heads not in (None, source.heads):
         raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
                          f"{source.heads})")
@@ -591,7 +624,10 @@ def graph_attention(
     else:
         along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
+    logit = getattr(module, 'graph_teleport_logit', None)
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
+                         hops=attachment.hops,
+                         teleport=attachment.teleport if logit is None else logit.sigmoid(),
                          return_attention_weights=bool(options.get('output_attentions')),
                          backend=attachment.backend)
 

@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphattn._tensors import on_cpu
 from graphattn.blocks import block_of
 
 if TYPE_CHECKING:
+    from graphattn.functional.drive import Placement
     from graphattn.graph import BipartiteGraph
+    from graphattn.layers import EdgeAttention
 
 
 class Shard(ABC):
@@ -60,8 +62,21 @@ class Shard(ABC):
         queries, of all heads or of each."""
 
     @abstractmethod
-    def attend(self, attention: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-               graph: BipartiteGraph, *, teleport: Tensor | None = None,
-               **terms: Tensor) -> Tensor:
-        """``attention``, an :class:`graphattn.layers.EdgeAttention`, of own queries along
-        ``graph``, to keys and values of all processes, of which each gives its own."""
+    def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
+              heads: int | None, teleport: Tensor | None) -> Placement:
+        """Return where the keys of all processes are, of which each gives its own.
+
+        Args:
+            attention (EdgeAttention): What attends.
+            key (Tensor): Own keys.
+            graph (BipartiteGraph): Of own queries and all keys.
+            heads (int, optional): How many heads own a graph each; all share one if omitted.
+            teleport (Tensor, optional): Instead of that of ``attention``.
+
+        Raises:
+            ValueError: It cannot be taken along such a graph.
+        """
+
+    def attended(self, attention: EdgeAttention) -> None:
+        """Take notice that own queries have attended, hooks and all."""
+        return

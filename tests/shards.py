@@ -30,7 +30,7 @@ class ThreadShard(Shard):
     def check_graph(self, graph, heads):
         raise NotImplementedError
 
-    def attend(self, attention, query, key, value, graph, **terms):
+    def place(self, attention, key, graph, heads, teleport):
         raise NotImplementedError
 
 

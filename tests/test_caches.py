@@ -82,7 +82,7 @@ CACHES = {
     # transformers
     'graphattn/hugging_face.py': Cache('the class of a module', ''),
     # One call's own
-    'graphattn/layers/padded.py': Cache('the object, which lives for one call', ''),
+    'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
     'experiments/data/listops.py cached_arrays': Cache(

@@ -424,10 +424,10 @@ def test_models_that_make_masks_of_keys_themselves(name):
 
 
 def test_keys_that_heads_share_are_not_repeated(monkeypatch):
-    from graphattn import functional
-    attend, seen = functional.edge_attention, []
-    monkeypatch.setattr(functional, 'edge_attention', lambda query, key, *args, **kwargs: (
-        seen.append((query.size(1), key.size(1))), attend(query, key, *args, **kwargs))[1])
+    from graphattn.functional import drive
+    checked, seen = drive.check_arguments, []
+    monkeypatch.setattr(drive, 'check_arguments', lambda query, key, *args: (
+        seen.append((query.size(1), key.size(1))), checked(query, key, *args))[1])
     run(attach(new_model('Llama'), PATTERN), 'Llama', PADDINGS['left'], is_dense=False)
     assert seen == [(4, 2)] * 2
 
@@ -615,6 +615,55 @@ def test_a_detached_model_is_what_it_was(copied):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize('padding', PADDINGS)
+@pytest.mark.parametrize('learn_teleport', [False, True])
+def test_values_travel_several_hops_as_by_hand(padding, learn_teleport):
+    model = attach(new_model('BERT'), PATTERN, hops=5, teleport=.1, learn_teleport=learn_teleport)
+    is_token = PADDINGS[padding]
+    allowed, calls = dense_mask(is_token, False), []
+    for module in (layer.attention.self for layer in model.encoder.layer):
+        module.register_forward_hook(
+            lambda module, given, out: calls.append((module, given[0], out[0])))
+        if learn_teleport:
+            module.graph_teleport_logit.data += torch.arange(4.)
+    model(TOKENS, attention_mask=is_token.long())
+    assert len(calls) == 2
+    for module, x, out in calls:
+        query, key, value = (linear(x).unflatten(-1, (4, -1)).transpose(1, 2)
+                             for linear in (module.query, module.key, module.value))
+        logit = (query @ key.transpose(2, 3) / 8**.5).masked_fill(~allowed, -torch.inf)
+        weight, z = logit.softmax(-1), value
+        teleport = (module.graph_teleport_logit.sigmoid()[:, None, None] if learn_teleport
+                    else .1)
+        for _ in range(5):
+            z = (1 - teleport) * weight @ z + teleport * value
+        expected = z.transpose(1, 2).flatten(2)
+        torch.testing.assert_close(out[is_token], expected[is_token], atol=1e-5, rtol=1e-4)
+
+
+def test_a_teleport_is_learned_saved_and_let_go(tmp_path):
+    from safetensors.torch import load_file
+    model = attach(new_model('BERT'), PATTERN, hops=3, teleport=.2, learn_teleport=True).train()
+    run(model, 'BERT', PADDINGS['left'], is_dense=False)
+    logits = [layer.attention.self.graph_teleport_logit for layer in model.encoder.layer]
+    assert all((logit.grad != 0).all() for logit in logits)
+    torch.testing.assert_close(logits[0].sigmoid(), torch.full((4,), .2))
+    logits[1].data += 1.
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / 'model.safetensors')
+    assert torch.equal(saved['encoder.layer.1.attention.self.graph_teleport_logit'], logits[1])
+    names = set(new_model('BERT').state_dict())
+    assert set(detach(model).state_dict()) == names
+
+
+def test_one_token_after_the_other_is_generated_along_several_hops_without_a_cache():
+    model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN, hops=3, teleport=.1)
+    generated = model.generate(TOKENS, **GENERATION, use_cache=False)
+    assert torch.equal(generated[:, -1], model(generated[:, :-1]).logits[:, -1].argmax(-1))
+    with pytest.raises(ValueError, match="'hops' must be 1, .* use_cache=False"):
+        model.generate(TOKENS, **GENERATION)
+
+
 def test_sequences_that_are_packed_stay_apart():
     model = attach(new_model('Llama'), SlidingWindow(2))
     tokens = TOKENS[:1]
@@ -692,6 +741,13 @@ BAD = {
                  "'along' must be a pattern or a source for BertSelfAttention"),
     'own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), PATTERN)(TOKENS), ValueError,
                   "'along' must be None for a model that chooses its own keys"),
+    'hops': (lambda: attach(new_model('BERT'), PATTERN, hops=-1), ValueError, "'hops' must not"),
+    'teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, teleport=[.1]), ValueError,
+                 "'teleport' must be one number or one for each of the 2 hops"),
+    'learned_teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, learn_teleport=True),
+                         ValueError, "'teleport' must be a number inside"),
+    'hops_of_own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), None, hops=2), ValueError,
+                          "'hops' must be 1, .* chooses the keys"),
     'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
     'own_edges_and_sinks': (lambda: attach(kin_of_deepseek('HYV4Model'), None)(TOKENS), ValueError,
                             "'s_aux' must be None, .* leave its modules out of 'layers'"),

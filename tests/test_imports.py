@@ -22,7 +22,8 @@ GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_t
                   '_threads', '_compiler', '_jit', '_triton'}
 MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
 ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
-                'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory'}
+                'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory',
+                'placement'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
     '_files': set(),
@@ -53,12 +54,13 @@ MAY_IMPORT = {
     'kernels': GROUND,
     'functional': MIDDLE,
     'sources': MIDDLE | {'functional'},
-    'layers': MIDDLE | {'functional', 'sources'},
+    'placement': MIDDLE | {'functional'},
+    'layers': MIDDLE | {'functional', 'placement', 'sources'},
     'models': MIDDLE | {'functional', 'sources', 'layers'},
-    'hugging_face': MIDDLE | {'functional', 'sources', 'layers', 'models'},
-    'distributed': MIDDLE | {'functional', 'sources', 'layers', 'models'},
+    'hugging_face': MIDDLE | {'functional', 'placement', 'sources', 'layers', 'models'},
+    'distributed': MIDDLE | {'functional', 'placement', 'sources', 'layers', 'models'},
     'compile': MIDDLE | {'functional'},
-    'decoding': GROUND | {'functional'},
+    'decoding': GROUND | {'functional', 'placement'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

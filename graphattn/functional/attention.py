@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import check_bool
+from graphattn._checks import check_bool, check_floating
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import check_arguments, check_numbers, check_square
-from graphattn.functional.choose import accumulated, choose, choose_weighing
-from graphattn.functional.diffusion import diffuse_along
+from graphattn.functional.checks import check_arguments, check_numbers
+from graphattn.functional.choose import choose
+from graphattn.functional.drive import drive, weigh
 from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import check_hops, is_one_hop, spread_teleport
+from graphattn.functional.recursion import check_hops
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend, LogitTerms
+from graphattn.kernels import LogitTerms
 
 
 def edge_attention(
@@ -105,49 +103,13 @@ def edge_attention(
         >>> edge_attention(query, key, value, graph, edge_bias=bias[perm]).shape
         torch.Size([1000, 4, 32])
     """
-    edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
     check_bool(return_attention_weights=return_attention_weights)
     check_hops(hops)
+    check_floating('query', query)
     terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
-    if is_one_hop(hops, teleport):
-        out, weight = _one_hop(query, key, value, graph, terms, backend, return_attention_weights)
-    else:
-        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
-                                    return_attention_weights)
-    return (out, weight.to(query.dtype)) if return_attention_weights else out
-
-
-def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
-             backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
-    kernel = choose(backend, query, key, value, graph, terms, needs_weights=needs_weights)
-    with without_autocast(graph.device):
-        if not (kernel.shares_keys and not needs_weights):
-            key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-        if kernel.attention is not None and not needs_weights:
-            return kernel.attention(query, key, value, graph, terms), None
-        weight = _weigh(kernel, query, key, graph, terms)
-        return kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype), weight
-
-
-def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                  terms: LogitTerms, hops: int | float, teleport: float | Sequence[float] | Tensor,
-                  backend: str, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
-    check_square(graph)
-    key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-    spread, channels = spread_teleport(teleport, hops, value), max(query.size(-1), value.size(-1))
-    kernel = choose_weighing(backend, graph.device, channels)
-    is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
-    with without_autocast(graph.device):
-        if is_plain and kernel.diffused_attention is not None:
-            return kernel.diffused_attention(query, key, value, graph, spread, terms), None
-        weight = _weigh(kernel, query, key, graph, terms)
-    return diffuse_along(weight, value, graph, spread, hops=hops, backend=backend), weight
-
-
-def _weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
-           terms: LogitTerms) -> Tensor:
-    weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
-    return F.dropout(weight, terms.dropout_p) if terms.dropout_p > 0 else weight
+    out, weight = drive(query, key, value, graph, terms, hops, teleport, backend=backend,
+                        needs_weights=return_attention_weights)
+    return (out, weight) if return_attention_weights else out
 
 
 def attention_weights(
@@ -194,4 +156,4 @@ def attention_weights(
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
     key = repeat_heads(key, query.size(1))
     with without_autocast(graph.device):
-        return _weigh(kernel, query, key, graph, terms)
+        return weigh(kernel, query, key, graph, terms)

@@ -14,6 +14,7 @@ from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
 from graphattn.functional.recursion import diffuse, spread_teleport
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import Backend
 
 
 def attention_diffusion(
@@ -82,16 +83,18 @@ def attention_diffusion(
         torch.Size([100, 4, 32])
     """
     check_diffused(alpha, value, graph)
-    return diffuse_along(alpha, value, graph, spread_teleport(teleport, hops, value), hops=hops,
-                         backend=backend)
-
-
-def diffuse_along(alpha: Tensor, value: Tensor, graph: BipartiteGraph, spread: Tensor, *,
-                  hops: int | float, backend: str) -> Tensor:
-    """:func:`attention_diffusion` of checked arguments, by the teleport of every hop."""
+    spread = spread_teleport(teleport, hops, value)
     if len(spread) == 0:
         return value
     kernel = choose_weighing(backend, graph.device, value.size(-1))
+    return diffuse_along(kernel, alpha, value, graph, spread, hops)
+
+
+def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: BipartiteGraph,
+                  spread: Tensor, hops: int | float) -> Tensor:
+    """:func:`attention_diffusion` of checked arguments, by the teleport of every hop."""
+    if len(spread) == 0:
+        return value
     alpha = alpha.to(accumulated(value).dtype)
     with without_autocast(graph.device):
         if kernel.attention_diffusion is not None and hops != math.inf:

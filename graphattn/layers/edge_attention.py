@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,20 +13,19 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 
-from graphattn import functional, kernels
-from graphattn._checks import check_bool, check_dropout, check_floating, check_number
-from graphattn.functional.checks import check_arguments, check_edge_values, check_square
-from graphattn.functional.edge_features import repeat_heads
+from graphattn import kernels
+from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
+from graphattn.functional.checks import check_edge_values
+from graphattn.functional.drive import LOCAL, Placement, drive
 from graphattn.functional.recursion import (
     check_hops,
     check_recompute,
     check_teleport,
-    diffuse,
     is_one_hop,
-    spread_teleport,
 )
 from graphattn.graph import BipartiteGraph
-from graphattn.kernels import LogitTerms
+from graphattn.kernels import Backend, LogitTerms
+from graphattn.kernels.backend import everywhere
 from graphattn.kernels.edge_math import edge_logit, edge_softmax
 from graphattn.sources.sorted_edges import sort_edges
 
@@ -120,6 +120,7 @@ class EdgeAttention(MessagePassing):
         edge_bias: Tensor | None = None,
         edge_gate: Tensor | None = None,
         teleport: Tensor | None = None,
+        placement: Placement = LOCAL,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         """Attends along the edges.
@@ -136,6 +137,8 @@ class EdgeAttention(MessagePassing):
             edge_gate (Tensor, optional): As ``edge_bias``.
             teleport (Tensor, optional): Instead of the layer's own, what broadcasts to ``[hops,
                 num_queries, heads]``.
+            placement (Placement): Where keys and values are, if not in the tensors that are given
+                (:mod:`graphattn.placement`), and whether heads own a graph each.
             return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
 
         Returns:
@@ -152,21 +155,27 @@ class EdgeAttention(MessagePassing):
             raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
                             f"{type(graph).__name__})")
         check_bool(return_attention_weights=return_attention_weights)
-        terms = {'edge_bias': edge_bias, 'edge_gate': edge_gate,
-                 'teleport': self.teleport if teleport is None else teleport}
+        if placement is not LOCAL:
+            check_kind('placement', placement, Placement)
+        teleport = self.teleport if teleport is None else teleport
         if self._wants_messages(return_attention_weights):
-            return self._explicit(query, key, value, graph, return_attention_weights, **terms)
+            terms = LogitTerms(edge_bias, edge_gate, self._scale(key))  # messages drop weights
+            return self._explicit(query, key, value, graph, terms, teleport, placement,
+                                  return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
             edges = sort_edges(graph, query.size(0), key.size(0))
             graph = edges.graph
-            for name in ('edge_bias', 'edge_gate'):
-                check_edge_values(name, terms[name], query, graph)
-                terms[name] = edges.sort(terms[name])
+            check_edge_values('edge_bias', edge_bias, query, graph)
+            check_edge_values('edge_gate', edge_gate, query, graph)
+            edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
+        terms = LogitTerms(edge_bias, edge_gate, self._scale(key),
+                           self.dropout if self.training else 0.)
         if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=value, graph=graph, alpha=None,
-                                  **terms)
-        return self.message_and_aggregate(None, query, key, value, graph, **terms)
+                                  terms=terms, teleport=teleport, placement=placement)
+        return self.message_and_aggregate(None, query, key, value, graph, terms, teleport,
+                                          placement)
 
     def _wants_messages(self, return_attention_weights: bool) -> bool:
         wants_messages = (self.explain or return_attention_weights
@@ -178,13 +187,16 @@ class EdgeAttention(MessagePassing):
         return wants_messages
 
     def _has_hooks(self, *steps: str) -> bool:
-        return any(getattr(self, f'_{step}_forward{when}hooks')
-                   for step in steps for when in ('_', '_pre_'))
+        own = self.__dict__
+        for step in steps:
+            if own[f'_{step}_forward_hooks'] or own[f'_{step}_forward_pre_hooks']:
+                return True
+        return False
 
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
-        return_attention_weights: bool, *, edge_bias: Tensor | None, edge_gate: Tensor | None,
-        teleport: float | Sequence[float] | Tensor,
+        terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
+        return_attention_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         is_watched = self.explain or self._has_hooks('edge_update', 'message', 'aggregate')
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
@@ -192,27 +204,29 @@ class EdgeAttention(MessagePassing):
                              "which an explainer or a hook would take them; pass 'edge_index' "
                              "itself")
         edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
-        edge_bias, edge_gate = check_arguments(query, key, value, graph, edge_bias, edge_gate)
-        dtype = query.dtype
-        key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-        query, key, value = (x.to(torch.promote_types(dtype, torch.float))
-                             for x in (query, key, value))
-        alpha = self.edge_updater(edge_index, query=query, key=key, edge_bias=edge_bias,
-                                  edge_gate=edge_gate)
+        out, alpha = drive(query, key, value, graph, terms, self.hops, teleport, placement,
+                           backend=self._messages(edge_index, graph, teleport),
+                           needs_weights=True)
+        return (out, (edge_index, alpha)) if return_attention_weights else out
 
-        def one_hop(alpha: Tensor, z: Tensor) -> Tensor:
-            return self.propagate(edge_index, size=(graph.num_keys, graph.num_queries),
-                                  query=query, key=key, value=z, alpha=alpha, graph=graph,
-                                  edge_bias=edge_bias, edge_gate=edge_gate, teleport=teleport)
+    def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
+                  teleport: float | Sequence[float] | Tensor) -> Backend:
+        """Return PyG's way as a backend, of a graph whose edges are in the order in which they were
+        given."""
+        given, told = graph, {}
 
-        if is_one_hop(self.hops, teleport):
-            out = one_hop(alpha, value).to(dtype)
-        else:
-            check_square(graph)
-            spread = spread_teleport(teleport, self.hops, value)
-            out = diffuse(one_hop, alpha, value, spread.unsqueeze(-1),
-                          to_the_limit=self.hops == math.inf).to(dtype)
-        return (out, (edge_index, alpha.to(dtype))) if return_attention_weights else out
+        def edges(graph: BipartiteGraph) -> Tensor:
+            return edge_index if graph is given else torch.stack([graph.key, graph.query])
+
+        def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
+            told.update(query=query, key=key, edge_bias=terms.bias, edge_gate=terms.gate)
+            return self.edge_updater(edges(graph), **told)
+
+        def add_up(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+            return self.propagate(edges(graph), size=(graph.num_keys, graph.num_queries),
+                                  value=value, alpha=alpha, graph=graph, teleport=teleport, **told)
+
+        return Backend('messages', everywhere, attention_weights=weigh, weighted_sum=add_up)
 
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
                     edge_gate: Tensor | None, index: Tensor, size_i: int | None) -> Tensor:
@@ -225,16 +239,16 @@ class EdgeAttention(MessagePassing):
         return alpha.unsqueeze(-1) * value_j
 
     def message_and_aggregate(self, edge_index: EdgeIndex | None, query: Tensor, key: Tensor,
-                              value: Tensor, graph: BipartiteGraph, edge_bias: Tensor | None,
-                              edge_gate: Tensor | None,
-                              teleport: float | Sequence[float] | Tensor) -> Tensor:
-        arguments = {'edge_bias': edge_bias, 'edge_gate': edge_gate, 'scale': self.scale,
-                     'hops': self.hops, 'teleport': teleport, 'backend': self.backend,
-                     'dropout_p': self.dropout if self.training else 0.}
-        if self.recompute and not is_one_hop(self.hops, teleport):
-            return checkpoint(functional.edge_attention, query, key, value, graph, **arguments,
-                              use_reentrant=False)
-        return functional.edge_attention(query, key, value, graph, **arguments)
+                              value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+                              teleport: float | Sequence[float] | Tensor,
+                              placement: Placement) -> Tensor:
+        run = drive
+        if (self.recompute and placement.has_all_values
+                and not is_one_hop(self.hops, teleport)):
+            run = partial(checkpoint, drive, use_reentrant=False)
+        out, _ = run(query, key, value, graph, terms, self.hops, teleport, placement,
+                     backend=self.backend)
+        return out
 
     def _scale(self, key: Tensor) -> float:
         return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale

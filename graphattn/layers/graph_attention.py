@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -20,18 +19,24 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import is_traced, looks_once, on_cpu
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.recursion import check_recompute, check_teleport
+from graphattn.functional.recursion import check_recompute
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import LogitTerms
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
-from graphattn.layers.folding import fold_heads, unfold_heads
+from graphattn.layers.learned_teleport import (
+    check_diffusion,
+    reset_teleport,
+    teleport_parameter,
+)
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import check_same_sequences, fold_ptr
+from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
 
 
 class GraphAttention(nn.Module):
@@ -94,11 +99,8 @@ class GraphAttention(nn.Module):
         check_sides(channels=channels, heads=heads, key_heads=key_heads)
         if heads % key_heads != 0:
             raise ValueError(f"'key_heads' must divide 'heads' (got {key_heads} and {heads})")
-        check_bool(bias=bias, learn_teleport=learn_teleport)
-        check_teleport(teleport, hops)
-        if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
-            raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
-                             f"(got {teleport})")
+        check_bool(bias=bias)
+        check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads}); or give 'head_channels'")
@@ -118,8 +120,7 @@ class GraphAttention(nn.Module):
                                        teleport=teleport)
         check_recompute(recompute, hops)
         self.recompute = recompute
-        self.teleport_logit = nn.Parameter(torch.empty(heads)) if learn_teleport else None
-        self._reset_teleport()
+        self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
@@ -127,12 +128,7 @@ class GraphAttention(nn.Module):
             linear.reset_parameters()
         if self.source is not None:
             self.source.reset_parameters()
-        self._reset_teleport()
-
-    def _reset_teleport(self) -> None:
-        if self.teleport_logit is not None:
-            nn.init.constant_(self.teleport_logit, math.log(self.attention.teleport)
-                              - math.log1p(-self.attention.teleport))
+        reset_teleport(self.teleport_logit, self.attention.teleport)
 
     def teleport(self) -> Tensor | None:
         """What is learned of it, ``[heads]``."""
@@ -251,12 +247,10 @@ class GraphAttention(nn.Module):
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
-            terms = {} if source is None else source.logit_terms(graph)
+            terms = LogitTerms() if source is None else terms_on(graph, source)
             if edge_bias is not None:
-                terms = {**terms, 'edge_bias': _added(edge_bias, terms.get('edge_bias'))}
-            if needs_weights:
-                terms['return_attention_weights'] = True
-            out = self._along_edges(query, key, value, ptr, graph, terms)
+                terms = terms._replace(bias=_added(edge_bias, terms.bias))
+            out = self._along_edges(query, key, value, ptr, graph, terms, needs_weights)
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
 
@@ -286,26 +280,26 @@ class GraphAttention(nn.Module):
 
     def _along_edges(
         self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
-        graph: BipartiteGraph, terms: dict[str, Tensor | bool],
+        graph: BipartiteGraph, terms: LogitTerms, needs_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        num_tokens, num_keys, attend = query.size(0), key.size(0), self.attention
-        if isinstance(ptr, Shard):
-            num_keys, attend = ptr.num_tokens, partial(ptr.attend, self.attention)
-        sizes = graph.num_queries, graph.num_keys
-        if sizes == (num_tokens, num_keys):
-            return attend(query, key, value, graph, teleport=self.teleport(), **terms)
-        if sizes != (self.heads * num_tokens, self.heads * num_keys):
+        num_tokens, is_shard = query.size(0), isinstance(ptr, Shard)
+        num_keys = ptr.num_tokens if is_shard else key.size(0)
+        sizes, teleport = (graph.num_queries, graph.num_keys), self.teleport()
+        owners = None if sizes == (num_tokens, num_keys) else self.heads
+        if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if every head owns a graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
-        folded = (fold_heads(repeat_heads(tensor, self.heads)) for tensor in (query, key, value))
-        teleport = self.teleport()
-        if teleport is not None:  # each folded node has its head's
-            teleport = teleport.repeat_interleave(num_tokens).unsqueeze(1)
-        out = attend(*folded, graph, teleport=teleport, **terms)
-        if isinstance(out, tuple):
-            return unfold_heads(out[0], self.heads), out[1]
-        return unfold_heads(out, self.heads)
+        if is_shard:
+            placement = ptr.place(self.attention, key, graph, owners, teleport)
+        else:
+            placement = LOCAL if owners is None else Placement(owners)
+        out = self.attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
+                             teleport=teleport, placement=placement,
+                             return_attention_weights=needs_weights)
+        if is_shard:
+            ptr.attended(self.attention)
+        return out
 
     def extra_repr(self) -> str:
         shared = f', key_heads={self.key_heads}' if self.key_heads < self.heads else ''

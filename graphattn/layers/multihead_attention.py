@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,15 +25,16 @@ from graphattn._tensors import is_one, looks_once
 from graphattn.conversions import is_above_lowest
 from graphattn.kernels import check_backend
 from graphattn.layers.graph_attention import check_source
+from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (
-    PaddedTokens,
     PairRules,
     attend_padded,
     warn_of_zeros_and_ones,
 )
 from graphattn.patterns import Full, Pattern
+from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import copy_beside
+from graphattn.sources.base import copy_beside, place_beside
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -62,11 +64,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         source (GraphSource, Pattern or str, optional): Where the edges come from; complete
             attention if omitted.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+        hops (int or float): How many hops values travel along the edges of tokens that attend to
+            one another, as in :class:`GraphAttention`; weights that are asked for are those of one.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each.
+        learn_teleport (bool): Every head learns a teleport of its own, from ``teleport`` on.
 
     Raises:
         ImportError: The backend lacks a package that it needs.
-        ValueError: The source is for another number of heads, the backend is unknown, or a key of
-            no token is asked for.
+        ValueError: The source is for another number of heads, the backend is unknown, a key of
+            no token is asked for, or ``hops`` and ``teleport`` do not fit.
 
     Source: Vaswani et al., 2017, Sec. 3.2.2.
 
@@ -85,7 +92,9 @@ class MultiheadAttention(nn.MultiheadAttention):
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False,
                  device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
-                 source: GraphSource | Pattern | str | None = None, backend: str = 'auto'):
+                 source: GraphSource | Pattern | str | None = None, backend: str = 'auto',
+                 hops: int | float = 1, teleport: float | Sequence[float] = 0.,
+                 learn_teleport: bool = False):
         check_sides(embed_dim=embed_dim, num_heads=num_heads,
                     kdim=embed_dim if kdim is None else kdim,
                     vdim=embed_dim if vdim is None else vdim)
@@ -100,10 +109,18 @@ class MultiheadAttention(nn.MultiheadAttention):
             check_kind('dtype', dtype, torch.dtype)
         _check_keys(add_bias_kv, add_zero_attn)
         check_backend(backend)
+        check_diffusion(hops, teleport, learn_teleport)
         super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
                          batch_first=batch_first, device=device, dtype=dtype)
         self.source = check_source(Full() if source is None else source, num_heads)
         self.backend = backend
+        self._set_diffusion(hops, teleport, learn_teleport)
+
+    def _set_diffusion(self, hops: int | float, teleport: float | Sequence[float],
+                       learn_teleport: bool) -> None:
+        self.hops, self.teleport = hops, teleport
+        self.teleport_logit = teleport_parameter(
+            teleport, self.num_heads, *place_beside(self)) if learn_teleport else None
 
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
@@ -162,8 +179,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         out, weight = attend_padded(
             *self._project(query, key, value), self.source, tokens,
             PairRules(is_causal, None, tables),
-            dropout_p=self.dropout if self.training else 0., return_attention_weights=need_weights,
-            backend=self.backend)
+            dropout_p=self.dropout if self.training else 0., hops=self.hops,
+            teleport=self.teleport if self.teleport_logit is None else
+            self.teleport_logit.sigmoid(),
+            return_attention_weights=need_weights, backend=self.backend)
         out = self.out_proj(out.flatten(2))
         if weight is not None and average_attn_weights:
             weight = weight.mean(dim=1)
@@ -256,7 +275,8 @@ def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
 
 def from_torch(
     module: nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder,
-    source: GraphSource | Pattern | str, *, backend: str = 'auto',
+    source: GraphSource | Pattern | str, *, backend: str = 'auto', hops: int | float = 1,
+    teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
     """A copy of a module of torch's whose attention flows along the edges of a source.
 
@@ -269,14 +289,18 @@ def from_torch(
             ``TransformerEncoder``.
         source (GraphSource, Pattern or str): Where the edges come from.
         backend (str): As in :class:`MultiheadAttention`.
+        hops (int or float): As in :class:`MultiheadAttention`.
+        teleport (float or sequence of float): As in :class:`MultiheadAttention`.
+        learn_teleport (bool): As in :class:`MultiheadAttention`.
 
     Returns:
         :class:`MultiheadAttention`, or the module of torch's around such.
 
     Raises:
         TypeError: ``module`` is another kind of module, or has another ``forward``.
-        ValueError: The source is for another number of heads, or the module has a key that belongs
-            to no token (``add_bias_kv``, ``add_zero_attn``).
+        ValueError: The source is for another number of heads, ``hops`` and ``teleport`` do not
+            fit, or the module has a key that belongs to no token (``add_bias_kv``,
+            ``add_zero_attn``).
 
     Example:
         >>> import torch
@@ -292,19 +316,21 @@ def from_torch(
         raise TypeError(f"'module' must be a torch.nn.MultiheadAttention, TransformerEncoderLayer "
                         f"or TransformerEncoder (got {type(module).__name__})")
     check_backend(backend)
+    check_diffusion(hops, teleport, learn_teleport)
     source, module = as_source(source), copy.deepcopy(module)
+    diffusion = hops, teleport, learn_teleport
     if isinstance(module, nn.MultiheadAttention):
-        return _convert(module, source, backend)
+        return _convert(module, source, backend, diffusion)
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoderLayer):
-            _convert(part.self_attn, source, backend)
+            _convert(part.self_attn, source, backend, diffusion)
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # which the path of inference takes, and no graph
     return module
 
 
-def _convert(attention: nn.MultiheadAttention, source: GraphSource,
-             backend: str) -> MultiheadAttention:
+def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
+             diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
     """In place: parameters may be shared, pruned, parametrised or another module's, and hooked."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
@@ -319,4 +345,5 @@ def _convert(attention: nn.MultiheadAttention, source: GraphSource,
                                if is_parametrized(attention) else MultiheadAttention)
     attention._qkv_same_embed_dim = False  # see MultiheadAttention._reset_parameters
     attention.source, attention.backend = copy_beside(source, attention), backend
+    attention._set_diffusion(*diffusion)
     return attention

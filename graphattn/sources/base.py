@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
 from graphattn.graph import BipartiteGraph
+from graphattn.kernels import LogitTerms
 from graphattn.pair_mask import PairMask
 from graphattn.shard import Shard
 
@@ -129,6 +130,12 @@ class GraphSource(nn.Module, ABC):
             check_same_sequences(ptr, key_ptr)
 
 
+def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
+    """Return how the parameters of a source enter the logits of a graph."""
+    terms = source.logit_terms(graph)
+    return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
+
+
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
     """A copy of the source for a module that has none, with parameters drawn anew.
@@ -144,10 +151,17 @@ def copy_beside(source: GraphSource, module: nn.Module,
     """
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
+    return source.to(*place_beside(module, model))
+
+
+def place_beside(module: nn.Module, model: nn.Module | None = None,
+                 ) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return the device and the dtype of what is added to a module; arguments as in
+    :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
-    return source.to(None if place is None else place.device, dtype)
+    return None if place is None else place.device, dtype
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:

@@ -349,6 +349,31 @@ def test_converting_keeps_what_stands_for_a_projection_and_what_layers_share():
     assert ours(torch.randn(LENGTH, BATCH, CHANNELS)).isfinite().all()
 
 
+def test_encoders_take_hops_and_each_attention_learns_a_teleport():
+    encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
+    ours = from_torch(encoder, PATTERN, hops=3, teleport=.25, learn_teleport=True)
+    ours(torch.randn(BATCH, LENGTH, CHANNELS)).square().sum().backward()
+    for logit in (part.self_attn.teleport_logit for part in ours.layers):
+        torch.testing.assert_close(logit.sigmoid(), torch.full((HEADS,), .25))
+        assert (logit.grad != 0).all()
+    again = from_torch(ours, PATTERN)
+    assert again.state_dict().keys() == encoder.state_dict().keys()
+
+
+def test_weights_are_those_of_one_hop():
+    theirs, one = pair(batch_first=True)
+    several = from_torch(theirs, PATTERN, hops=3)
+    x = torch.randn(BATCH, LENGTH, CHANNELS)
+    torch.testing.assert_close(several(x, x, x)[1], one(x, x, x)[1])
+
+
+@pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
+def test_values_travel_on_from_queries_alone(options):
+    module = MultiheadAttention(16, 4, source=PATTERN, **options)
+    with pytest.raises(ValueError, match="'hops' must be 1, .* keys are not the tokens"):
+        module(X, X + 1, X)
+
+
 def test_parameters_are_drawn_anew_as_in_torch():
     for sizes in ({}, {'kdim': 12, 'vdim': 20}):
         theirs, ours = pair(**sizes)
@@ -373,6 +398,10 @@ BAD = {
              ValueError, "'add_zero_attn' must be False"),
     'heads': (lambda: MultiheadAttention(16, 4, source=LearnedMaskSource(2, 8)), ValueError,
               r"'source' must be for 4 heads \(got one for 2\)"),
+    'teleport': (lambda: MultiheadAttention(16, 4, hops=2, teleport=1.5), ValueError,
+                 r"'teleport' must be in \[0, 1\] \(got 1.5\)"),
+    'learned': (lambda: from_torch(nn.MultiheadAttention(16, 4), PATTERN, learn_teleport=True),
+                ValueError, "'teleport' must be a number inside"),
     'source': (lambda: MultiheadAttention(16, 4, source=3), TypeError,
                "'source' must be a GraphSource, a Pattern or the expression of one"),
     'module': (lambda: from_torch(nn.Linear(2, 2), PATTERN), TypeError,

@@ -1,0 +1,170 @@
+"""The one way through attention: along a graph, wherever keys and values come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import count
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn._tensors import without_autocast
+from graphattn.functional.checks import check_arguments, check_square
+from graphattn.functional.choose import accumulated, choose, choose_weighing
+from graphattn.functional.diffusion import diffuse_along
+from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import fold_heads, unfold_heads
+from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
+from graphattn.graph import BipartiteGraph
+from graphattn.kernels import Backend, LogitTerms
+
+Teleport = float | Sequence[float] | Tensor
+
+
+class Placement:
+    """Where the keys and values of a graph's edges are: here, in the tensors that are given.
+
+    Args:
+        heads (int, optional): How many heads own a graph each and become nodes; all share one if
+            omitted.
+    """
+
+    has_all_values = True  # after each hop those of all keys are at hand
+
+    def __init__(self, heads: int | None = None):
+        self.heads = heads
+
+    def fold(self, query: Tensor, key: Tensor, value: Tensor,
+             teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
+        """Return the nodes of the graph, with the teleport of each if every head has its own."""
+        if self.heads is None:
+            return query, key, value, teleport
+        if isinstance(teleport, Tensor):
+            teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
+        nodes = (fold_heads(repeat_heads(x, self.heads)) for x in (query, key, value))
+        return *nodes, teleport
+
+    def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
+        """Return the keys that edges lead to, and the graph of these."""
+        return key, graph
+
+    def values(self, value: Tensor, hop: int) -> Tensor:
+        """Return the values of those keys before a hop, of own ones."""
+        return value
+
+    def put(self, out: Tensor) -> Tensor:
+        """Return the output as the layer has its queries."""
+        return out if self.heads is None else unfold_heads(out, self.heads)
+
+
+LOCAL = Placement()
+
+
+def drive(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: BipartiteGraph,
+    terms: LogitTerms,
+    hops: int | float,
+    teleport: Teleport,
+    placement: Placement = LOCAL,
+    *,
+    backend: str | Backend = 'auto',
+    needs_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend along a graph, and let values travel on.
+
+    Args:
+        query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
+            each; likewise ``key``, ``value`` and ``graph``, as the placement has them.
+        terms (LogitTerms): Bias and gate may be ``[num_edges]``.
+        hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
+        teleport (float, sequence of float or Tensor): As there.
+        placement (Placement): Where keys and values are.
+        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`; or one that
+            forms weights.
+        needs_weights (bool): Whether the weights are wanted too.
+
+    Returns:
+        The output, and the weights of one hop ``[num_edges, heads]`` if they are wanted.
+
+    Raises:
+        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`.
+    """
+    query, key, value, teleport = placement.fold(query, key, value, teleport)
+    key, graph = placement.keys(key, graph)
+    if is_one_hop(hops, teleport):
+        value = placement.values(value, 0)
+        terms = _checked(query, key, value, graph, terms)
+        out, weight = _one_hop(query, key, value, graph, terms, backend, needs_weights)
+    elif placement.has_all_values:
+        terms = _checked(query, key, value, graph, terms)
+        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
+                                    needs_weights)
+    else:
+        terms = _checked(query, key, key, graph, terms)
+        kernel = _weighing(backend, query, value)
+        with without_autocast(graph.device):
+            weight = weigh(kernel, query, repeat_heads(key, query.size(1)), graph, terms)
+            out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
+                               teleport, placement)
+    return placement.put(out), weight.to(query.dtype) if needs_weights else None
+
+
+def _checked(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+             terms: LogitTerms) -> LogitTerms:
+    given = terms.bias, terms.gate
+    ready = check_arguments(query, key, value, graph, *given)
+    return terms if given == (None, None) else LogitTerms(*ready, *terms[2:])
+
+
+def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+             backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    kernel = backend if isinstance(backend, Backend) else choose(
+        backend, query, key, value, graph, terms, needs_weights=needs_weights)
+    with without_autocast(graph.device):
+        if not (kernel.shares_keys and not needs_weights):
+            key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
+        if kernel.attention is not None and not needs_weights:
+            return kernel.attention(query, key, value, graph, terms), None
+        weight = weigh(kernel, query, key, graph, terms)
+        return kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype), weight
+
+
+def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                  terms: LogitTerms, hops: int | float, teleport: Teleport,
+                  backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    check_square(graph)
+    key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
+    spread = spread_teleport(teleport, hops, value)
+    kernel = _weighing(backend, query, value)
+    is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+    with without_autocast(graph.device):
+        if is_plain and kernel.diffused_attention is not None:
+            return kernel.diffused_attention(query, key, value, graph, spread, terms), None
+        weight = weigh(kernel, query, key, graph, terms)
+    return diffuse_along(kernel, weight, value, graph, spread, hops), weight
+
+
+def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
+                 teleport: Teleport, placement: Placement) -> Tensor:
+    """Return own values after all hops, before each of which those of other keys are fetched."""
+    hop, spread = count(), spread_teleport(teleport, hops, value)
+    return diffuse(
+        lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
+        weight, accumulated(value), spread.unsqueeze(-1), to_the_limit=False).to(value.dtype)
+
+
+def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
+    if isinstance(backend, Backend):
+        return backend
+    return choose_weighing(backend, query.device, max(query.size(-1), value.size(-1)))
+
+
+def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
+          terms: LogitTerms) -> Tensor:
+    """Return the weights of edges, after dropout."""
+    weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
+    return F.dropout(weight, terms.dropout_p) if terms.dropout_p > 0 else weight

@@ -1,0 +1,12 @@
+"""Where the keys and values of edges are: a placement is one file.
+
+What differs between one ragged batch (:data:`LOCAL`), padded sequences, decoding and several
+processes; :func:`graphattn.functional.drive.drive` does the rest.
+"""
+
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.placement.cache import Cache
+from graphattn.placement.exchange import Exchange
+from graphattn.placement.padded import Padded
+
+__all__ = ['Cache', 'Exchange', 'LOCAL', 'Padded', 'Placement']

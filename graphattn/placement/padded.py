@@ -1,0 +1,216 @@
+"""Keys and values in slots of padded sequences, which graphs know nothing of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphattn.functional.drive import Placement, Teleport
+from graphattn.graph import BipartiteGraph
+
+
+class Padded(Placement):
+    """Keys and values ``[batch, num_keys, key_heads, channels]`` of padded sequences; the output is
+    padded, too.
+
+    Where most keys are those that no edge leads to they are left out, if values do not travel on:
+    one query behind a cache reads its own keys alone.
+
+    Args:
+        tokens (PaddedTokens): What in them is no padding.
+        graph (BipartiteGraph): Of the tokens, as :meth:`PaddedTokens.place` has it.
+        heads (int, optional): How many heads own a graph each; all share one if omitted.
+        hops_end (bool): Whether values do not travel on.
+    """
+
+    def __init__(self, tokens: PaddedTokens, graph: BipartiteGraph, heads: int | None,
+                 hops_end: bool):
+        super().__init__(heads)
+        self.tokens, self.graph, self._take = tokens, tokens.drop_evicted(graph), tokens.keys
+        if heads is None and hops_end and self.graph.num_edges < self.graph.num_keys:
+            used, edge_key = self.graph.key.unique(return_inverse=True)
+            slots = tokens.key_slots(used)
+            self._take = lambda x: x[slots]
+            self.graph = BipartiteGraph.from_csr(graph.csr[0], edge_key, len(used), validate=False)
+
+    def fold(self, query: Tensor, key: Tensor, value: Tensor,
+             teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
+        return super().fold(query, self._take(key), self._take(value), teleport)
+
+    def put(self, out: Tensor) -> Tensor:
+        return self.tokens.pad_queries(super().put(out))
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedTokens:
+    """Where the tokens of sequences are among the slots of padded queries and keys.
+
+    Positions count the slots of the keys from the beginning of the sequence, whether a cache still
+    holds those or not. What attends is the tokens, one after the other, as if nothing were padded:
+    the first token of a sequence is its first one on whichever side the padding stands.
+
+    Args:
+        batch (int): Sequences.
+        num_queries (int): Slots of the queries of each.
+        num_keys (int): Slots of the keys of each.
+        device (torch.device): Of the tokens.
+        is_token (Tensor, optional): Which positions hold a token, bool ``[batch, positions]``; all
+            if omitted.
+        first_query (int): Position of the first query.
+        first_key (int): Position of the first key.
+        same_tokens (bool): Whether queries are the tokens that are the keys at their positions;
+            otherwise all queries are tokens, and ``is_token`` is of the keys alone.
+    """
+
+    batch: int
+    num_queries: int
+    num_keys: int
+    device: torch.device
+    is_token: Tensor | None = None
+    first_query: int = 0
+    first_key: int = 0
+    same_tokens: bool = True
+
+    @cached_property
+    def _token(self) -> tuple[Tensor, Tensor] | None:
+        """The sequence and the position of each token; ``None`` where every slot is one."""
+        behind = self._behind
+        if self.is_token is None and self.first_key + self.num_keys == behind:
+            return None
+        is_token = self.is_token
+        if is_token is None:  # the slots behind are those that a cache has yet to fill
+            is_token = torch.ones(self.batch, behind, dtype=torch.bool, device=self.device)
+        return is_token[:, :behind].nonzero().unbind(1)
+
+    @property
+    def _behind(self) -> int:
+        """The position behind the last key that a query may see."""
+        last_key = self.first_key + self.num_keys
+        return min(self.first_query + self.num_queries, last_key) if self.same_tokens else last_key
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence of keys, those included that a cache no longer holds."""
+        return self._before(self._behind)
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Among those, from where to where the queries of each sequence stand."""
+        if not self.same_tokens:
+            return [(0, self.num_queries)] * self.batch
+        return [(first, length) for first, length in zip(self._before(self.first_query),
+                                                         self.lengths)]
+
+    def _before(self, position: int) -> list[int]:
+        """Tokens of each sequence before a position."""
+        if self._token is None:
+            return [position] * self.batch
+        position = min(position, self._behind)
+        if self.is_token is None or position == 0:
+            return [position] * self.batch
+        return self.is_token[:, :position].sum(dim=1).tolist()
+
+    @property
+    def is_square(self) -> bool:
+        """Whether queries and keys are the same tokens."""
+        return self.same_tokens and self.first_query == self.first_key == 0
+
+    @cached_property
+    def ptr(self) -> Tensor:
+        """Where each sequence of keys begins, int64 ``[batch + 1]``."""
+        return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
+
+    @property
+    def query_ptr(self) -> Tensor:
+        """Where the queries of each sequence begin, int64 ``[batch + 1]``."""
+        counts = [last - first for first, last in self.spans]
+        return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
+        return _take(x, self._query_slot)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """The tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
+        return _take(x, self._key_slot)
+
+    def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The sequence and the slot of some of the keys."""
+        slot = key if self._key_slot is None else self._key_slot[key]
+        return slot // self.num_keys, slot % self.num_keys
+
+    def pad_queries(self, x: Tensor) -> Tensor:
+        """``[batch, num_queries, ...]`` of tokens ``[num_tokens, ...]``, 0 where there is none."""
+        if self._query_slot is not None:
+            padded = x.new_zeros(self.batch * self.num_queries, *x.shape[1:])
+            x = padded.index_copy(0, self._query_slot, x)
+        return x.unflatten(0, (self.batch, self.num_queries))
+
+    @cached_property
+    def _query_slot(self) -> Tensor | None:
+        if self._token is None or not self.same_tokens:
+            return None
+        sequence, position = self._tokens_from(self.first_query)
+        return sequence * self.num_queries + position - self.first_query
+
+    @cached_property
+    def _key_slot(self) -> Tensor | None:
+        if self._token is None:
+            return None
+        sequence, position = self._tokens_from(self.first_key)
+        return sequence * self.num_keys + position - self.first_key
+
+    def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
+        """The sequence and the position of each token from a position on."""
+        if first == 0:
+            return self._token
+        is_behind = self._token[1] >= first
+        return tuple(part[is_behind] for part in self._token)
+
+    def place(self, graph: BipartiteGraph) -> EdgePlaces:
+        """Where the edges of a graph are whose blocks are these sequences, once or for each head,
+        with the keys that a cache no longer holds."""
+        query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
+        query_slot = query_slot if self._query_slot is None else self._query_slot
+        if self._token is None:
+            key_position = torch.arange(self._behind, device=self.device).repeat(self.batch)
+        else:
+            key_position = self._token[1]
+        query, is_shared = graph.query, graph.num_queries == len(query_slot)
+        head = None if is_shared else query // len(query_slot)
+        slot = query_slot[query % len(query_slot)]
+        return EdgePlaces(slot // self.num_queries, head,
+                          slot % self.num_queries + self.first_query,
+                          key_position[graph.key % len(key_position)])
+
+    def drop_evicted(self, graph: BipartiteGraph) -> BipartiteGraph:
+        """The graph without the keys that a cache no longer holds, to which no edge leads."""
+        if self.first_key == 0:
+            return graph
+        evicted = torch.tensor(self._before(self.first_key), device=self.device)
+        times = graph.num_blocks // self.batch
+        shift = evicted.repeat(times).cumsum(0)
+        key_ptr = graph.key_ptr
+        block = torch.bucketize(graph.key, key_ptr, right=True) - 1
+        key_ptr[1:] -= shift
+        return BipartiteGraph.from_csr(graph.indptr, graph.key - shift[block], int(key_ptr[-1]),
+                                       query_ptr=graph.query_ptr, key_ptr=key_ptr, validate=False)
+
+
+class EdgePlaces(NamedTuple):
+    """Where edges are in a padded batch: int64 ``[num_edges]`` each."""
+
+    sequence: Tensor
+    head: Tensor | None  # None if all heads share the edges
+    query: Tensor  # position
+    key: Tensor
+
+
+def _take(x: Tensor, slot: Tensor | None) -> Tensor:
+    x = x.flatten(0, 1)
+    return x if slot is None else x[slot]

@@ -1,0 +1,225 @@
+"""Attention gives the same numbers wherever the keys and values of its edges come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from graphattn.decoding import KeyValueCache
+from graphattn.distributed import sequence_parallel
+from graphattn.hugging_face import attach
+from graphattn.layers import GraphAttention, MultiheadAttention
+from graphattn.patterns import Causal, GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+
+SEED, CHANNELS, HEADS, LENGTH = 3, 8, 2, 7
+LENGTHS = [7, 4]
+PTR, SLOT = torch.tensor([0, 7, 11]), torch.arange(LENGTH)
+WINDOW = SlidingWindow(1) | GlobalTokens(1)
+
+
+def mask(**options) -> LearnedMaskSource:
+    return LearnedMaskSource(HEADS, LENGTH, init_std=2., **options)
+
+
+def frozen_mask() -> LearnedMaskSource:
+    source = mask()
+    source.freeze()
+    return source
+
+
+SOURCES: dict[str, Callable[[], GraphSource]] = {
+    'pattern': lambda: PatternSource(WINDOW),
+    'causal pattern': lambda: PatternSource(WINDOW & Causal()),
+    'pattern of each head': lambda: PatternSource([WINDOW, RandomKeys(2)]),
+    'causal pattern of each head': lambda: PatternSource([WINDOW & Causal(), Causal()]),
+    'block model': lambda: BlockModelSource(HEADS, CHANNELS // HEADS, 3),
+    'frozen mask': frozen_mask,
+    'hard mask': mask,
+    'soft mask': lambda: mask(mode='soft'),
+}
+DIFFUSIONS = {
+    'attention': {},
+    'one hop with a teleport': dict(teleport=.2),
+    'no hop': dict(hops=0),
+    'three hops': dict(hops=3),
+    'three hops with a teleport': dict(hops=3, teleport=.2),
+    'a teleport of each hop': dict(hops=3, teleport=(.1, .5, .9)),
+    'a learned teleport': dict(hops=3, teleport=.2, learn_teleport=True),
+    'the limit': dict(hops=math.inf, teleport=.2),
+    'the limit of a learned teleport': dict(hops=math.inf, teleport=.2, learn_teleport=True),
+}
+
+
+def new_layer(source: str, diffusion: str) -> GraphAttention:
+    layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion]).double()
+    layer.lin_out = nn.Linear(CHANNELS, CHANNELS).double()
+    if layer.teleport_logit is not None:
+        layer.teleport_logit.data += torch.tensor([0., 1.])
+    return layer.train(source in ('block model', 'hard mask'))
+
+
+# Placements: (layer, x) to what the layer gives for the tokens of both sequences, along the graphs
+# of one seed. Parameters are those of the layer, so that their gradients reach it.
+
+
+def local(layer: GraphAttention, x: Tensor) -> Tensor:
+    torch.manual_seed(SEED)
+    return layer(x, PTR)
+
+
+def padded(layer: GraphAttention, x: Tensor) -> Tensor:
+    module = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=layer.source,
+                                **diffusion_of(layer)).double().train(layer.training)
+    projections = layer.lin_query, layer.lin_key, layer.lin_value
+    parameters = {'in_proj_weight': torch.cat([linear.weight for linear in projections]),
+                  'in_proj_bias': torch.cat([linear.bias for linear in projections]),
+                  'out_proj.weight': layer.lin_out.weight, 'out_proj.bias': layer.lin_out.bias,
+                  **teleport_of(layer, 'teleport_logit'), **of_source(layer, 'source')}
+    is_token = SLOT < torch.tensor(LENGTHS).unsqueeze(1)
+    tokens = in_slots(x, is_token)
+    torch.manual_seed(SEED)
+    out, _ = functional_call(module, parameters, (tokens,) * 3, dict(
+        key_padding_mask=~is_token, need_weights=False))
+    return out[is_token]
+
+
+def attached(layer: GraphAttention, x: Tensor) -> Tensor:
+    module = new_bert(layer).encoder.layer[0].attention.self
+    parameters = {f'{name}.{kind}': getattr(getattr(layer, f'lin_{name}'), kind)
+                  for name in ('query', 'key', 'value') for kind in ('weight', 'bias')}
+    parameters |= {**teleport_of(layer, 'graph_teleport_logit'), **of_source(layer, 'graph_source')}
+    is_token = SLOT >= LENGTH - torch.tensor(LENGTHS).unsqueeze(1)
+    tokens = in_slots(x, is_token)
+    torch.manual_seed(SEED)
+    out, *_ = functional_call(module, parameters, (tokens, is_token[:, None, None]))
+    return layer.lin_out(out[is_token])
+
+
+def new_bert(layer: GraphAttention) -> nn.Module:
+    transformers = pytest.importorskip('transformers')
+    config = transformers.BertConfig(
+        vocab_size=2, hidden_size=CHANNELS, num_hidden_layers=1, num_attention_heads=HEADS,
+        intermediate_size=1, max_position_embeddings=1, attention_probs_dropout_prob=0.)
+    bert = transformers.BertModel(config).double().train(layer.training)
+    return attach(bert, layer.source, **diffusion_of(layer))
+
+
+@torch.no_grad()
+def decoded(layer: GraphAttention, x: Tensor) -> Tensor:
+    cache, (first, second) = KeyValueCache(LENGTH, 2), x.split(LENGTHS)
+    outs = [], []
+    for begin, end in ((0, 3), (3, 4), (4, 7)):
+        parts = first[begin:end], second[begin:end]
+        ptr = torch.tensor([0, len(parts[0]), len(parts[0]) + len(parts[1])])
+        out = layer(torch.cat(parts), cache.step(ptr)).tensor_split([len(parts[0])])
+        for own, new in zip(outs, out):
+            own.append(new)
+    return torch.cat([*outs[0], *outs[1]])
+
+
+def parallel(layer: GraphAttention, x: Tensor) -> Tensor:
+    module = sequence_parallel(layer, dist.group.WORLD)
+    return module(x, PTR, generator=torch.Generator().manual_seed(SEED))
+
+
+PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=parallel)
+
+
+def refusal(placement: str, source: str, diffusion: str) -> str | None:
+    """What a placement says that cannot give the numbers."""
+    if placement == 'decoded':
+        if source in ('block model', 'hard mask', 'soft mask'):
+            return "'source' must"
+        if 'limit' in diffusion:
+            return "'hops' must be finitely many"
+        return None if 'causal' in source else "'source' must be causal"
+    if placement == 'parallel':
+        if 'limit' in diffusion:
+            return "'module' must not have infinitely"
+        return "'source' must give each process" if source in ('soft mask', 'hard mask') else None
+    return None
+
+
+def diffusion_of(layer: GraphAttention) -> dict:
+    return dict(hops=layer.attention.hops, teleport=layer.attention.teleport,
+                learn_teleport=layer.teleport_logit is not None)
+
+
+def teleport_of(layer: GraphAttention, name: str) -> dict[str, Tensor]:
+    return {} if layer.teleport_logit is None else {name: layer.teleport_logit}
+
+
+def of_source(layer: GraphAttention, name: str) -> dict[str, Tensor]:
+    return {f'{name}.{own}': tensor for own, tensor in [*layer.source.named_parameters(),
+                                                       *layer.source.named_buffers()]}
+
+
+def in_slots(x: Tensor, is_token: Tensor) -> Tensor:
+    """Tokens in their slots, and elsewhere what must reach nothing."""
+    slots = x.new_full((*is_token.shape, CHANNELS), 9.)
+    return slots.index_put(is_token.nonzero().unbind(1), x)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def one_process(tmp_path_factory):
+    num_threads = torch.get_num_threads()
+    store = dist.FileStore(str(tmp_path_factory.mktemp('group') / 'store'), 1)
+    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+    torch.set_num_threads(num_threads)
+
+
+def numbers(place: Callable, layer: GraphAttention, x: Tensor) -> dict[str, Tensor]:
+    """The output, and the gradients of tokens and parameters where there are any."""
+    x = x.clone().requires_grad_()
+    out = place(layer, x)
+    found = {'output': out.detach()}
+    if out.requires_grad:
+        inputs = {'x': x, **dict(layer.named_parameters())}
+        grads = torch.autograd.grad((out * out.detach().cos()).sum(), list(inputs.values()),
+                                    materialize_grads=True)
+        found |= dict(zip(inputs, grads))
+    return found
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    expected = {name: expected[name] for name in found}
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize('diffusion', DIFFUSIONS)
+@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('placement', PLACEMENTS)
+def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffusion):
+    layer, x = new_layer(source, diffusion), torch.randn(11, CHANNELS, dtype=torch.double)
+    place, message = PLACEMENTS[placement], refusal(placement, source, diffusion)
+    if message is not None:
+        with pytest.raises((ValueError, NotImplementedError), match=message):
+            numbers(place, layer, x)
+        return
+    expected = numbers(local, layer, x)
+    assert expected['x'].abs().sum() > 0
+    assert_same(numbers(place, layer, x), expected)
+
+
+@pytest.mark.parametrize('value', [math.nan, math.inf])
+@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
+@pytest.mark.parametrize('source', ['pattern', 'causal pattern of each head', 'frozen mask'])
+@pytest.mark.parametrize('placement', PLACEMENTS)
+def test_what_is_not_finite_reaches_whom_it_reaches_in_one_ragged_batch(placement, source,
+                                                                       diffusion, value):
+    if refusal(placement, source, diffusion) is not None:
+        return
+    layer, x = new_layer(source, diffusion), torch.randn(11, CHANNELS, dtype=torch.double)
+    x[5, 2] = value
+    expected = local(layer, x)
+    assert 0 < (~expected.isfinite()).sum() < expected.numel()
+    torch.testing.assert_close(PLACEMENTS[placement](layer, x), expected, equal_nan=True)
