@@ -66,9 +66,16 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """``size`` rows from each of ``first``, ``[blocks, size, k]``; without a copy if they follow
-    one another."""
-    num_blocks, start = first.numel(), int(first[0])
-    if int(first[-1]) - start == size * (num_blocks - 1):  # blocks ascend and do not overlap
-        return factor.narrow(0, start, size * num_blocks).view(num_blocks, size, -1)
-    return factor.index_select(0, _nodes(first, size)).view(first.numel(), size, -1)
+    """``size`` rows from each of ``first``, ``[blocks, size, k]``; without a copy of one block, or
+    on a CPU of blocks that follow one another."""
+    num_blocks = first.numel()
+    if num_blocks == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
+        factor = factor.narrow(0, int(first[0]), size * num_blocks)
+    else:
+        factor = factor.index_select(0, _nodes(first, size))
+    return factor.view(num_blocks, size, -1)
+
+
+def _are_adjacent(first: Tensor, size: int) -> bool:
+    """Return whether blocks of ``size``, which ascend and do not overlap, leave no gaps."""
+    return int(first[-1] - first[0]) == size * (first.numel() - 1)

@@ -109,10 +109,11 @@ def _constant(edge_prob: Tensor | BipartiteGraph, value: float) -> Tensor:
 
 
 def _gate(graph: BipartiteGraph) -> Tensor:
-    if graph.edge_gate is None:
+    gate = graph.edge_gate
+    if gate is None:
         raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add it "
                          "with graph.with_edge_prob")
-    return graph.edge_gate
+    return gate
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:

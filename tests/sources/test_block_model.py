@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch.utils import _pytree
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_probability
@@ -134,6 +135,13 @@ def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(term, source.centroid), unread)
     unread = source(*inputs(), PTR)
     assert unread.select_edges(torch.arange(unread.num_edges) < 5).edge_prob.shape == (5,)
+
+
+def test_a_sampled_graph_is_a_tree_of_its_tensors_as_others_are():
+    graph = BlockModelSource(heads=2, head_channels=16)(*inputs(nodes=9), torch.tensor([0, 4, 9]))
+    parts, tree = _pytree.tree_flatten(graph)
+    assert any(part is graph.edge_prob for part in parts)
+    assert _pytree.tree_unflatten(parts, tree) == graph
 
 
 @pytest.mark.parametrize('is_training', [True, False])
