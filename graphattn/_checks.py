@@ -127,6 +127,9 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
+    if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS and tensor.layout == torch.strided
+            and not tensor.is_nested):
+        return  # at once, because every call of every layer comes here several times
     if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graphattn._checks import check_bool, check_floating
+from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import check_arguments, check_numbers
+from graphattn.functional.checks import check_arguments, check_numbers, check_scale_and_dropout
 from graphattn.functional.choose import choose
 from graphattn.functional.drive import drive, weigh
 from graphattn.functional.edge_features import repeat_heads
@@ -105,8 +105,8 @@ def edge_attention(
     """
     check_bool(return_attention_weights=return_attention_weights)
     check_hops(hops)
-    check_floating('query', query)
-    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
+    check_scale_and_dropout(scale, dropout_p)
+    terms = LogitTerms(edge_bias, edge_gate, scale, dropout_p)
     out, weight = drive(query, key, value, graph, terms, hops, teleport, backend=backend,
                         needs_weights=return_attention_weights)
     return (out, weight) if return_attention_weights else out

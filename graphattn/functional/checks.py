@@ -28,6 +28,8 @@ def check_arguments(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Checks the arguments of :func:`edge_attention`; returns bias and gate ready for a kernel."""
     _check_tensors(query, key, value, graph)
+    if edge_bias is edge_gate is None:
+        return None, None
     return (check_edge_values('edge_bias', edge_bias, query, graph),
             check_edge_values('edge_gate', edge_gate, query, graph))
 
@@ -94,11 +96,20 @@ def check_square(graph: BipartiteGraph) -> None:
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
     """Checks what every kind of attention is given besides tensors; returns the scale."""
+    check_scale_and_dropout(scale, dropout_p)
+    return scale_of(query) if scale is None else scale
+
+
+def check_scale_and_dropout(scale: float | None, dropout_p: float) -> None:
     check_dropout(dropout_p=dropout_p)
-    if scale is None:  # not asked whether it is finite: code for any number of channels cannot
-        return 1 / math.sqrt(max(query.size(-1), 1))
-    check_number('scale', scale, 'finite')
-    return scale
+    if scale is not None:
+        check_number('scale', scale, 'finite')
+
+
+def scale_of(query: Tensor) -> float:
+    """Return that of dot products if none is given, which is finite: code for any number of
+    channels cannot be asked whether it is."""
+    return 1 / math.sqrt(max(query.size(-1), 1))
 
 
 def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import check_arguments, check_square
+from graphattn.functional.checks import check_arguments, check_square, scale_of
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.edge_features import repeat_heads
@@ -79,7 +79,8 @@ def drive(
     Args:
         query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
             each; likewise ``key``, ``value`` and ``graph``, as the placement has them.
-        terms (LogitTerms): Bias and gate may be ``[num_edges]``.
+        terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \\sqrt{C}`
+            if it is ``None``.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
         teleport (float, sequence of float or Tensor): As there.
         placement (Placement): Where keys and values are.
@@ -95,29 +96,25 @@ def drive(
     """
     query, key, value, teleport = placement.fold(query, key, value, teleport)
     key, graph = placement.keys(key, graph)
-    if is_one_hop(hops, teleport):
+    is_plain = is_one_hop(hops, teleport)
+    if is_plain:
         value = placement.values(value, 0)
-        terms = _checked(query, key, value, graph, terms)
+    fits_keys = value if is_plain or placement.has_all_values else key
+    bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
+    scale = scale_of(query) if terms.scale is None else terms.scale
+    terms = LogitTerms(bias, gate, scale, terms.dropout_p)
+    if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, backend, needs_weights)
     elif placement.has_all_values:
-        terms = _checked(query, key, value, graph, terms)
         out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
                                     needs_weights)
     else:
-        terms = _checked(query, key, key, graph, terms)
         kernel = _weighing(backend, query, value)
         with without_autocast(graph.device):
             weight = weigh(kernel, query, repeat_heads(key, query.size(1)), graph, terms)
             out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
                                teleport, placement)
     return placement.put(out), weight.to(query.dtype) if needs_weights else None
-
-
-def _checked(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-             terms: LogitTerms) -> LogitTerms:
-    given = terms.bias, terms.gate
-    ready = check_arguments(query, key, value, graph, *given)
-    return terms if given == (None, None) else LogitTerms(*ready, *terms[2:])
 
 
 def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,

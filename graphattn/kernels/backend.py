@@ -15,7 +15,7 @@ class LogitTerms(NamedTuple):
 
     bias: Tensor | None = None  # [num_edges, heads or 1], added to logits
     gate: Tensor | None = None  # [num_edges, heads or 1], multiplies the scaled dot products
-    scale: float = 1.
+    scale: float | None = 1.  # what a kernel is given is a number
     dropout_p: float = 0.
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,7 +14,7 @@ from torch_geometric.nn import MessagePassing
 
 from graphattn import kernels
 from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
-from graphattn.functional.checks import check_edge_values
+from graphattn.functional.checks import check_edge_values, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
 from graphattn.functional.recursion import (
     check_hops,
@@ -159,7 +158,7 @@ class EdgeAttention(MessagePassing):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
         if self._wants_messages(return_attention_weights):
-            terms = LogitTerms(edge_bias, edge_gate, self._scale(key))  # messages drop weights
+            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # messages drop weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
@@ -168,7 +167,7 @@ class EdgeAttention(MessagePassing):
             check_edge_values('edge_bias', edge_bias, query, graph)
             check_edge_values('edge_gate', edge_gate, query, graph)
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
-        terms = LogitTerms(edge_bias, edge_gate, self._scale(key),
+        terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0.)
         if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
@@ -251,7 +250,7 @@ class EdgeAttention(MessagePassing):
         return out
 
     def _scale(self, key: Tensor) -> float:
-        return 1 / math.sqrt(max(key.size(-1), 1)) if self.scale is None else self.scale
+        return scale_of(key) if self.scale is None else self.scale
 
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '

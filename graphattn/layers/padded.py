@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphattn import functional
 from graphattn.conversions import is_above_lowest
-from graphattn.functional.checks import check_numbers
+from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import is_one_hop
@@ -126,7 +126,8 @@ def attend_padded(
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None
     placement = Padded(tokens, graph, owners, hops_end=is_plain)
-    terms = LogitTerms(terms.bias, terms.gate, check_numbers(scale, dropout_p, query), dropout_p)
+    check_scale_and_dropout(scale, dropout_p)
+    terms = LogitTerms(terms.bias, terms.gate, scale, dropout_p)
     out, weight = drive(query, key, value, placement.graph, terms, hops, teleport, placement,
                         backend=backend, needs_weights=return_attention_weights)
     if weight is not None:
