@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import tempfile
 from pathlib import Path
 from zlib import crc32
 
@@ -17,6 +18,11 @@ os.environ.setdefault('MKL_NUM_THREADS', '1')
 # Tests that ask for several threads wait for them without taking a core from the other process:
 # OpenMP's own way, to spin, takes six times as long as what such small tests compute.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
+
+# Torch keeps what it has compiled by a key that lacks the instructions that this variable allows.
+if capability := os.environ.get('ATEN_CPU_CAPABILITY'):
+    os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR',
+                          str(Path(tempfile.gettempdir()) / f'torchinductor_{capability}'))
 
 # Torch would look for garbage after each compilation, for 15 ms.
 os.environ.setdefault('TORCH_DYNAMO_RUN_GC_AFTER_COMPILE', '0')
