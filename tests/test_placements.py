@@ -223,3 +223,17 @@ def test_what_is_not_finite_reaches_whom_it_reaches_in_one_ragged_batch(placemen
     expected = local(layer, x)
     assert 0 < (~expected.isfinite()).sum() < expected.numel()
     torch.testing.assert_close(PLACEMENTS[placement](layer, x), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
+@pytest.mark.parametrize('placement', ['local', 'decoded', 'parallel'])
+def test_hooks_of_the_operator_fire_in_every_placement(placement, diffusion):
+    layer, x = new_layer('causal pattern', diffusion), torch.randn(11, CHANNELS).double()
+    place, calls, hops = {'local': local, **PLACEMENTS}[placement], [], layer.attention.hops
+    layer.attention.register_forward_hook(lambda *_: calls.append('operator'))
+    expected = place(layer, x)
+    times = 3 if placement == 'decoded' else 1  # three steps
+    assert calls == times * ['operator']
+    layer.attention.register_message_forward_hook(lambda *_: calls.append('message'))
+    torch.testing.assert_close(place(layer, x), expected)
+    assert calls.count('message') == times * hops
