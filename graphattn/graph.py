@@ -375,7 +375,7 @@ class BipartiteGraph:
             >>> from graphattn import BipartiteGraph
             >>> molecule = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
             >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
-            BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, density=50.0%, num_blocks=2)
+            BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_blocks=2, density=50.0%)
         """
         return cls.from_edge_index(**conversions.edges_of_data(data, edge_type))
 

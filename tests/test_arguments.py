@@ -70,6 +70,7 @@ MEANT = {
     'from_csr.edge_prob': torch.rand(2),
     'query_ptr': PTR, 'key_ptr': PTR, 'edge_prob': torch.rand(NUM_EDGES), 'from_mask.mask': MASK,
     'matrix': sp.csr_array(MASK.numpy()), 'from_networkx.graph': nx.path_graph(3),
+    'data': BipartiteGraph(EDGES, 5).to_data(bipartite=True), 'edge_type': ('key', 'to', 'query'),
     'graphs': [graph()], 'other': BipartiteGraph(EDGES, 5), 'device': 'cpu',
     'edge_weight': torch.rand(NUM_EDGES), 'known': torch.rand(NUM_EDGES),
     'indices': torch.tensor([[0, 1], [2, 2], [3, -1], [4, 0], [1, 2]]),
