@@ -6,6 +6,7 @@ import warnings
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn import Linear, MessagePassing, TransformerConv
 
 from graphattn import functional, kernels
@@ -190,7 +191,8 @@ class GraphTransformerConv(TransformerConv):
             return out
         root = self.lin_skip(x)
         if self.lin_beta is None:
-            return root + out
+            # Nobody else holds what a plain projection has made: no other tensor of its size.
+            return root.add_(out) if _is_product(self.lin_skip) else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return share * root + (1 - share) * out
 
@@ -215,7 +217,7 @@ def _is_product(linear: nn.Module | None) -> bool:
     its place or changes it when it is, as hooks and pruning do."""
     if linear is None:
         return True
-    return type(linear) is Linear and not any((
+    return type(linear) is Linear and not _has_any_global_hook() and not any((
         linear._forward_pre_hooks, linear._forward_hooks, linear._backward_pre_hooks,
         linear._backward_hooks))
 

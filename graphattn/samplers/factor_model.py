@@ -95,7 +95,7 @@ class FactorModel:
                                 validate=validate, look=self.device.type == 'cpu')
         if validate:
             check_blocks_of_heads(self.blocks, self.num_heads, sizes)
-        self._product = KeptProduct()
+        self._product = KeptProduct(compares_leaves=validate)
 
     @property
     def num_queries(self) -> int:

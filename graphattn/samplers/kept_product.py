@@ -16,44 +16,49 @@ class KeptProduct:
     averaged, leaves no trace in their versions. Results of operations are compared by versions.
     Each call gives a result with a gradient graph of its own, so that any number of backward
     passes are possible.
+
+    Args:
+        compares_leaves (bool): Pass ``False`` for factors that no caller holds.
     """
 
-    def __init__(self):
+    def __init__(self, compares_leaves: bool = True):
+        self._compares_leaves = compares_leaves
         # Replaced as one, so that threads which ask at once see a product beside its own factors.
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
         """``x @ y``, where ``x`` and ``y`` are functions of ``sources`` and of nothing else."""
-        if not _can_be_kept(sources):
+        leaves = [source for source in sources if self._compares_leaves and source.is_leaf]
+        if not _can_be_kept(sources, leaves):
             return x @ y
         kept = self._kept
-        if kept is None or not kept.is_of(sources):
-            kept = self._kept = _Kept(x.detach() @ y.detach(), sources)
+        if kept is None or not kept.is_of(sources, leaves):
+            kept = self._kept = _Kept(x.detach() @ y.detach(), sources, leaves)
         return _Product.apply(x, y, kept.product)
 
 
 class _Kept:
     """A product, and what tells that nothing has changed since it was computed."""
 
-    def __init__(self, product: Tensor, sources: tuple[Tensor, ...]):
+    def __init__(self, product: Tensor, sources: tuple[Tensor, ...], leaves: list[Tensor]):
         self.product, self._versions = product, _versions(*sources, product)
-        self._leaves = [source.detach().clone() if source.is_leaf else None for source in sources]
+        self._copies = [leaf.detach().clone() for leaf in leaves]
 
-    def is_of(self, sources: tuple[Tensor, ...]) -> bool:
-        return self._versions == _versions(*sources, self.product) and all(
-            leaf is None or torch.equal(leaf, source.detach())
-            for leaf, source in zip(self._leaves, sources))
+    def is_of(self, sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
+        return (self._versions == _versions(*sources, self.product)
+                and all(torch.equal(copy, leaf.detach())
+                        for copy, leaf in zip(self._copies, leaves)))
 
 
 def _versions(*tensors: Tensor) -> list[int]:
     return [tensor._version for tensor in tensors]
 
 
-def _can_be_kept(sources: tuple[Tensor, ...]) -> bool:
+def _can_be_kept(sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
     """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
     leaves no trace of changes and no tensors to train with; not with forward-mode derivatives; not
     leaves on a GPU, where a comparison takes longer than a product."""
-    if any(tensor.is_leaf and tensor.device.type != 'cpu' for tensor in sources):
+    if any(leaf.device.type != 'cpu' for leaf in leaves):
         return False
     if (is_traced(*sources) or torch.is_inference_mode_enabled()
             or torch._C._are_functorch_transforms_active()):
