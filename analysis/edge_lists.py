@@ -44,7 +44,7 @@ _OTHER_LISTS = ('--format adjlist reads a node and its neighbours on each line, 
 
 @dataclass
 class _Layout:
-    """How a file lists edges.
+    """The form in which a file lists edges.
 
     Attributes:
         separator (str): What divides columns, a key of ``_SEPARATORS``.
@@ -59,7 +59,7 @@ class _Layout:
 
 @dataclass
 class _Columns:
-    """Which columns hold edges.
+    """The columns that hold edges.
 
     Attributes:
         ends (tuple): Of sources and of targets.

@@ -18,7 +18,7 @@ _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx 
 
 @dataclass
 class ListedGraph:
-    """What a file lists, before its nodes become tokens.
+    """The contents of a file, before its nodes become tokens.
 
     Attributes:
         nodes (sequence of str, or ndarray): Names of the nodes, or distinct whole numbers.

@@ -88,7 +88,7 @@ class Attachment:
 
     @property
     def adds_masks(self) -> bool:
-        """Whether the attention before adds its mask to logits, and knows of no other."""
+        """Return whether the attention before only knows masks that are added to logits."""
         return self.before[''] == 'eager'
 
 
@@ -327,7 +327,7 @@ def _along_graphs(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Whether it is likely to attend to another sequence; its calls tell."""
+    """Return whether it is likely to attend to another sequence; its calls tell."""
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)

@@ -79,6 +79,6 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
 
 
 def _is_numpys(pair: Tensor) -> bool:
-    """Whether numpy can compute with it."""
+    """Return whether numpy can compute with it."""
     return (type(pair) is Tensor and pair.device.type == 'cpu'
             and not torch.compiler.is_compiling())

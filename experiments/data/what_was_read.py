@@ -1,4 +1,4 @@
-"""Which files of a folder are read, and one line that says what was read and what was left out."""
+"""List the files of a folder that are read, and say on one line what was read and left out."""
 
 from __future__ import annotations
 

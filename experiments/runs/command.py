@@ -1,4 +1,4 @@
-"""What a command says when it cannot go on, or is told to end."""
+"""Messages and exit statuses of a command that cannot go on or is told to end."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Teleport = float | Sequence[float] | Tensor
 
 
 class Placement:
-    """Where the keys and values of a graph's edges are: here, in the tensors that are given.
+    """The placement of keys and values in the tensors that are given.
 
     Args:
         heads (int, optional): How many heads own a graph each and become nodes; all share one if

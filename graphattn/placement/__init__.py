@@ -1,4 +1,4 @@
-"""Where the keys and values of edges are: a placement is one file.
+"""Placements of the keys and values of edges, one file each.
 
 What differs between one ragged batch (:data:`LOCAL`), padded sequences, decoding and several
 processes; :func:`graphattn.functional.drive.drive` does the rest.

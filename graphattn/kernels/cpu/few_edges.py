@@ -35,7 +35,7 @@ from graphattn.kernels.cpu.softmax import (
 
 
 def has_few_edges(edges: Edges) -> bool:
-    """Whether rows are short and nodes few enough to stay in the cache uncopied."""
+    """Return whether rows are short, and nodes few enough to stay in the cache uncopied."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
 
