@@ -106,7 +106,7 @@ def information() -> str:
     import torch
 
     import graphattn
-    from graphattn import kernels
+    from graphattn import ops
 
     def installed(name: str) -> str:
         try:
@@ -116,7 +116,7 @@ def information() -> str:
 
     def available(name: str) -> bool:
         try:
-            return kernels.load(name).is_available(torch.device('cpu'))
+            return ops.load(name).is_available(torch.device('cpu'))
         except ImportError:
             return False
 
@@ -124,7 +124,7 @@ def information() -> str:
     rows = {'graphattn': graphattn.__version__, 'python': platform.python_version(),
             'platform': platform.platform(), **{name: installed(name) for name in PACKAGES},
             'threads': torch.get_num_threads(), 'processors': os.cpu_count(), 'GPU': gpu,
-            'backends on a CPU': ', '.join(filter(available, kernels.BACKENDS)),
+            'backends on a CPU': ', '.join(filter(available, ops.BACKENDS)),
             'compiled loops': os.environ.get('NUMBA_CACHE_DIR', 'beside their sources')}
     return '\n'.join(f'{name:20}{value}' for name, value in rows.items())
 

@@ -1,6 +1,6 @@
 """Attention heads as message passing over bipartite graphs of keys and queries."""
 
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 
 __version__ = '0.1.0'
 

@@ -174,8 +174,9 @@ def _digest(sources: Iterable[Path]) -> str:
 
 
 _PACKAGE = Path(__file__).parent
-SOURCE_DIGEST = _digest([Path(__file__), *sorted(_PACKAGE.glob('kernels/cpu/*.py')),
-                         *sorted(_PACKAGE.glob('samplers/*.py'))])
+SOURCE_DIGEST = _digest([Path(__file__), *sorted(
+    path for loops in ('ops/cpu/*.py', 'ops/*/cpu*.py', 'ops/*/cpu/*.py')
+    for path in _PACKAGE.glob(loops))])
 
 
 @cache

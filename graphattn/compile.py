@@ -27,7 +27,7 @@ from graphattn.functional import (
     edge_feature_attention,
     edge_probability,
 )
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 

@@ -11,9 +11,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import on_cpu
-from graphattn.blocks import block_of
 from graphattn.functional.recursion import is_one_hop
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.blocks import block_of
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.placement.cache import Cache, Kept
 from graphattn.shard import Shard
 

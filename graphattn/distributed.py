@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_generator, check_kind, check_ptr
 from graphattn._tensors import undisturbed
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
 from graphattn.shard import Shard

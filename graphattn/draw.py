@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from graphattn.graph import BipartiteGraph
+    from graphattn.graphs.graph import BipartiteGraph
 
 MOST_LINES = 20_000  # of a bipartite picture
 _MOST_LABELS = 8  # of lengths side by side, which more would cover

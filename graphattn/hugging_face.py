@@ -21,14 +21,14 @@ from torch.utils.hooks import RemovableHandle
 from graphattn._checks import check_kind, check_size, is_float
 from graphattn._tensors import is_autocast, is_one
 from graphattn.functional.recursion import is_one_hop
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import check_backend
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,
     warn_of_zeros_and_ones,
 )
+from graphattn.ops import check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource, as_source

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from graphattn._tensors import on_cpu
-from graphattn.blocks import block_of
+from graphattn.graphs.blocks import block_of
 
 if TYPE_CHECKING:
     from graphattn.functional.drive import Placement
-    from graphattn.graph import BipartiteGraph
+    from graphattn.graphs.graph import BipartiteGraph
     from graphattn.layers import EdgeAttention
 
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import InterpretedFunction
 
-from tests.kernels.triton.as_on_gpus import as_on_gpus
+from tests.ops.triton.as_on_gpus import as_on_gpus
 
 CUDA = torch.device('cuda', 0)
 # What torch's own code takes it for: it does nothing for this device that wants a real one.

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import graphattn
 from graphattn import BipartiteGraph
 from graphattn.distributed import sequence_parallel
+from graphattn.graphs.pair_layout import FreeLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, GraphTransformerConv
 from graphattn.models import Encoder, MaskedLanguageModel
-from graphattn.pair_layout import FreeLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, Mask, save_masks
 from graphattn.patterns.presets import PRESETS
 from graphattn.samplers import FactorModel
@@ -32,7 +32,7 @@ PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
     'functional', 'layers', 'models', 'patterns', 'samplers', 'sources'))]
 # Public too, though no page lists them.
 OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': sequence_parallel,
-          **{layout.__name__: layout for layout in graphattn.pair_layout.LAYOUTS.values()}}
+          **{layout.__name__: layout for layout in graphattn.graphs.pair_layout.LAYOUTS.values()}}
 # For those who write patterns, sources or hooks, who are given what was checked.
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
                  'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from graphattn.blocks import Blocks, block_of, join_ptrs, sum_blocks
+from graphattn.graphs.blocks import Blocks, block_of, join_ptrs, sum_blocks
 from tests.graphs import GRAPHS
 
 

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.from_pyg import sort_edges
+from graphattn.graphs.pair_layout import FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, GraphTransformerConv
-from graphattn.pair_layout import FreeLayout, SymmetricLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel
-from graphattn.sources import LearnedMaskSource, PatternSource, sorted_edges
-from graphattn.sources.graph_cache import GRAPHS
+from graphattn.sources import LearnedMaskSource, PatternSource
 from graphattn.sources.pattern_source import pattern_graph
-from graphattn.sources.sorted_edges import sort_edges
 from tests.modules import CASES, INPUTS, Penalised
 
 ROOT = Path(__file__).parents[1]
@@ -39,13 +39,13 @@ HERE = 'tests/test_caches.py::test_each_input_alone_changes_the_answer'
 PURE = 'nothing that can change in a process'
 CACHES = {
     # Graphs
-    'graphattn/sources/graph_cache.py GRAPHS': Cache(
+    'graphattn/graphs/cache.py GRAPHS': Cache(
         'patterns, the seed of each, lengths and spans of sequences, device; or identity_of edges '
         'with the numbers of nodes', HERE),
     'graphattn/sources/sampled_graph.py edge_prob': Cache(
         'the object, which is a value',
         'tests/sources/test_block_model.py::test_probabilities_that_nobody_reads_are_not_computed'),
-    'graphattn/sources/sorted_edges.py _KNOWN': Cache(
+    'graphattn/graphs/from_pyg.py _KNOWN': Cache(
         'the object, its version, and its values up to MAX_COMPARED of them', HERE),
     'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',
                                                         HERE),
@@ -57,16 +57,17 @@ CACHES = {
         'the layer, the run in a pass; not a cache but the state of a decoder',
         'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs'),
     # Products and masks
-    'graphattn/samplers/factor_model.py KeptProduct': Cache(
+    'graphattn/ops/sample/factor_model.py KeptProduct': Cache(
         'the versions of both factors and of the product, and the values of leaves', HERE),
-    'graphattn/samplers/thinning.py num_draws': Cache('the object, which lives for one draw', HERE),
+    'graphattn/ops/sample/cpu/thinning.py num_draws': Cache(
+        'the object, which lives for one draw', HERE),
     # Compiled loops and libraries
     'graphattn/_jit.py digest_beside': Cache(
         'the sources beside a function when the process began, its name, the types of its '
         'arguments, the CPU, the versions of numba and llvmlite',
         'tests/test_jit.py::test_the_stamp_changes_with_every_file_beside_compiled_loops'),
-    'graphattn/kernels/flex.py _compiled': Cache(f'{PURE}; torch guards what it compiles',
-                                                 'tests/kernels/test_flex.py::test_code_for_gpus_'
+    'graphattn/ops/attention/flex.py _compiled': Cache(f'{PURE}; torch guards what it compiles',
+                                                 'tests/ops/test_flex.py::test_code_for_gpus_'
                                                  'is_traced_as_a_whole_for_graphs_of_any_size'),
     'graphattn/_threads.py _openmp': Cache('the process',
                                            'tests/test_threads.py::'
@@ -75,9 +76,9 @@ CACHES = {
                                          'tests/test_threads.py::'
                                          'test_a_forked_process_has_threads_of_its_own'),
     'graphattn/_triton.py': Cache(PURE, ''),
-    'graphattn/samplers/methods.py _why_nothing_compiles': Cache('the type of device', ''),
-    'graphattn/samplers/methods.py _warn': Cache('the message: each is told once', ''),
-    'graphattn/samplers/comparing.py _bfloat16_is_faster': Cache(
+    'graphattn/ops/sample/methods.py _why_nothing_compiles': Cache('the type of device', ''),
+    'graphattn/ops/sample/methods.py _warn': Cache('the message: each is told once', ''),
+    'graphattn/ops/sample/cpu/comparing.py _bfloat16_is_faster': Cache(
         'the CPU; the graph is the same either way', ''),
     # transformers
     'graphattn/hugging_face.py': Cache('the class of a module', ''),
@@ -292,7 +293,7 @@ def anew(inputs: dict) -> dict:
 
 def test_large_edges_are_known_by_their_versions_alone(monkeypatch):
     """To compare them would take a good part of the time that sorting takes."""
-    monkeypatch.setattr(sorted_edges, 'MAX_COMPARED', 4)
+    monkeypatch.setattr(from_pyg, 'MAX_COMPARED', 4)
     inputs = edges()
     before = ask_edges(**inputs)
     inputs['edges'].data[0, 1] = 3

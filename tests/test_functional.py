@@ -11,14 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention, edge_probability, pair_attention
-from graphattn.pair_layout import DiagonalLayout, FreeLayout
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
 from tests.graphs import random_graph
-from tests.kernels.test_backends import ON_CPUS
+from tests.ops.test_backends import ON_CPUS
 
 # edge_probability ####################################################################
 
@@ -235,8 +235,8 @@ def test_weights_are_returned_when_asked_for():
 @pytest.mark.parametrize('package', ['torch_scatter', 'torch_sparse'])
 def test_backend_asked_for_by_name_does_not_fall_back(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, 'graphattn.kernels.gather_ext', raising=False)
-    monkeypatch.delitem(kernels._LOADED, 'gather_ext', raising=False)
+    monkeypatch.delitem(sys.modules, 'graphattn.ops.attention.gather_ext', raising=False)
+    monkeypatch.delitem(ops._LOADED, 'gather_ext', raising=False)
     with pytest.raises(ImportError, match='torch-scatter and torch-sparse: pip install'):
         attend(backend='gather_ext')
 

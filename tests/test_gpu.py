@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
-from graphattn import BipartiteGraph, _triton, kernels
-from graphattn.blocks import reduce_blocks
-from graphattn.conversions import tensors_of_block_mask
+from graphattn import BipartiteGraph, _triton, ops
 from graphattn.decoding import KeyValueCache
 from graphattn.functional import choose, edge_attention, edge_probability
+from graphattn.graphs.blocks import reduce_blocks
+from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
+from graphattn.graphs.conversions import tensors_of_block_mask
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import Causal, RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, pattern_source
-from graphattn.sources.graph_cache import GRAPHS as GRAPHS_KEPT
 from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits
@@ -196,7 +196,7 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
 @pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
 def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkeypatch,
                                                                      faster_above):
-    from graphattn.kernels.triton import tiles
+    from graphattn.ops.triton import tiles
 
     monkeypatch.setattr(tiles, 'FASTER_ABOVE', {4: faster_above})
     graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
@@ -205,7 +205,7 @@ def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkey
     expected = ((query[graph.query] * key[graph.key]).sum(2), (weight @ key[:, 0])[:, None],
                 (weight.t() @ query[:, 0])[:, None])
     query, key, grad, graph = *map(to_gpu, (query, key, grad)), graph.to('cuda')
-    backend = kernels.load('triton')
+    backend = ops.load('triton')
     gpu.clear()
     out = (backend.edge_dot(query, key, graph),
            *backend.edge_dot_grads(grad, query, key, graph))
@@ -235,7 +235,7 @@ def test_draws_wait_for_two_numbers_of_edges(gpu, sample, method):
 
 @pytest.mark.slow
 def test_few_edges_are_drawn_and_no_pair_is_tried(gpu, monkeypatch):
-    monkeypatch.setattr('graphattn.samplers.triton.compare', None)
+    monkeypatch.setattr('graphattn.ops.sample.triton.compare', None)
     member = torch.full((150, 2), 0.05)
     few = FactorModel(to_gpu(member), to_gpu(torch.eye(2)), to_gpu(member), exploration=0.002)
     num_edges, expected = sample_bernoulli(few).num_edges, 150**2 * 0.007
@@ -402,5 +402,5 @@ def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypa
 def test_complete_graphs_are_dense_there(gpu):
     graph = BipartiteGraph.from_mask(torch.ones(6, 6, dtype=torch.bool))
     query, key, value = torch.randn(3, 6, 2, 4)
-    chosen = choose.choose('auto', query, key, value, graph.to('cuda'), kernels.LogitTerms())
+    chosen = choose.choose('auto', query, key, value, graph.to('cuda'), ops.LogitTerms())
     assert chosen.name == 'sdpa'

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from graphattn import kernels
+from graphattn import ops
 from graphattn.functional import choose
+from graphattn.graphs.cache import GRAPHS
 from graphattn.hugging_face import attach
 from graphattn.samplers import bernoulli, fastrg
-from graphattn.sources.graph_cache import GRAPHS
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
@@ -164,7 +164,7 @@ TRITON = {
 
 @pytest.mark.parametrize('name', TRITON)
 def test_kernels_of_gpus_train(gpu, monkeypatch, name):
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
     module, inputs = TRITON[name](), (INPUTS['x'], INPUTS['ptr'])
     there = copy.deepcopy(module).to('cuda')
     expected = step(module, *inputs)
@@ -174,7 +174,7 @@ def test_kernels_of_gpus_train(gpu, monkeypatch, name):
 
 def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', kernels.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
     module = attention(block_model(), dropout=0.5).to('cuda')
     found = step_there(gpu, module, INPUTS['x'], INPUTS['ptr'])
     assert gpu.total() == 2 * gpu['forward'] <= 6, gpu  # ptr, draws, edges; nothing afterwards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -16,11 +17,9 @@ from tests.forked import run_anew
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-# What graphs are made of, and what everything else is made of.
-GRAPH = {'graph', 'blocks', 'pairs', 'csc', 'conversions', 'edge_prob', '_checks', '_tensors'}
-GROUND = GRAPH | {'pair_mask', 'pair_layout', 'shard', '_files', '_reading', '_trust', '_memory',
-                  '_threads', '_compiler', '_jit', '_triton'}
-MIDDLE = GROUND | {'patterns', 'samplers', 'kernels'}
+GROUND = {'graphs', 'shard', '_checks', '_tensors', '_files', '_reading', '_trust', '_memory',
+          '_threads', '_compiler', '_jit', '_triton'}
+MIDDLE = GROUND | {'patterns', 'samplers', 'ops'}
 ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
                 'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory',
                 'placement'}
@@ -40,18 +39,11 @@ MAY_IMPORT = {
     '_checks': {'_tensors'},
     'style': set(),
     'draw': {'_checks', 'style'},  # of graphs it knows the types alone
-    'pairs': set(),
-    'csc': {'_tensors'},
-    'conversions': {'_checks'},
-    'blocks': {'_checks', '_tensors'},
-    'edge_prob': set(),
-    'graph': GRAPH | {'draw'},
-    'pair_layout': GRAPH,
-    'pair_mask': GRAPH | {'pair_layout'},
-    'shard': {'blocks', '_tensors'},
+    'graphs': {'_checks', '_tensors', 'draw'},
+    'shard': {'graphs', '_tensors'},
     'patterns': GROUND | {'draw'},
-    'samplers': GROUND,
-    'kernels': GROUND,
+    'ops': GROUND,
+    'samplers': GROUND | {'ops'},
     'functional': MIDDLE,
     'sources': MIDDLE | {'functional'},
     'placement': MIDDLE | {'functional'},
@@ -72,21 +64,22 @@ MAY_IMPORT = {
     'experiments.compile': {'compile', 'experiments.data'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
-    'experiments.cli': {'kernels', 'graphattn', '_extras', 'experiments.quick_help',
+    'experiments.cli': {'ops', 'graphattn', '_extras', 'experiments.quick_help',
                         'experiments.completion'},
     'experiments.rivals': ALL,
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.predict',
                                              'experiments.rivals', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graph', '_extras', '_files', '_reading', '_trust', '_memory', 'draw', 'patterns',
+    'analysis': {'graphs', '_extras', '_files', '_reading', '_trust', '_memory', 'draw', 'patterns',
                  'samplers', 'functional', 'sources', 'models', 'graphattn', 'style'},
-    'graphattn': {'graph'},  # the public page
+    'graphattn': {'graphs'},  # the public page
 }
 
 # Too heavy for `import graphattn`; inside a function they are welcome.
 HEAVY = {'lightning', 'pytorch_lightning', 'transformers', 'matplotlib', 'ortools', 'datasets',
          'sklearn', 'triton'}
-ON_GPUS = 'graphattn.kernels.triton', 'graphattn.samplers.triton'
+ON_GPUS = re.compile(r'graphattn\.ops\.(\w+\.)?triton')
+FOR_DEVICES = re.compile(r'graphattn\.ops\.(\w+\.)?(cpu|triton)')
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix('').parts
@@ -197,8 +190,8 @@ def test_library_imports_nothing_heavy():
 def heavy_imports(module: str) -> set[str]:
     """Those that take seconds; PyG does where transformers is installed too, and graphs and their
     analysis do without it."""
-    allowed = {'triton'} if module.startswith(ON_GPUS) else set()  # on first use
-    if unit_of(module) in {'layers', 'models', 'sources'}:
+    allowed = {'triton'} if ON_GPUS.match(module) else set()  # on first use
+    if unit_of(module) in {'layers', 'models', 'sources'} or module == 'graphattn.graphs.from_pyg':
         allowed.add('torch_geometric')
     tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
     return tops & (HEAVY | {'torch_geometric'}) - allowed
@@ -206,16 +199,16 @@ def heavy_imports(module: str) -> set[str]:
 
 @pytest.mark.parametrize('source, expected', [
     ('import graphattn.models.encoder', {'graphattn.models.encoder'}),
-    ('from graphattn import kernels', {'graphattn.kernels'}),
-    ('from graphattn import BipartiteGraph, kernels', {'graphattn', 'graphattn.kernels'}),
-    ('from graphattn.graph import BipartiteGraph', {'graphattn.graph'}),
-    ('from ..models import Encoder', {'graphattn.models'}),
-    ('from . import gather', {'graphattn.kernels.gather'}),
+    ('from graphattn import ops', {'graphattn.ops'}),
+    ('from graphattn import BipartiteGraph, ops', {'graphattn', 'graphattn.ops'}),
+    ('from graphattn.graphs.graph import BipartiteGraph', {'graphattn.graphs.graph'}),
+    ('from ...models import Encoder', {'graphattn.models'}),
+    ('from . import gather', {'graphattn.ops.attention.gather'}),
     ('from experiments import train', {'experiments.train'}),
     ('def f():\n    import lightning', {'lightning'}),
 ])
 def test_reads_every_kind_of_import(source, expected):
-    assert imported(ast.walk(ast.parse(source)), 'graphattn.kernels.csr') == expected
+    assert imported(ast.walk(ast.parse(source)), 'graphattn.ops.attention.csr') == expected
 
 
 def test_knows_what_runs_on_import():
@@ -233,12 +226,12 @@ class C:
         import transformers
 '''
     nodes = statements(ast.parse(source))
-    assert imported(nodes, 'graphattn.graph') == {'numpy', 'lightning', 'ortools', 'sklearn'}
+    assert imported(nodes, 'graphattn.graphs.graph') == {'numpy', 'lightning', 'ortools', 'sklearn'}
 
 
 @pytest.mark.parametrize('package', PACKAGES)
 def test_public_page_lists_names_that_exist(package):
-    if package == 'graphattn.kernels.triton':
+    if package == 'graphattn.ops.triton':
         pytest.importorskip('triton', reason="backend 'triton' needs triton")
     module = importlib.import_module(package)
     assert module.__doc__ and len(set(module.__all__)) == len(module.__all__)
@@ -269,8 +262,7 @@ else:
 def test_library_runs_without_extras():
     missing = sorted(HEAVY | {'torch_scatter', 'torch_sparse', 'numba', 'triton'})
     compiled = {name for name, path in LIBRARY.items() if 'jit' in path.read_text()}
-    modules = sorted(LIBRARY.keys() - compiled - {'graphattn.kernels.gather_ext'})
-    modules = [name for name in modules if not name.startswith(('graphattn.kernels.cpu',
-                                                                *ON_GPUS))]
+    modules = sorted(LIBRARY.keys() - compiled - {'graphattn.ops.attention.gather_ext'})
+    modules = [name for name in modules if not FOR_DEVICES.match(name)]
     result = run_anew(WITHOUT_EXTRAS.format(modules=modules), missing=missing)
     assert result.returncode == 0, result.stderr

@@ -25,9 +25,9 @@ from tests.forked import run_anew
 PACKAGE = Path(graphattn.__file__).parent
 WITH_LOOPS = [path for path in PACKAGE.rglob('*.py') if 'jit import' in path.read_text()]
 # Loops call functions of their neighbours, and have numbers of theirs.
-COMPILED = sorted({path.relative_to(PACKAGE) for loops in WITH_LOOPS
-                   for path in loops.parent.glob('*.py')})
-SOFTMAX = 'kernels/cpu/softmax.py'
+COMPILED = sorted({path.relative_to(PACKAGE) for loops in WITH_LOOPS for path in loops.parent.glob(
+    'cpu*.py' if loops.name.startswith('cpu') else '*.py')})
+SOFTMAX = 'ops/cpu/softmax.py'
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def digest(package: Path) -> str:
 
 @pytest.mark.slow
 def test_the_stamp_changes_with_every_file_beside_compiled_loops(package):
-    assert {Path(SOFTMAX), Path('samplers/drawing.py')} < {*COMPILED}
+    assert {Path(SOFTMAX), Path('ops/sample/cpu/drawing.py')} < {*COMPILED}
     digests = [digest(package)]
     assert digest(package) == digests[0] == digest(PACKAGE)
     for source in [Path('_jit.py'), *COMPILED]:
@@ -73,7 +73,7 @@ SCALED = """
 import numpy as np
 import torch
 import graphattn
-from graphattn.kernels.cpu import softmax
+from graphattn.ops.cpu import softmax
 from kernel import scaled
 terms = softmax.Terms.of(None, None, None, 2., 0., torch.float64, slice(0, 1), 1)
 value = scaled(np.ones(16), terms)[0]
@@ -81,8 +81,8 @@ hits, misses = (sum(count.values()) for count in scaled.stats[1:])
 print(graphattn.__file__, value, hits, misses)
 """
 KERNEL = """
-from graphattn.kernels.cpu.jit import jit
-from graphattn.kernels.cpu.softmax import modify
+from graphattn.ops.cpu.jit import jit
+from graphattn.ops.cpu.softmax import modify
 
 @jit
 def scaled(logit, terms):
@@ -297,7 +297,7 @@ torch.testing.assert_close(outs[2], edge_attention(x, x, x, graph, backend='refe
 print(*(warning.message for warning in caught if 'numba' in str(warning.message)), sep='\\n')
 
 def use(): edge_attention(x, x, x, graph, backend='numba')
-def load(): import graphattn.kernels.cpu
+def load(): import graphattn.ops.cpu.backend
 for attempt in (use, load, use):
     try:
         attempt()

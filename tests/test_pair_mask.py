@@ -11,8 +11,8 @@ import weakref
 import pytest
 import torch
 
-from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_mask import PairMask
 
 LAYOUTS = [layout(size, border) for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)
            for border in (False, True) for size in (3, 6)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphattn.csc import csc_of_rows
-from graphattn.pairs import (
+from graphattn.graphs.csc import csc_of_rows
+from graphattn.graphs.pairs import (
     find_pairs,
     first_of_each,
     is_ascending,

@@ -14,8 +14,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from graphattn.ops.sample.cpu.thinning import Thinning
 from graphattn.samplers import FactorModel
-from graphattn.samplers.thinning import Thinning
 
 Steps = dict[str, float]
 

@@ -7,7 +7,7 @@ meshes; layers whose heads sample graphs, and the ways of sampling.
 
 The floor of attention is what the same GPU takes to copy what edges gather; that of an H200 is
 computed without one: python -m experiments.benchmarks.roofline.
-For memory errors: compute-sanitizer python -m pytest tests/kernels/test_backends.py -k on_a_gpu
+For memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py -k on_a_gpu
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from experiments.benchmarks.roofline import SHAPES
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
-from graphattn.kernels.triton import attention_tiles, tiles
 from graphattn.layers import GraphAttention
+from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.triton import tiles
 from graphattn.patterns import RandomKeys, parse
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource

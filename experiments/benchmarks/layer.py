@@ -41,7 +41,7 @@ from experiments.benchmarks.measure import (
 from experiments.runs.tables import report
 from graphattn._files import write_whole
 from graphattn.freed_memory import keeping_freed_memory
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource

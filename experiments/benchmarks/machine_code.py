@@ -23,12 +23,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from graphattn import BipartiteGraph, kernels
-from graphattn.kernels.operators import attention, diffusion
+from graphattn import BipartiteGraph, ops
+from graphattn.ops.attention import schema as attention
+from graphattn.ops.diffusion import schema as diffusion
+from graphattn.ops.edge_dot import schema as dot
+from graphattn.ops.sample.triton import compare
+from graphattn.ops.sample.triton.draws import Draws
+from graphattn.ops.weights import schema as weights
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
-from graphattn.samplers.triton import compare
-from graphattn.samplers.triton.draws import Draws
 
 TERMS = ('plain', 'bias and gate', 'dropout', 'bias, gate and dropout')
 _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
@@ -178,7 +181,7 @@ def _dumped(binary: bytes, option: str) -> str:
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
               heads: int = 16) -> dict[OpOverload, tuple]:
     """Every operator that has kernels of Triton, and arguments like these."""
-    kernels.load('triton')
+    ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
     edges, ptrs = (*graph.csr, *graph.csc), graph.blocks.ptrs
@@ -195,11 +198,11 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         attention.edge_attention: attended,
         attention.edge_attention_backward: (out, features, out, features, statistics, *attended,
                                             False, *needs),
-        attention.edge_dot: (*nodes[:2], *edges, *ptrs),
-        attention.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
-        diffusion.attention_weights: (*logits, *edges, 0.1),
-        diffusion.attention_weights_backward: (weight, weight, *logits, *edges, 0.1, *needs),
-        diffusion.weighted_sum: (weight, query, *edges, *ptrs),
+        dot.edge_dot: (*nodes[:2], *edges, *ptrs),
+        dot.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
+        weights.attention_weights: (*logits, *edges, 0.1),
+        weights.attention_weights_backward: (weight, weight, *logits, *edges, 0.1, *needs),
+        weights.weighted_sum: (weight, query, *edges, *ptrs),
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
             query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}

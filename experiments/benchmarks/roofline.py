@@ -29,8 +29,9 @@ from experiments.benchmarks.machine_code import (
 )
 from experiments.benchmarks.measure import progress, run_benchmark
 from experiments.runs.tables import report
-from graphattn.kernels.triton import attention_tiles, tiles
-from graphattn.samplers.triton.draws import MOST_EXPECTED
+from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.sample.triton.draws import MOST_EXPECTED
+from graphattn.ops.triton import tiles
 
 # An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
 # four warps, a second at 1.75 GHz; operations of dense attention on its tensor cores as flash

@@ -35,7 +35,7 @@ from experiments.benchmarks.measure import (
 from experiments.runs.tables import report
 from graphattn._threads import run_calls
 from graphattn.functional import edge_attention
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern, RandomKeys, parse
 
 

@@ -14,7 +14,7 @@ from experiments.objectives.densities import densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn._tensors import looks_once
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
 

@@ -11,8 +11,8 @@ from experiments.data.batch import Batch
 from experiments.objectives.classification import Classification
 from experiments.objectives.densities import densities
 from graphattn import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models import CausalLanguageModel
-from graphattn.pair_mask import PairMask
 
 
 class DensityEstimation(Classification):

@@ -16,7 +16,7 @@ from experiments.objectives.means import Means
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_mask import PairMask
 
 LAST, BEST = 'last epoch', 'best epoch, chosen on this part'
 STAGES = ('val', 'test')

@@ -29,7 +29,7 @@ from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn._tensors import looks_once
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 

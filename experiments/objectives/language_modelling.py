@@ -14,7 +14,7 @@ from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
 from graphattn._tensors import looks_once
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_mask import PairMask
 
 
 class LanguageModelling(Training):

@@ -28,8 +28,8 @@ from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn._files import write_whole
 from graphattn._tensors import looks_once
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models import SpanModel, best_spans
-from graphattn.pair_mask import PairMask
 
 
 class Answered(NamedTuple):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from experiments.data.batch import NO_LABEL, Batch
 from experiments.objectives.classification import Classification
 from graphattn import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models import CausalLanguageModel
-from graphattn.pair_mask import PairMask
 
 
 class SelfPretraining(Classification):

@@ -11,8 +11,8 @@ from torch_geometric.utils.sparse import ptr2index
 
 from experiments.runs.checkpoints import read_checkpoint
 from graphattn import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.hugging_face import attach
-from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 

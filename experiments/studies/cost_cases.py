@@ -19,11 +19,11 @@ from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density
 from experiments.benchmarks.measure import free_at_once, peak_bytes
 from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Fixed, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 from graphattn.sources import BlockModelSource, PatternSource
-from graphattn.sources.graph_cache import GRAPHS
 
 CHANNELS, HEADS, CLUSTERS = 64, 2, 128
 WIDTH = CHANNELS // HEADS

@@ -13,8 +13,8 @@ from graphattn.functional.choose import choose
 from graphattn.functional.drive import drive, weigh
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_hops
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import LogitTerms
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import LogitTerms
 
 
 def edge_attention(
@@ -64,7 +64,7 @@ def edge_attention(
         dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
             divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the weights that were used.
-        backend (str): One of :data:`graphattn.kernels.BACKENDS`, which runs or raises, or
+        backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or
             ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
             of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
             gate and, on a CPU, without dropout and a bias that learns); else ``'numba'`` on a CPU,

@@ -14,8 +14,8 @@ from graphattn._checks import (
     check_number,
     check_ptr,
 )
-from graphattn.graph import BipartiteGraph
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 
 
 def check_arguments(

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from graphattn import kernels
+from graphattn import ops
 from graphattn._compiler import CompilerMissing
 from graphattn._tensors import on_cpu
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend, LogitTerms
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend, LogitTerms
 
 # By the number of keys, the share of the pairs above which masked dense attention takes less time
 # than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
@@ -34,18 +34,18 @@ PAIRS_OF_A_CALL = {'cpu': 2**14, 'cuda': 2**19}
 
 def _fastest_on_cpus() -> str:
     try:
-        return kernels.load('numba').name
+        return ops.load('numba').name
     except CompilerMissing as error:
         warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
                       stacklevel=2)
-    return 'csr' if kernels.load('csr').is_available(torch.device('cpu')) else 'gather'
+    return 'csr' if ops.load('csr').is_available(torch.device('cpu')) else 'gather'
 
 
 def _fastest_on_gpus() -> str:
     if torch.version.cuda is None:
         return 'gather'
     try:
-        return kernels.load('triton').name
+        return ops.load('triton').name
     except ImportError as error:
         warnings.warn(f"backend 'triton' cannot be had, and 'auto' takes a slower one on GPUs: "
                       f"{error}", stacklevel=2)
@@ -75,7 +75,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         backend = _asked_for(name, graph.device, channels, needs_weights)
         _check_terms(terms, backend)
         return backend
-    dense = kernels.load('sdpa')
+    dense = ops.load('sdpa')
     lacks = (not dense.is_available(graph.device)
              or needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
@@ -95,17 +95,17 @@ def choose_for_features(name: str, device: torch.device, channels: int) -> Backe
     """The backend for edges that have features: in one pass, or in two steps."""
     if name == 'auto':
         return choose_sparse(device, channels)
-    backend = kernels.load(name)
+    backend = ops.load(name)
     return _asked_for(name, device, channels,
                       needs_weights=backend.attention_with_features is None)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
     """The fastest backend whose time follows the edges, for heads so wide."""
-    general = kernels.load('gather')
+    general = ops.load('gather')
     if in_transform():
         return general
-    fastest = kernels.load(FASTEST_SPARSE.get(device.type, 'gather'))
+    fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
     return fastest if fastest.is_available(device) and fastest.takes(channels) else general
 
 
@@ -122,7 +122,7 @@ def accumulated(tensor: Tensor) -> Tensor:
 
 
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
-    backend = kernels.load(name)
+    backend = ops.load(name)
     if needs_weights and not backend.forms_weights:
         raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
                          f"one")

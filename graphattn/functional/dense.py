@@ -13,8 +13,8 @@ from graphattn._tensors import on_cpu
 from graphattn.functional.checks import check_numbers, check_pair_arguments
 from graphattn.functional.choose import accumulated
 from graphattn.functional.recursion import check_hops, diffuse, is_one_hop, spread_teleport
-from graphattn.kernels.sdpa import attend_to_blocks
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.pair_mask import PairMask
+from graphattn.ops.attention.sdpa import attend_to_blocks
 
 
 def pair_attention(
@@ -63,8 +63,8 @@ def pair_attention(
     Example:
         >>> import torch
         >>> from graphattn.functional import pair_attention
-        >>> from graphattn.pair_layout import FreeLayout
-        >>> from graphattn.pair_mask import PairMask
+        >>> from graphattn.graphs.pair_layout import FreeLayout
+        >>> from graphattn.graphs.pair_mask import PairMask
         >>> query, key, value = torch.randn(3, 7, 2, 4)
         >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4))
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape

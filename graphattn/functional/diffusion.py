@@ -13,8 +13,8 @@ from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
 from graphattn.functional.recursion import diffuse, spread_teleport
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend
 
 
 def attention_diffusion(

@@ -16,8 +16,8 @@ from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.folding import fold_heads, unfold_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend, LogitTerms
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend, LogitTerms
 
 Teleport = float | Sequence[float] | Tensor
 

@@ -12,8 +12,8 @@ from graphattn._checks import check_floating
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_numbers
 from graphattn.functional.choose import accumulated, choose_for_features
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend, EdgeFeatures, LogitTerms
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend, EdgeFeatures, LogitTerms
 
 
 def edge_feature_attention(

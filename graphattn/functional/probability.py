@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphattn._checks import check_floating, check_has_numbers
 from graphattn.functional.choose import choose_sparse
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend
 from graphattn.samplers import FactorModel
 
 

@@ -13,7 +13,7 @@ from graphattn._checks import MOST_HOPS, check_bool, check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
 from graphattn.functional.settling import settle
-from graphattn.kernels.edge_math import restart
+from graphattn.ops.edge_math import restart
 
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 
-from graphattn import kernels
+from graphattn import ops
 from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
 from graphattn.functional.checks import check_edge_values, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
@@ -22,11 +22,11 @@ from graphattn.functional.recursion import (
     check_teleport,
     is_one_hop,
 )
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import Backend, LogitTerms
-from graphattn.kernels.backend import everywhere
-from graphattn.kernels.edge_math import edge_logit, edge_softmax
-from graphattn.sources.sorted_edges import sort_edges
+from graphattn.graphs.from_pyg import sort_edges
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend, LogitTerms
+from graphattn.ops.backend import everywhere
+from graphattn.ops.edge_math import edge_logit, edge_softmax
 
 
 class EdgeAttention(MessagePassing):
@@ -98,7 +98,7 @@ class EdgeAttention(MessagePassing):
         check_dropout(dropout=dropout)
         if scale is not None:
             check_number('scale', scale, 'finite')
-        kernels.check_backend(backend)
+        ops.check_backend(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
         check_recompute(recompute, hops)

@@ -19,9 +19,9 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import looks_once
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.graph_attention import GraphAttention
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource

@@ -22,8 +22,8 @@ from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import check_recompute
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import LogitTerms
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.learned_teleport import (
@@ -32,7 +32,7 @@ from graphattn.layers.learned_teleport import (
     teleport_parameter,
 )
 from graphattn.layers.rotary import check_rotation, rotate
-from graphattn.pair_mask import PairMask
+from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource, as_source
@@ -46,8 +46,8 @@ class GraphAttention(nn.Module):
         \mathrm{Attn}(X) = \big\Vert_h \mathrm{EdgeAttention}(X W_h^Q, X W_h^K, X W_h^V, G_h) \,
         W^O, \qquad G = \mathrm{source}(X W^Q, X W^K)
 
-    A source of soft masks gives a :class:`graphattn.pair_mask.PairMask` instead of a graph, and
-    :func:`graphattn.functional.pair_attention` takes the place of the edges.
+    A source of soft masks gives a :class:`graphattn.graphs.pair_mask.PairMask` instead of a graph,
+    and :func:`graphattn.functional.pair_attention` takes the place of the edges.
 
     Args:
         channels (int): Size of each token, in and out.

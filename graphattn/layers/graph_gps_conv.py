@@ -21,9 +21,9 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import looks_once, on_cpu
+from graphattn.graphs.from_pyg import Edges
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
-from graphattn.sources.sorted_edges import Edges
 
 
 class GraphGPSConv(GPSConv):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn import Linear, MessagePassing, TransformerConv
 
-from graphattn import functional, kernels
+from graphattn import functional, ops
 from graphattn._checks import (
     LONGEST_SIDE,
     check_bool,
@@ -19,14 +19,14 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn.graph import BipartiteGraph, RepeatedEdges
-from graphattn.sources.sorted_edges import (
+from graphattn.graphs.from_pyg import (
     Edges,
     SortedEdges,
     edge_index_of,
     edge_values_of,
     sort_edges,
 )
+from graphattn.graphs.graph import BipartiteGraph, RepeatedEdges
 
 
 class GraphTransformerConv(TransformerConv):
@@ -96,7 +96,7 @@ class GraphTransformerConv(TransformerConv):
         check_dropout(dropout=dropout)
         if edge_dim is not None:
             check_sides(edge_dim=edge_dim)
-        kernels.check_backend(backend)
+        ops.check_backend(backend)
         super().__init__(in_channels, out_channels, heads, concat, beta, dropout, edge_dim, bias,
                          root_weight, **kwargs)
         self.backend = backend

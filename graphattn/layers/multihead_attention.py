@@ -22,8 +22,7 @@ from graphattn._checks import (
     is_float,
 )
 from graphattn._tensors import is_one, looks_once
-from graphattn.conversions import is_above_lowest
-from graphattn.kernels import check_backend
+from graphattn.graphs.conversions import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (
@@ -31,6 +30,7 @@ from graphattn.layers.padded import (
     attend_padded,
     warn_of_zeros_and_ones,
 )
+from graphattn.ops import check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, as_source

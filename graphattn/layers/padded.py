@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from graphattn import functional
-from graphattn.conversions import is_above_lowest
 from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import is_one_hop
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import LogitTerms
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.conversions import is_above_lowest
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
+from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
 from graphattn.sources import GraphSource, PatternSource

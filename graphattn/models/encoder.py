@@ -23,13 +23,13 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn._tensors import is_traced, looks_once, on_cpu
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.position_table import PositionTable, angles
 from graphattn.layers.rotary import RotaryPositions
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource

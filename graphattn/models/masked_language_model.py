@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
 from graphattn._tensors import looks_once
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
 from graphattn.models.pooler import Pooler, check_whole
-from graphattn.pair_mask import PairMask
 from graphattn.sources import GraphSource
 
 

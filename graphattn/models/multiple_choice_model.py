@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
 from graphattn._tensors import looks_once
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
-from graphattn.pair_mask import PairMask
 
 
 class MultipleChoiceModel(nn.Module):

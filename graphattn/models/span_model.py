@@ -17,9 +17,9 @@ from graphattn._checks import (
     check_strided,
 )
 from graphattn._tensors import looks_once, on_cpu
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.pair_mask import PairMask
 
 
 class SpanModel(nn.Module):

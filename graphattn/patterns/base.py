@@ -20,8 +20,8 @@ from graphattn._checks import (
     check_seed,
     check_size,
 )
-from graphattn.graph import BipartiteGraph
-from graphattn.pairs import find_pairs, number_pairs, sort_numbers, sort_pairs
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_pairs
 from graphattn.patterns.layouts import crop_edges
 
 LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.pairs import sort_numbers
+from graphattn.graphs.pairs import sort_numbers
 
 
 def draw_distinct(rows: range, num_choices: int, count: int,

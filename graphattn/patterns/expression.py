@@ -7,7 +7,7 @@ import operator
 from difflib import get_close_matches
 from inspect import isabstract
 
-from graphattn.pair_layout import LAYOUTS, PairLayout
+from graphattn.graphs.pair_layout import LAYOUTS, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphattn._checks import check_kind
 from graphattn._files import write_whole
 from graphattn._reading import check_arrays
-from graphattn.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
+from graphattn.graphs.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import diagonals, grid, positions
 
@@ -39,7 +39,7 @@ class Mask(RowPattern):
     Source: SparseBERT, Sec. 4.1: "the generated mask is returned finally".
 
     Example:
-        >>> from graphattn.pair_layout import DiagonalLayout
+        >>> from graphattn.graphs.pair_layout import DiagonalLayout
         >>> from graphattn.patterns import Mask
         >>> Mask(DiagonalLayout(6), '0100').build(6).to_mask().int()
         tensor([[1, 1, 1, 1, 1, 1],

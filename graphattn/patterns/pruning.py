@@ -12,7 +12,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn.pair_layout import FreeLayout
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.patterns.base import Difference, Pattern, as_generator
 from graphattn.patterns.full import Full
 from graphattn.patterns.mask import Mask

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.drive import Placement
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 
 
 class Cache(Placement):

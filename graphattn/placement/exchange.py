@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphattn.functional.drive import Placement
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 
 
 class Exchange(Placement):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.drive import Placement, Teleport
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
 
 
 class Padded(Placement):

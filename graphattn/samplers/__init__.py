@@ -1,7 +1,7 @@
 """Edge probabilities -> edges: a random graph as a value, its samplers, gradients through them."""
 
+from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.samplers.bernoulli import sample_bernoulli
-from graphattn.samplers.factor_model import FactorModel
 from graphattn.samplers.fastrg import sample_fastrg
 from graphattn.samplers.straight_through import density_penalty, straight_through
 

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 
 from graphattn._tensors import undisturbed
-from graphattn.graph import BipartiteGraph
-from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.methods import check_sampling, takes_compiled
-from graphattn.samplers.trials import sample_with_torch
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.methods import check_sampling, takes_compiled
+from graphattn.ops.sample.reference import sample_with_torch
 
 _METHODS = ('auto', 'compare', 'thin', 'torch')
 
@@ -79,9 +79,9 @@ def sample_bernoulli(
 
 def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None,
                    method: str) -> BipartiteGraph:
-    from graphattn.samplers.comparing import compare
-    from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.thinning import Thinning, faster_thinning
+    from graphattn.ops.sample.cpu.comparing import compare
+    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.thinning import Thinning, faster_thinning
     if method == 'compare':
         return compare(model, draw_seed(generator))
     thinning = Thinning(model) if method == 'thin' else faster_thinning(model)
@@ -90,6 +90,6 @@ def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None,
 
 def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,
                    method: str) -> BipartiteGraph:
-    from graphattn.samplers.triton import compare, thin
+    from graphattn.ops.sample.triton import compare, thin
     graph = None if method == 'compare' else thin(model, generator, by_name=method == 'thin')
     return compare(model, generator) if graph is None else graph

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from graphattn._tensors import undisturbed
-from graphattn.blocks import sum_blocks
-from graphattn.graph import BipartiteGraph
-from graphattn.pairs import number_pairs, sort_pairs
-from graphattn.samplers.factor_model import FactorModel
-from graphattn.samplers.inverse_cdf import draw_cells, integer_cdf
-from graphattn.samplers.methods import MOST_DRAWS, check_rate, check_sampling, takes_compiled
+from graphattn.graphs.blocks import sum_blocks
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pairs import number_pairs, sort_pairs
+from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.inverse_cdf import draw_cells, integer_cdf
+from graphattn.ops.sample.methods import MOST_DRAWS, check_rate, check_sampling, takes_compiled
 
 _METHODS = ('auto', 'compiled', 'torch')
 
@@ -89,8 +89,8 @@ def sample_fastrg(
 
 
 def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.rates import Rates
+    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.rates import Rates
     rates = Rates(model)
     query_rate = rates.of_queries()
     check_rate(query_rate.sum())
@@ -100,7 +100,7 @@ def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None) -> Bip
 
 def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,
                    method: str) -> BipartiteGraph:
-    from graphattn.samplers.triton import draw
+    from graphattn.ops.sample.triton import draw
     graph = draw(model, generator, by_name=method == 'compiled')
     return _sample_with_torch(model, generator) if graph is None else graph
 

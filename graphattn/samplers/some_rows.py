@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from graphattn.graph import BipartiteGraph
-from graphattn.samplers.factor_model import FactorModel
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.methods import check_sampling, takes_compiled
 from graphattn.samplers.fastrg import check_rate
-from graphattn.samplers.methods import check_sampling, takes_compiled
 from graphattn.shard import Shard
 
 
@@ -56,8 +56,8 @@ def sample_rows(
 
 def _draw_exactly(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.thinning import Thinning, is_faster, may_be_faster
+    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.thinning import Thinning, is_faster, may_be_faster
     heads = _heads(model)
     num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
     table_entries = model.num_keys * model.num_clusters
@@ -76,16 +76,16 @@ def _draw_exactly(model: FactorModel, shard: Shard,
 
 def _compare(heads: list[FactorModel], shard: Shard,
              generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.samplers.comparing import compare
-    from graphattn.samplers.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.comparing import compare
+    from graphattn.ops.sample.cpu.random_bits import draw_seed
     seeds = _seeds(draw_seed(generator), shard, len(heads))
     return [compare(head, seed) for head, seed in zip(heads, seeds)]
 
 
 def _draw_poisson(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.samplers.random_bits import draw_seed
-    from graphattn.samplers.rates import Rates
+    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.rates import Rates
     heads = _heads(model)
     rates = [Rates(head) for head in heads]
     query_rate = _of_all([rate.of_queries() for rate in rates], shard)
@@ -125,6 +125,6 @@ def _own_counts(mean: np.ndarray, shard: Shard,
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
     """The seeds whose first row is each head's first own query."""
-    from graphattn.samplers.random_bits import seed_from_row
+    from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_choice, check_floating, check_kind
-from graphattn.edge_prob import constant_of
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.edge_prob import constant_of
+from graphattn.graphs.graph import BipartiteGraph
 
 ESTIMATORS = ('one-sided', 'paper', 'repo')
 _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}

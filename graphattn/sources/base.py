@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
-from graphattn.graph import BipartiteGraph
-from graphattn.kernels import LogitTerms
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
+from graphattn.ops import LogitTerms
 from graphattn.shard import Shard
 
 

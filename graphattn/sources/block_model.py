@@ -16,10 +16,10 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
-from graphattn.samplers.factor_checks import check_finite_and_not_negative
 from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard

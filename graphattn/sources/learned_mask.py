@@ -17,9 +17,9 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import looks_once, numbers_of, on_cpu, undisturbed
-from graphattn.graph import BipartiteGraph
-from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
-from graphattn.pair_mask import PairMask
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource
@@ -53,8 +53,8 @@ class LearnedMaskSource(GraphSource):
     What is drawn hard, or settled, is a graph, in training a :class:`MaskGraph
     <graphattn.sources.mask_graph.MaskGraph>` that carries the gradient on its edges; those of
     structured masks are listed without a look at other pairs. Soft masks weigh every pair and are
-    a :class:`PairMask <graphattn.pair_mask.PairMask>`, for dense attention. Both have the penalty
-    of Eq. 7, ``norm()``.
+    a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. Both have the
+    penalty of Eq. 7, ``norm()``.
 
     **Bias.** The gradient of soft masks is unbiased. That of hard ones is not, even for a loss that
     is linear in each value while the others are given, such as the penalty. With s for the mean

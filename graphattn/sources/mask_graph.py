@@ -10,9 +10,9 @@ from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number, check_ptr
 from graphattn._tensors import index_dtype, numbers_of, on_cpu
-from graphattn.blocks import Blocks
-from graphattn.graph import BipartiteGraph
-from graphattn.pair_layout import PairLayout
+from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_layout import PairLayout
 from graphattn.sources.base import fold_ptr
 
 
@@ -57,7 +57,7 @@ class MaskGraph(BipartiteGraph):
     Example:
         >>> import torch
         >>> from graphattn.sources.mask_graph import MaskGraph
-        >>> from graphattn.pair_layout import DiagonalLayout
+        >>> from graphattn.graphs.pair_layout import DiagonalLayout
         >>> values = torch.tensor([[0., 1., 0.]], requires_grad=True)
         >>> graph = MaskGraph(values, DiagonalLayout(5), torch.tensor([0, 5]))
         >>> graph.to_mask().int()
@@ -96,7 +96,7 @@ class MaskGraph(BipartiteGraph):
 
     def norm(self) -> Tensor:
         """The penalty of Eq. 7 with its gradient, see
-        :meth:`graphattn.pair_layout.PairLayout.norm`."""
+        :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:

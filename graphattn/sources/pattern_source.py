@@ -18,12 +18,12 @@ from graphattn._checks import (
     check_seed,
 )
 from graphattn._tensors import index_dtype, looks_once, on_cpu
-from graphattn.graph import BipartiteGraph
+from graphattn.graphs.cache import GRAPHS, is_value
+from graphattn.graphs.from_pyg import Edges
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
-from graphattn.sources.graph_cache import GRAPHS, is_value
-from graphattn.sources.sorted_edges import Edges
 from graphattn.sources.structure_source import StructureSource
 
 # Characters of an expression that stands in compiled code, where it is an operator's argument. The
@@ -37,7 +37,7 @@ class PatternSource(GraphSource):
     the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
     Graphs are built on the device of the tokens, and kept, once for all sources of the process
-    that give the same, in ``graphattn.sources.graph_cache.GRAPHS``, whose ``clear()`` lets them
+    that give the same, in ``graphattn.graphs.cache.GRAPHS``, whose ``clear()`` lets them
     go. Under ``torch.compile`` they come from one operator, which is a graph break unless
     ``fullgraph=True`` or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It
     always is one where every call draws anew, and for patterns that

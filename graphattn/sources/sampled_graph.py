@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn.edge_prob import constant_of
 from graphattn.functional import edge_probability
-from graphattn.graph import BipartiteGraph, register_as_tensors
+from graphattn.graphs.edge_prob import constant_of
+from graphattn.graphs.graph import BipartiteGraph, register_as_tensors
 from graphattn.samplers import FactorModel
 
 

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_generator, check_kind
-from graphattn.graph import BipartiteGraph, RepeatedEdges
-from graphattn.sources.base import GraphSource
-from graphattn.sources.graph_cache import GRAPHS
-from graphattn.sources.sorted_edges import (
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.from_pyg import (
     Edges,
     device_of,
     edge_index_of,
     identity_of,
     sort_edges,
 )
+from graphattn.graphs.graph import BipartiteGraph, RepeatedEdges
+from graphattn.sources.base import GraphSource
 
 
 class StructureSource(GraphSource):

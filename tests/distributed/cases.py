@@ -20,8 +20,8 @@ from graphattn import BipartiteGraph, patterns
 from graphattn.distributed import SequenceParallel, sequence_parallel
 from graphattn.layers import GraphAttention
 from graphattn.models import Encoder, SequenceClassifier
+from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
-from graphattn.samplers import thinning
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.shards import same_rows
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph
-from graphattn.kernels import Backend
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.models import Encoder
+from graphattn.ops import Backend
 from graphattn.samplers import FactorModel
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 

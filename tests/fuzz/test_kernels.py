@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from torch import Tensor
 
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention
-from graphattn.kernels.edge_math import highest_logit
+from graphattn.ops.edge_math import highest_logit
 from tests.fuzz.budget import cases
 from tests.fuzz.dense import Arrays, Dense
 from tests.fuzz.strategies import (
@@ -35,7 +35,7 @@ from tests.fuzz.strategies import (
     graph_cases,
     teleports,
 )
-from tests.kernels.test_backends import ON_CPUS, skip_if_missing
+from tests.ops.test_backends import ON_CPUS, skip_if_missing
 
 # The definition of FlexAttention, traced anew for each graph, takes longest: one test has it.
 BACKENDS = ['auto', *(name for name in ON_CPUS if name != 'flex')]
@@ -48,9 +48,9 @@ every_backend_with_hops = pytest.mark.parametrize('backend', WITH_HOPS)
 Results = dict[str, Tensor]
 
 
-def declared(backend: str) -> kernels.Backend:
+def declared(backend: str) -> ops.Backend:
     """What the backend says of itself; ``'auto'`` takes whatever some backend takes."""
-    return kernels.load('gather' if backend == 'auto' else skip_if_missing(backend))
+    return ops.load('gather' if backend == 'auto' else skip_if_missing(backend))
 
 
 def attend(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: Arguments, *,

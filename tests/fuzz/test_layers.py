@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.fuzz.budget import cases
 from tests.fuzz.strategies import LayerCase, layer_cases
-from tests.kernels.test_backends import BACKENDS, skip_if_missing
+from tests.ops.test_backends import BACKENDS, skip_if_missing
 
 Numbers = dict[str, Tensor]
 

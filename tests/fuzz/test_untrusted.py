@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphattn import BipartiteGraph
-from graphattn.pair_layout import FreeLayout
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.patterns import Mask, Pattern, load_masks, parse, save_masks
 from tests.fuzz.budget import cases
 

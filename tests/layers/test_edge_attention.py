@@ -11,7 +11,7 @@ from torch_geometric.explain import AttentionExplainer, Explainer
 from graphattn import BipartiteGraph, functional
 from graphattn.layers import EdgeAttention
 from tests.graphs import GRAPHS, random_graph
-from tests.kernels.test_diffusion import saved_bytes
+from tests.ops.test_diffusion import saved_bytes
 
 
 def draw_inputs(graph, heads=2, dtype=torch.double):

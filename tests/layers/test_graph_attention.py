@@ -9,14 +9,14 @@ from torch import nn
 from torch_geometric.utils.sparse import index2ptr
 
 from graphattn import BipartiteGraph
+from graphattn.graphs.pair_layout import FreeLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
-from graphattn.pair_layout import FreeLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 from tests.graphs import random_graph
-from tests.kernels.test_diffusion import saved_bytes
+from tests.ops.test_diffusion import saved_bytes
 
 PTR = torch.tensor([0, 5, 6, 14])
 

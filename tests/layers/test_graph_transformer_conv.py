@@ -23,10 +23,10 @@ from torch_geometric.explain import (
 from torch_geometric.nn import TransformerConv
 
 from graphattn import BipartiteGraph
+from graphattn.graphs.cache import GRAPHS
 from graphattn.layers import EdgeAttention, GraphAttention, GraphTransformerConv
 from graphattn.patterns import SlidingWindow
-from graphattn.sources.graph_cache import GRAPHS
-from tests.kernels.test_backends import BACKENDS, skip_if_missing
+from tests.ops.test_backends import BACKENDS, skip_if_missing
 
 NUM_KEYS, NUM_QUERIES, NUM_EDGES, EDGE_DIM = 12, 9, 40, 3
 OPTIONS = [dict(zip(('concat', 'beta', 'edge_dim', 'bias', 'root_weight'), values))

@@ -9,6 +9,8 @@ from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
+from graphattn.graphs.pair_layout import DiagonalLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.models import (
     CausalLanguageModel,
     Encoder,
@@ -19,8 +21,6 @@ from graphattn.models import (
     SequenceClassifier,
     TokenClassifier,
 )
-from graphattn.pair_layout import DiagonalLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph

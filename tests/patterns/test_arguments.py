@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.pair_layout import FreeLayout
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.patterns import (
     Cropped,
     Fixed,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphattn import patterns
-from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.patterns import *  # noqa: F403 - so that eval reads a repr
 
 SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.patterns import Mask, SlidingWindow, load_masks, save_masks
 
 

@@ -12,14 +12,14 @@ import torch
 from scipy.stats import chi2
 
 import graphattn.samplers
-from graphattn.blocks import Blocks
+from graphattn.graphs.blocks import Blocks
+from graphattn.ops.sample.chunks import chunks_of
+from graphattn.ops.sample.cpu.comparing import compare
+from graphattn.ops.sample.cpu.thinning import is_faster, may_be_faster
+from graphattn.ops.sample.inverse_cdf import draw_cells
+from graphattn.ops.sample.reference import sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-from graphattn.samplers.chunks import chunks_of
-from graphattn.samplers.comparing import compare
-from graphattn.samplers.inverse_cdf import draw_cells
 from graphattn.samplers.some_rows import sample_rows
-from graphattn.samplers.thinning import is_faster, may_be_faster
-from graphattn.samplers.trials import sample_with_torch
 from tests.forked import run_anew
 from tests.shards import in_threads
 
@@ -686,7 +686,7 @@ def test_without_numba_torch_samples_after_one_warning():
 
 BREAKS = {
     'broken numba': ('numba', 'RuntimeError'),
-    'our own module': ('graphattn.samplers.alias_tables', 'ImportError'),
+    'our own module': ('graphattn.ops.sample.cpu.alias_tables', 'ImportError'),
 }
 
 

@@ -20,12 +20,12 @@ from torch.utils.data import DataLoader
 
 from graphattn import BipartiteGraph, sources
 from graphattn.functional import edge_attention, pair_attention
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import fold_heads
-from graphattn.pair_layout import DiagonalLayout, FreeLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
-from graphattn.sources.graph_cache import GRAPHS
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),

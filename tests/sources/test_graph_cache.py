@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from graphattn.pair_layout import FreeLayout
-from graphattn.patterns import Full, Mask, Pattern, RandomKeys, SlidingWindow
-from graphattn.sources import PatternSource
-from graphattn.sources.graph_cache import (
+from graphattn.graphs.cache import (
     GRAPHS,
     GraphCache,
     bytes_in_use,
     bytes_of_key,
     is_value,
 )
+from graphattn.graphs.pair_layout import FreeLayout
+from graphattn.patterns import Full, Mask, Pattern, RandomKeys, SlidingWindow
+from graphattn.sources import PatternSource
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from scipy import integrate, special, stats
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
+from graphattn.graphs.pair_layout import DiagonalLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import fold_heads, unfold_heads
-from graphattn.pair_layout import DiagonalLayout
-from graphattn.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.sources import LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, fold_heads, unfold_heads
-from graphattn.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
-from graphattn.pair_mask import PairMask
 from graphattn.sources import LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph
 

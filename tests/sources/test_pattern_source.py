@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.layers import fold_heads
 from graphattn.models import Encoder
-from graphattn.pair_layout import FreeLayout
 from graphattn.patterns import GlobalTokens, Mask, Pattern, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
-from graphattn.sources.graph_cache import GRAPHS
 
 PTR = torch.tensor([0, 6, 12, 15])
 TOKENS = torch.randn(15, 1, 2)

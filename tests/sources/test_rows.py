@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, RandomPairs, SlidingWindow, get
-from graphattn.samplers import thinning
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.shards import in_threads, same_rows
 

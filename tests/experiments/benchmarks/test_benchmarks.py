@@ -40,7 +40,7 @@ from experiments.benchmarks.measure import (
     saved_bytes,
 )
 from experiments.runs.command import INTERRUPTED, run_or_exit
-from graphattn import BipartiteGraph, kernels
+from graphattn import BipartiteGraph, ops
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
@@ -130,7 +130,7 @@ def test_tiles_of_graphs_with_hardly_an_edge(density):
 def test_products_of_an_edge_are_those_in_the_source_of_its_kernel():
     roofline = pytest.importorskip('experiments.benchmarks.roofline', exc_type=ImportError)
     formed = {}
-    for path in Path(kernels.__file__).parent.glob('triton/*.py'):
+    for path in Path(ops.__file__).parent.glob('triton/*.py'):
         source = path.read_text()
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef):

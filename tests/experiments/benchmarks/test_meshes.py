@@ -28,7 +28,7 @@ def test_what_is_not_installed_is_left_out_and_said(monkeypatch, capsys):
 def test_anemoi_computes_what_the_definition_does_of_features_in_full_width():
     pytest.importorskip('triton', reason="backend 'triton' needs triton")
     pytest.importorskip('anemoi.models', reason='the peer is not installed')
-    from tests.kernels.triton.interpreter import interpreted
+    from tests.ops.triton.interpreter import interpreted
 
     graph, heads, channels = random_graph(5, 7, 0.5), 2, 4
     nodes = [torch.randn(size, heads, channels, requires_grad=True) for size in (5, 7, 7)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from experiments.studies import planted
-from graphattn.pair_layout import DiagonalLayout
+from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.patterns import Mask, load_masks
 
 MASK = Mask(DiagonalLayout(12), '0010010000')

@@ -16,8 +16,8 @@ triton = pytest.importorskip('triton', reason='samplers for GPUs need triton')
 import triton.language as tl  # noqa: E402
 from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
-from graphattn.samplers.triton import draw, draws, thin  # noqa: E402
-from tests.kernels.triton.as_on_gpus import as_on_gpus  # noqa: E402
+from graphattn.ops.sample.triton import draw, draws, thin  # noqa: E402
+from tests.ops.triton.as_on_gpus import as_on_gpus  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy, for what is masked
               pytest.mark.skipif(not triton.knobs.runtime.interpret,
@@ -214,7 +214,7 @@ def test_more_draws_than_memory_holds():
 @pytest.mark.parametrize('sample, method', [(sample_bernoulli, 'compare'), (sample_fastrg,
                                                                             'compiled')])
 def test_older_gpus_are_refused_by_name(sample, method, monkeypatch):
-    from graphattn.samplers import methods
+    from graphattn.ops.sample import methods
 
     monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
     monkeypatch.setattr(methods, 'runs_on', lambda device: False)

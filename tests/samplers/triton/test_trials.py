@@ -10,8 +10,8 @@ from tests.samplers import test_contract as contract
 
 triton = pytest.importorskip('triton', reason="method 'triton' needs triton")
 
-from graphattn.samplers.triton import trials  # noqa: E402
-from tests.kernels.triton.as_on_gpus import as_on_gpus  # noqa: E402
+from graphattn.ops.sample.triton import trials  # noqa: E402
+from tests.ops.triton.as_on_gpus import as_on_gpus  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),  # of numpy, for what is masked
               pytest.mark.skipif(not triton.knobs.runtime.interpret,
@@ -165,7 +165,8 @@ def test_rounding_above_one_is_forgiven():
 
 WITHOUT_TRITON = """
 import torch, warnings
-from graphattn.samplers import FactorModel, methods
+from graphattn.ops.sample import methods
+from graphattn.samplers import FactorModel
 methods.runs_on = lambda device: True
 FactorModel.device = torch.device('cuda')
 model = object.__new__(FactorModel)

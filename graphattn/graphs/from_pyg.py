@@ -1,0 +1,167 @@
+"""PyG's formats of edges as graphs, sorted once for all layers and steps that are given them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from itertools import count
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
+
+from graphattn._tensors import is_traced
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.graph import BipartiteGraph
+
+Edges = BipartiteGraph | Tensor | SparseTensor
+
+
+class SortedEdges(NamedTuple):
+    """A graph, and where its edges stand among those that were given."""
+
+    graph: BipartiteGraph
+    perm: Tensor | None  # int64 [num_edges]; None if they were given in the graph's order
+
+    def sort(self, values: Tensor | None) -> Tensor | None:
+        """Values on the edges as they were given, on those of the graph."""
+        if values is None or self.perm is None:
+            return values
+        return values.index_select(0, self.perm)  # a third of the time of values[perm]
+
+
+@torch.compiler.disable(reason='edges are sorted, and compared with one another')
+def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
+    """The graph of edges in any of PyG's formats.
+
+    It is kept for as long as ``edges`` live and are not changed in place, in
+    ``graphattn.graphs.cache.GRAPHS``: the layers of a model, and its steps, sort them once.
+    Do not change a large tensor (:data:`MAX_COMPARED`) through ``.data``, which leaves no trace.
+
+    Args:
+        edges (BipartiteGraph, Tensor or SparseTensor): A graph; ``edge_index`` ``[2, num_edges]``,
+            key over query, in any order; or the transposed adjacency ``adj_t`` ``[query, key]``,
+            as a sparse Tensor of torch or of torch-sparse.
+        num_queries (int): Number of queries.
+        num_keys (int): Number of keys.
+
+    Raises:
+        TypeError: ``edges`` are of another kind.
+        RepeatedEdges: An edge is given twice.
+        ValueError: Nodes are out of range, or ``edges`` are between other numbers of them.
+    """
+    _check_kind(edges)
+    _check_sizes(edges, num_queries, num_keys)
+    if isinstance(edges, BipartiteGraph):
+        return SortedEdges(edges, None)
+    edges = edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+    identity = identity_of(edges)
+    cache_key = None if identity is None else (*identity, num_queries, num_keys)
+    return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
+
+
+def device_of(edges: Edges) -> torch.device:
+    """Where the edges are."""
+    return edges.device() if isinstance(edges, SparseTensor) else edges.device
+
+
+def edge_index_of(edges: Edges) -> Tensor:
+    """``edge_index`` ``[2, num_edges]``, key over query, in the order that the edges have."""
+    if isinstance(edges, BipartiteGraph):
+        return torch.stack([edges.key, edges.query])
+    if isinstance(edges, SparseTensor):
+        query, key, _ = edges.coo()
+        return torch.stack([key, query])
+    _check_kind(edges)
+    if edges.layout == torch.sparse_coo:  # which PyG would mark as coalesced, whether it is or not
+        return edges._indices().flip(0)
+    if is_torch_sparse_tensor(edges):
+        return to_edge_index(edges)[0].flip(0)
+    return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+
+
+def edge_values_of(edges: Edges) -> Tensor | None:
+    """The values of a sparse adjacency that has some, in the order of :func:`edge_index_of`."""
+    if isinstance(edges, SparseTensor):
+        return edges.coo()[2]
+    if not is_torch_sparse_tensor(edges):
+        return None
+    if edges.layout != torch.sparse_coo or edges.is_coalesced():
+        return edges.values()
+    if edges.requires_grad and torch.is_grad_enabled():
+        raise ValueError("'edge_index' must be coalesced for its values to have a gradient (got "
+                         "an uncoalesced Tensor); pass its coalesce()")
+    return edges._values()
+
+
+def _check_kind(edges: Edges) -> None:
+    if not isinstance(edges, Tensor | SparseTensor | BipartiteGraph):
+        raise TypeError(f"'edge_index' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
+                        f"{type(edges).__name__})")
+
+
+def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
+    """That edges which say between how many nodes they are say so of these."""
+    sizes = num_queries, num_keys
+    if isinstance(edges, BipartiteGraph):
+        sizes = edges.num_queries, edges.num_keys
+    elif isinstance(edges, SparseTensor):
+        sizes = tuple(edges.sizes()[:2])
+    elif is_torch_sparse_tensor(edges):
+        sizes = tuple(edges.shape[:2])
+    if sizes != (num_queries, num_keys):
+        raise ValueError(f"'edge_index' must be between {num_queries} queries and {num_keys} keys, "
+                         f"the nodes of 'x' (got {sizes[0]} and {sizes[1]})")
+
+
+def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:
+    graph, perm = BipartiteGraph.from_edge_index(edge_index_of(edges), num_queries, num_keys,
+                                                 return_perm=True)
+    return SortedEdges(graph, perm if graph.is_reordered else None)
+
+
+# What is kept is found by a name that objects are given, for addresses are used again.
+_KIND = 'edges'
+MAX_COMPARED = 2**16  # values of edges whose changes are seen whatever made them
+_NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
+
+
+class _Known:
+    """The name of edges, and how often they have changed.
+
+    Changes in place are seen by the version of a tensor. Those through ``.data`` or a numpy view
+    leave no trace in it, and are seen in tensors of up to ``MAX_COMPARED`` values on a CPU, because
+    these are compared with a copy.
+    """
+
+    def __init__(self):
+        self.name, self._changes, self._copy = f'{_KIND} {next(_NUMBERS)}', 0, None
+
+    def version(self, edges: Edges) -> tuple[int, int]:
+        if not isinstance(edges, Tensor):  # other kinds are values
+            return 0, 0
+        is_compared = (edges.layout == torch.strided and edges.device.type == 'cpu'
+                       and edges.numel() <= MAX_COMPARED)
+        if is_compared and (self._copy is None or not torch.equal(self._copy, edges.detach())):
+            self._copy = edges.detach().clone()
+            self._changes += 1
+        return edges._version, self._changes
+
+
+def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
+    """Return what stands for these edges as they are now in the key of what is made of them, and
+    ``None`` where changes in place cannot be seen. Once they are gone, so is what was kept."""
+    gone = {_GONE.popleft() for _ in range(len(_GONE))}
+    if gone:
+        GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
+    if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):
+        return None
+    if edges not in _KNOWN:
+        _KNOWN[edges] = known = _Known()
+        weakref.finalize(edges, _GONE.append, known.name).atexit = False
+    known = _KNOWN[edges]
+    return _KIND, known.name, known.version(edges)

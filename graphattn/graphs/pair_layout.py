@@ -1,0 +1,297 @@
+"""Which pairs of a query and a key share a value of a mask."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
+from graphattn._tensors import on_cpu
+
+
+@dataclass(frozen=True)
+class PairLayout(ABC):
+    """Which value of a mask of ``size`` tokens a pair of a query and a key has.
+
+    Two numbers follow those of the values: :attr:`always_on` and :attr:`always_off`.
+
+    A shorter sequence takes the first positions of the mask and, for its last token, the last
+    one, for there stands the separator, as in training on sequences of full length.
+
+    Args:
+        size (int): Tokens n of the mask.
+        border (bool): Whether the first and the last row and column are always on. Then a
+            sequence has its own first and last token for border.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``size`` is below 1, or below 3 with a border, which leaves nothing inside.
+    """
+
+    size: int
+    border: bool = False
+
+    def __post_init__(self):
+        check_size('size', self.size, at_most=LONGEST_SIDE)
+        check_bool(border=self.border)
+        fewest = 3 if self.border else 1
+        if self.size < fewest:
+            inside = ' with a border, which leaves nothing inside' if self.border else ''
+            raise ValueError(f"'size' must be at least {fewest}{inside} (got {self.size})")
+        object.__setattr__(self, 'size', int(self.size))
+
+    @property
+    @abstractmethod
+    def num_values(self) -> int:
+        """Number of values that differ."""
+
+    @abstractmethod
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """The value of each pair; what it says of pairs on a border is not read."""
+
+    @abstractmethod
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        """How many pairs inside the border have each value, int64 ``[num_values]``."""
+
+    @property
+    def always_on(self) -> int:
+        """The number that stands for a pair that is always on."""
+        return self.num_values
+
+    @property
+    def always_off(self) -> int:
+        """The number that stands for a pair that is always off."""
+        return self.num_values + 1
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence that the mask knows; ``None`` if it knows them all."""
+        return self.size
+
+    def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        """The number of the value of each pair of a sequence of ``length`` tokens.
+
+        Args:
+            query (Tensor): int64, of any shape.
+            key (Tensor): int64, of a shape that broadcasts with that of ``query``.
+            length (int): Tokens of the sequence.
+
+        Returns:
+            int64 Tensor of the broadcast shape.
+
+        Raises:
+            ValueError: The mask does not know sequences of that length.
+        """
+        self.check_length(length)
+        value = self._inner_value(query, key, length)
+        if not self.border:
+            return value
+        on_border = (query == 0) | (query == length - 1) | (key == 0) | (key == length - 1)
+        return value.masked_fill(on_border, self.always_on)
+
+    def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
+        """:meth:`value_of` all pairs, int64 ``[length, length]``."""
+        self.check_length(length)
+        token = torch.arange(length, device=check_device(device))
+        return self.value_of(token[:, None], token, length)
+
+    def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs of a sequence of ``length`` tokens that are on, head by head and row by row.
+
+        Args:
+            is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
+            length (int): Tokens of the sequence.
+
+        Returns:
+            How many keys each query has, int64 ``[heads, length]``, on the CPU, for everyone looks
+            at it; and of each pair, sorted by head, query and key, its key and the number of its
+            value, int32 or int64.
+
+        Raises:
+            ValueError: The mask does not know sequences of that length.
+        """
+        index = self.index(length, is_on.device)
+        constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]
+        of_pairs = torch.cat([is_on, *constants], dim=1).index_select(1, index.flatten())
+        of_pairs = of_pairs.view(len(is_on), length, length)
+        _, query, key = of_pairs.nonzero(as_tuple=True)
+        return of_pairs.sum(dim=2).cpu(), key, index[query, key]
+
+    def norm(self, values: Tensor) -> Tensor:
+        r"""The penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the n x n
+        pairs of a sequence of full length. A value counts as often as pairs share it, and the
+        border counts too.
+
+        Args:
+            values (Tensor): Of each mask, floating ``[heads, num_values]``.
+
+        Returns:
+            floating Tensor, a scalar.
+        """
+        multiplicity = self.multiplicity(values.device)
+        always_on = len(values) * multiplicity[self.always_on]
+        return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
+
+    def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
+        """How many of the n x n pairs have each value, and each constant,
+        int64 ``[num_values + 2]``. Known without a look at the pairs."""
+        inner = self._inner_multiplicity(check_device(device))
+        on_border = self.size**2 - self._inner_size**2
+        return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
+
+    def check_length(self, length: int) -> None:
+        """Raises a ValueError for lengths that the mask does not know."""
+        check_size('length', length)
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
+                             f"(got {length})")
+
+    def _inside(self, token: Tensor, length: int) -> Tensor:
+        """Where the token stands in the mask, counted from the first row inside the border."""
+        position = torch.where(token == length - 1, self.size - 1, token)
+        return position - int(self.border)
+
+    @property
+    def _inner_size(self) -> int:
+        return self.size - 2 * int(self.border)
+
+
+@dataclass(frozen=True)
+class FreeLayout(PairLayout):
+    """Every pair has a value of its own: SparseBERT's unstructured masks.
+
+    Args are those of :class:`PairLayout`.
+    """
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size**2
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        return self._inside(query, length) * self._inner_size + self._inside(key, length)
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        return torch.ones(self.num_values, dtype=torch.long, device=device)
+
+
+@dataclass(frozen=True)
+class SymmetricLayout(PairLayout):
+    """Pairs (i, j) and (j, i) share a value (SparseBERT, Sec. 3.1).
+
+    Args are those of :class:`PairLayout`.
+    """
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size * (self._inner_size + 1) // 2
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        query, key = self._inside(query, length), self._inside(key, length)
+        row, column = torch.maximum(query, key), torch.minimum(query, key)
+        return row * (row + 1) // 2 + column
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        row = torch.arange(self._inner_size, device=device)
+        num_pairs = torch.full((self.num_values,), 2, device=device)
+        num_pairs[row * (row + 3) // 2] = 1  # the diagonal, where a row ends
+        return num_pairs
+
+
+@dataclass(frozen=True)
+class DiagonalLayout(PairLayout):
+    r"""All pairs of one distance :math:`|i - j|` share a value: SparseBERT's structured masks.
+
+    There are n - 2 values inside the border (Sec. 4.1), n without one, as in the authors' code.
+    The distance is that of the tokens themselves, so longer sequences are known too: pairs
+    further apart than any inside the mask are off.
+
+    Args are those of :class:`PairLayout`.
+
+    Example:
+        >>> from graphattn.graphs.pair_layout import DiagonalLayout
+        >>> DiagonalLayout(5).index(5)  # 3 is always on
+        tensor([[3, 3, 3, 3, 3],
+                [3, 0, 1, 2, 3],
+                [3, 1, 0, 1, 3],
+                [3, 2, 1, 0, 3],
+                [3, 3, 3, 3, 3]])
+    """
+
+    border: bool = True
+
+    @property
+    def num_values(self) -> int:
+        return self._inner_size
+
+    @property
+    def max_length(self) -> None:
+        return None
+
+    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
+        distance = (query - key).abs()
+        return distance.masked_fill(distance >= self.num_values, self.always_off)
+
+    def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As above, in time and memory that follow the pairs that are on."""
+        self.check_length(length)
+        # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
+        offset, first, degree = self._offsets(on_cpu(is_on), length - 2 * int(self.border))
+        value = offset.abs()
+        if self.border:
+            offset, value, first, degree = self._with_border(offset, value, first, degree, length)
+        num_pairs = int(degree.sum())
+        dtype = torch.int32 if num_pairs < 2**31 else torch.int64
+        end = degree.flatten().cumsum(0)
+        begin = end - degree.flatten()
+        numbers = (first.flatten() - begin, begin, end, offset, value, degree.flatten())
+        shift, begin, end, offset, value, count = (x.to(is_on.device, non_blocking=True)
+                                                   for x in numbers)
+        row = torch.repeat_interleave(count.to(dtype), output_size=num_pairs)
+        number = torch.arange(num_pairs, dtype=dtype, device=is_on.device)
+        number += shift.to(dtype).index_select(0, row)
+        query = torch.arange(length, dtype=dtype, device=is_on.device).repeat(len(is_on))
+        key = query.index_select(0, row)
+        del row  # these are the largest arrays there are
+        key += offset.to(dtype).index_select(0, number)
+        value = value.to(dtype).index_select(0, number)
+        if self.border and num_pairs:  # of each row, the first and the last pair
+            key[begin], key[end - 1] = 0, length - 1
+            value[begin] = value[end - 1] = self.always_on
+        return degree, key, value
+
+    def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """``key - query`` of the diagonals that are on, ascending for each head; and where those of
+        each row inside the border begin, and how many there are, ``[heads, inner_length]``."""
+        token = torch.arange(max(inner_length, 0), device=is_on.device)
+        reach = self.num_values
+        head, distance = is_on.nonzero(as_tuple=True)
+        centre = 2 * reach * torch.arange(len(is_on), device=is_on.device)
+        # One ascending list, in which the offsets of each head lie around its centre.
+        diagonal = torch.cat([centre[head] - distance, centre[head] + distance]).unique()
+        first, last = (
+            torch.searchsorted(diagonal, centre[:, None] + bound)
+            for bound in (-token.clamp(max=reach - 1), (inner_length - token).clamp(max=reach)))
+        return (diagonal + reach) % (2 * reach) - reach, first, last - first
+
+    def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
+                     length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """With room for another pair at both ends of each row, and with two rows of all pairs."""
+        token = torch.arange(length, device=offset.device)
+        all_keys = len(offset) + 2
+        offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])
+        value = F.pad(F.pad(value, (1, 1)), (0, 2 * length), value=self.always_on)
+        first, degree = (F.pad(x, (1, 1))[:, :length] for x in (first, degree + 2))
+        first[:, :1], first[:, -1:] = all_keys, all_keys + length
+        degree[:, :1] = degree[:, -1:] = length
+        return offset, value, first, degree
+
+    def _inner_multiplicity(self, device: torch.device) -> Tensor:
+        distance = torch.arange(self.num_values, device=device)
+        return (self._inner_size - distance) * torch.where(distance == 0, 1, 2)
+
+
+LAYOUTS = {layout.__name__: layout for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)}

@@ -1,0 +1,46 @@
+"""Operations over edges: one folder each, with the definition beside the kernels.
+
+In a folder, ``reference`` is the definition, ``schema`` what every device implements, ``cpu`` and
+``triton`` are the kernels. The folders ``cpu`` and ``triton`` hold what kernels of a device share,
+and its backend (:class:`graphattn.ops.backend.Backend`), which declares what it can do.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from graphattn.ops.attention import csr, gather, reference, sdpa
+from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms
+
+_LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
+_ON_FIRST_USE = {'gather_ext': 'graphattn.ops.attention.gather_ext',
+                 'numba': 'graphattn.ops.cpu.backend', 'triton': 'graphattn.ops.triton.backend',
+                 'flex': 'graphattn.ops.attention.flex'}
+BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa', 'flex')
+
+
+def load(name: str) -> Backend:
+    """The backend called ``name``, imported on first use if that takes long or needs another
+    package.
+
+    Raises:
+        ValueError: There is no such backend.
+        ImportError: The backend needs a package that is not installed.
+    """
+    if name in _LOADED:
+        return _LOADED[name]
+    if name not in _ON_FIRST_USE:
+        near = get_close_matches(str(name), BACKENDS)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ''
+        raise ValueError(f"'backend' is unknown (got {name!r}); {hint}there are 'auto', "
+                         f"{', '.join(map(repr, BACKENDS))}")
+    _LOADED[name] = import_module(_ON_FIRST_USE[name]).BACKEND
+    return _LOADED[name]
+
+
+def check_backend(name: str) -> None:
+    """Raise as :func:`load` does, unless ``name`` is ``'auto'``."""
+    if name != 'auto':
+        load(name)
+
+
+__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'check_backend', 'load']

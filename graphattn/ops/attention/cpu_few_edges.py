@@ -1,0 +1,226 @@
+"""Attention along rows of few edges, straight from the nodes and many rows at a time.
+
+What :mod:`graphattn.ops.attention.cpu` does for each row and head, to copy keys, clear sums and
+fill whole vectors of logits, takes longer than the edges of a molecule. Here the edges of
+consecutive rows share the vectors, and no key is copied.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
+from graphattn.ops.cpu.schedule import claim, longest_row
+from graphattn.ops.cpu.simd import (
+    LANES,
+    exp,
+    load,
+    multiply,
+    multiply_add,
+    splat,
+    store,
+    sum_lanes_of_each,
+)
+from graphattn.ops.cpu.softmax import (
+    drop_out,
+    keep,
+    modify,
+    multiply_by_gate,
+    put_statistics,
+)
+
+
+def has_few_edges(edges: Edges) -> bool:
+    """Return whether rows are short, and nodes few enough to stay in the cache uncopied."""
+    num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
+    return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
+
+
+def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
+    """Heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are added up by
+    one thread, in the order of edges."""
+    num_spans = min(num_parts, key_heads)
+    ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
+    return np.array(list(pairwise(ends)), np.int64)
+
+
+_EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
+
+
+# Loops ###############################################################################
+
+
+@jit
+def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, statistics,
+                  edges):
+    """Output and softmax statistics of each query."""
+    indptr, heads = edges.indptr, terms.num_heads
+    space = max(longest_row(indptr), _TILE + LANES)
+    weight = np.empty(space, query.dtype)
+    own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
+    num_rows, bottom = len(indptr) - 1, query.dtype.type(-np.inf)
+    span = claim(progress, 0)
+    while span < len(spans):
+        begin, end = 0, _end_of_tile(indptr, 0)
+        while begin < num_rows:
+            first, n = indptr[begin], indptr[end] - indptr[begin]
+            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+                _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
+                _dots(weight, query, own_row, key, key_row, n)
+                modify(weight, terms, first, n, head)
+                for i in range(begin, end):
+                    low, up, high = indptr[i] - first, indptr[i + 1] - first, bottom
+                    for e in range(low, up):
+                        high = weight[e] if weight[e] > high else high
+                    statistics[i * heads + head, 0] = high
+                    shift = high if high > bottom else 0  # else -inf less -inf
+                    for e in range(low, up):
+                        weight[e] -= shift
+                for e in range(whole_vectors(n)):
+                    weight[e] = exp(weight[e])
+                for i in range(begin, end):
+                    row, total = i * heads + head, query.dtype.type(0)
+                    for e in range(indptr[i] - first, indptr[i + 1] - first):
+                        total += weight[e]
+                    put_statistics(statistics, row, statistics[row, 0], total)
+                drop_out(weight, terms, first, n, head)
+                for i in range(begin, end):
+                    row = i * heads + head
+                    _put_sum(out, row, weight, value, key_row, indptr[i] - first,
+                             indptr[i + 1] - first, statistics[row, 1])
+            begin, end = end, _end_of_tile(indptr, end)
+        span = claim(progress, 0)
+
+
+@jit
+def attend_to_few_backward(
+        spans, progress, query, key, value, grad_out, out, statistics, queries_per_key, terms,
+        grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
+    """Gradients of each query and edge, and what is added to those of keys."""
+    indptr, heads = edges.indptr, terms.num_heads
+    space = max(longest_row(indptr), _TILE + LANES)
+    dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
+                         np.empty(space, query.dtype))
+    high, share, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),
+                          np.empty(space, query.dtype))
+    kept = np.ones(space, query.dtype)
+    own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
+    num_rows, key_heads = len(indptr) - 1, heads // queries_per_key
+    span = claim(progress, 0)
+    while span < len(spans):
+        for row in range(0, len(grad_key), key_heads):
+            for head in range(spans[span, 0], spans[span, 1]):
+                clear_row(grad_key, row + head)
+                clear_row(grad_value, row + head)
+        begin, end = 0, _end_of_tile(indptr, 0)
+        while begin < num_rows:
+            first, n = indptr[begin], indptr[end] - indptr[begin]
+            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+                _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
+                _dots(dot, query, own_row, key, key_row, n)
+                _dots(grad, grad_out, own_row, value, key_row, n)
+                for i in range(begin, end):
+                    row = i * heads + head
+                    own_delta = dot_of_rows(grad_out, out, row)
+                    for e in range(indptr[i] - first, indptr[i + 1] - first):
+                        high[e], share[e] = statistics[row, 0], statistics[row, 1]
+                        delta[e] = own_delta
+                for e in range(whole_vectors(n)):
+                    weight[e] = dot[e]
+                modify(weight, terms, first, n, head)
+                if terms.threshold > 0:
+                    for e in range(n):
+                        kept[e] = keep(terms, first + e, head)
+                for e in range(whole_vectors(n)):
+                    weight[e] = exp(weight[e] - high[e]) * share[e]
+                for e in range(whole_vectors(n)):
+                    grad[e] = weight[e] * (grad[e] * kept[e] - delta[e])
+                    weight[e] *= kept[e]
+                if grad_bias.shape[0] > 0:
+                    for e in range(n):
+                        grad_bias[first + e, head] = grad[e]
+                if grad_gate.shape[0] > 0:
+                    for e in range(n):
+                        grad_gate[first + e, head] = grad[e] * dot[e] * terms.scale
+                for e in range(whole_vectors(n)):
+                    grad[e] *= terms.scale
+                multiply_by_gate(grad, terms, first, n, head)
+                for i in range(begin, end):
+                    _put_sum(grad_query, i * heads + head, grad, key, key_row, indptr[i] - first,
+                             indptr[i + 1] - first, query.dtype.type(1))
+                for e in range(n):
+                    add_row(grad_key, key_row[e], grad[e], query, own_row[e])
+                    add_row(grad_value, key_row[e], weight[e], grad_out, own_row[e])
+            begin, end = end, _end_of_tile(indptr, end)
+        span = claim(progress, 0)
+
+
+_TILE = 64  # edges that are taken together; a longer row is taken alone
+
+
+@jit_inline
+def _end_of_tile(indptr, begin):
+    """The row after those from ``begin`` on that are taken together."""
+    end = begin + 1
+    while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
+        end += 1
+    return end
+
+
+@jit_inline
+def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
+    """Where the two ends of each edge stand in ``[nodes * heads, channels]``, the last edge once
+    more up to a multiple of four."""
+    indptr, first = edges.indptr, edges.indptr[begin]
+    key_heads, key_head = heads // queries_per_key, head // queries_per_key
+    for i in range(begin, end):
+        for e in range(indptr[i], indptr[i + 1]):
+            own_row[e - first] = i * heads + head
+            key_row[e - first] = np.int64(edges.column[e]) * key_heads + key_head
+    n = indptr[end] - first
+    for e in range(n, (n + 3) // 4 * 4):
+        own_row[e], key_row[e] = own_row[n - 1], key_row[n - 1]
+
+
+@jit_inline
+def _dots(dot, x, x_row, y, y_row, n):
+    """``dot[e] = <x[x_row[e]], y[y_row[e]]>``."""
+    width = x.shape[1]
+    whole = width // LANES * LANES
+    for e in range(0, n, 4):
+        x0, x1, x2, x3 = (x_row[e] * width, x_row[e + 1] * width, x_row[e + 2] * width,
+                          x_row[e + 3] * width)
+        y0, y1, y2, y3 = (y_row[e] * width, y_row[e + 1] * width, y_row[e + 2] * width,
+                          y_row[e + 3] * width)
+        sum0 = sum1 = sum2 = sum3 = splat(x.dtype.type(0))
+        for c in range(0, whole, LANES):
+            sum0 = multiply_add(load(x, x0 + c), load(y, y0 + c), sum0)
+            sum1 = multiply_add(load(x, x1 + c), load(y, y1 + c), sum1)
+            sum2 = multiply_add(load(x, x2 + c), load(y, y2 + c), sum2)
+            sum3 = multiply_add(load(x, x3 + c), load(y, y3 + c), sum3)
+        store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
+    if whole < width:
+        for e in range(n):
+            for c in range(whole, width):
+                dot[e] += x[x_row[e], c] * y[y_row[e], c]
+
+
+@jit_inline
+def _put_sum(total, row, weight, y, y_row, first, last, factor):
+    """``total[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
+    width = total.shape[1]
+    whole, zero = width // LANES * LANES, y.dtype.type(0)
+    for c in range(0, whole, LANES):
+        one = splat(zero)
+        for e in range(first, last):
+            one = multiply_add(splat(weight[e]), load(y, y_row[e] * width + c), one)
+        store(total, row * width + c, multiply(splat(factor), one))
+    for c in range(whole, width):
+        rest = zero
+        for e in range(first, last):
+            rest += weight[e] * y[y_row[e], c]
+        total[row, c] = factor * rest

@@ -1,0 +1,156 @@
+"""FlexAttention: tensor cores multiply every tile of 128 x 128 pairs that holds an edge.
+
+On CUDA torch compiles kernels for it. On CPUs, and in float64, its definition runs instead, which
+forms all pairs of queries and keys: there this backend shows what it means, and is slow.
+
+On CUDA the backward pass makes weights of logits less their log-sum-exp, whose rounding is that of
+the logits: at a logit of 10,000 it is a thousandth of a weight in float32.
+
+Masked pairs of a tile are multiplied as well: a key or value that is not finite reaches every query
+of its tiles. No weights can be had, nor dropout on them. In half precision the weights are rounded
+before they multiply values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.backend import Backend, LogitTerms
+from graphattn.ops.edge_math import highest_logit, with_first_derivative
+
+FEWEST_CHANNELS = 16  # of a head, which tensor cores multiply
+MOST_KERNELS = 64  # in one process, beyond which torch would not compile more
+
+
+@torch.compiler.disable  # tiles are found by looking at numbers
+def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms) -> Tensor:
+    if graph.num_edges == 0:
+        return _zeros(query, key, value, terms)
+    heads = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
+    on_edges = _on_edges(graph, terms, query)
+    change = _change(graph, [*on_edges]) if on_edges else None
+    arguments = graph.block_mask, change, tuple(on_edges.values()), terms.scale
+    if query.is_cuda and query.dtype != torch.double:
+        heads = [F.pad(x, (0, max(0, FEWEST_CHANNELS - x.size(-1)))) for x in heads]
+        with torch._dynamo.config.patch(recompile_limit=MOST_KERNELS):
+            out = _compiled()(*heads, *arguments)[..., :value.size(-1)]
+    else:
+        out = by_definition(*heads, *arguments)
+    return with_first_derivative(out.squeeze(0).transpose(0, 1), 'flex')
+
+
+def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
+    """Joined to every argument."""
+    arguments = [x for x in (query, key, value, terms.bias, terms.gate) if x is not None]
+    out = value.new_zeros(query.size(0), query.size(1), value.size(2))
+    return out + sum(x[:0].sum() for x in arguments).to(out)
+
+
+def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
+                  change: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
+                  scale: float) -> Tensor:
+    """Attend to all pairs, of which the mask takes.
+
+    ``flex_attention`` itself has no gradients on CPUs. torch's own definition makes weights of
+    logits less their log-sum-exp again in the backward pass, and so rounds them by the size of the
+    logits; here they are kept.
+    """
+    dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
+    key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
+    sizes = query.size(1), query.size(2), key.size(2)
+    pairs = torch.meshgrid(*(torch.arange(size, device=query.device) for size in sizes),
+                           indexing='ij')
+    sequence = torch.zeros_like(pairs[0])
+    logit = (query.to(dtype) @ key.to(dtype).mT * scale).squeeze(0)
+    logit = change(logit, sequence, *pairs, *on_edges) if change else logit
+    logit = logit.masked_fill(~block_mask.mask_mod(sequence, *pairs), -torch.inf)
+    is_empty = logit.detach().amax(dim=-1, keepdim=True) == -torch.inf
+    weight = logit.masked_fill(is_empty, 0.).softmax(dim=-1).masked_fill(is_empty, 0.)
+    return weight.to(value.dtype) @ value
+
+
+def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
+             change: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
+             scale: float) -> Tensor:
+    def changed(*logit_and_pair: Tensor) -> Tensor:
+        return change(*logit_and_pair, *on_edges)
+
+    return flex_attention(query, key, value, changed if on_edges else None, block_mask, scale,
+                          enable_gqa=key.size(1) < query.size(1))
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """Whole, as what torch leaves uncompiled forms all pairs. Sizes that change from one graph to
+    the next become variables of its kernels; with ``dynamic=True`` the size of tiles were one too,
+    by which each pair's numbers are divided."""
+    return torch.compile(by_tiles, fullgraph=True)
+
+
+def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
+              query: Tensor) -> dict[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """By what is done with them, values ``[num_edges, heads]`` that change logits."""
+    dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
+    on_edges = {}
+    if terms.gate is not None:
+        on_edges[torch.mul] = terms.gate.to(dtype).expand(shape)
+    if terms.bias is not None:
+        # Less the highest of each query, which changes no weight: the backward pass makes weights
+        # of logits less their log-sum-exp, whose rounding is that of the largest logit.
+        bias, of_edge = terms.bias.to(dtype), graph.query
+        highest = highest_logit(bias, of_edge, graph.num_queries)
+        highest = highest.masked_fill(highest == -torch.inf, 0.)
+        on_edges[torch.add] = (bias - highest[of_edge]).expand(shape)
+    return on_edges
+
+
+def _change(graph: BipartiteGraph,
+            actions: list[Callable[[Tensor, Tensor], Tensor]]) -> Callable[..., Tensor]:
+    """What FlexAttention is to do with the logit of a pair."""
+    edge_of = _edge_of_pair(graph)
+
+    def change(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
+               *on_edges: Tensor) -> Tensor:
+        edge = edge_of(query, key)
+        for act, value in zip(actions, on_edges):
+            logit = act(logit, value[edge, head])
+        return logit
+
+    return change
+
+
+def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
+    """The number of the edge between a query and a key, by bisection of the query's row; that of
+    some edge if there is none."""
+    indptr, edge_key = graph.indptr, graph.key
+    longest = int(indptr.diff().max())
+    # More than are needed by up to three, so that graphs of about the same rows share a kernel.
+    num_steps = -(-(longest - 1).bit_length() // 4) * 4
+
+    def edge_of_pair(query: Tensor, key: Tensor) -> Tensor:
+        high = (indptr[query + 1] - 1).clamp(min=0)
+        low = torch.minimum(indptr[query], high)
+        for _ in range(num_steps):
+            middle = (low + high + 1) // 2
+            is_beyond = edge_key[middle] > key
+            low = torch.where(is_beyond, low, middle)
+            high = torch.where(is_beyond, middle - 1, high)
+        return low
+
+    return edge_of_pair
+
+
+def is_available(device: torch.device) -> bool:
+    return device.type in ('cpu', 'cuda')
+
+
+BACKEND = Backend('flex', is_available, attention=attend, shares_keys=True, takes_dropout=False,
+                  spreads_nan=True)

@@ -1,0 +1,33 @@
+"""Gather keys to edges, softmax, add messages up: plain torch, on any device.
+
+All of it is differentiable as often and in whichever way torch can. Saves about three tensors of
+size edges x heads x channels for the backward pass; :mod:`csr` saves none of them.
+"""
+
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.backend import Backend, LogitTerms, everywhere
+from graphattn.ops.edge_math import edge_logit, edge_softmax
+
+
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
+    logit = edge_logit(edge_dot(query, key, graph), terms)
+    return edge_softmax(logit, graph.query, graph.num_queries)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+    message = weight.unsqueeze(-1) * value.index_select(0, graph.key)
+    out = message.new_zeros(graph.num_queries, *message.shape[1:])
+    return out.index_add(0, graph.query, message)
+
+
+def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
+    """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``."""
+    query_i, key_j = query.index_select(0, graph.query), key.index_select(0, graph.key)
+    return (query_i * key_j).sum(dim=-1)
+
+
+BACKEND = Backend('gather', everywhere, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, edge_dot=edge_dot, has_all_derivatives=True)

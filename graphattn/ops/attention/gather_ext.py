@@ -1,0 +1,44 @@
+"""The gather kernel on torch-scatter's segment softmax and torch-sparse's sparse product."""
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.attention import gather
+from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
+from graphattn.ops.edge_math import edge_logit, highest_logit, with_first_derivative
+
+try:
+    import torch_sparse
+    from torch_scatter import scatter_softmax
+except ImportError as error:
+    raise ImportError("backend 'gather_ext' needs torch-scatter and torch-sparse: pip install "
+                      "--no-build-isolation torch-scatter torch-sparse") from error
+
+not_compiled = torch.compiler.disable(reason="torch-scatter and torch-sparse are not compiled")
+
+
+@not_compiled
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
+    logit = edge_logit(gather.edge_dot(query, key, graph), terms)
+    query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
+    # Less the highest here, for it would make NaN of the largest numbers, and of queries whose
+    # logits are all -inf.
+    highest = highest_logit(logit, query, graph.num_queries)[query]
+    is_nothing = highest == -torch.inf
+    weight = scatter_softmax((logit - highest).masked_fill(is_nothing, 0.), query, **sizes)
+    return with_first_derivative(weight.masked_fill(is_nothing, 0.), 'gather_ext')
+
+
+@not_compiled
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+    if graph.num_edges == 0 or value.numel() == 0:  # torch-sparse would divide by 0 and crash
+        return gather.weighted_sum(weight, value, graph)
+    out = [torch_sparse.matmul(graph.to_sparse_tensor(weight_h), value_h)
+           for weight_h, value_h in zip(weight.unbind(1), value.unbind(1))]
+    return with_first_derivative(torch.stack(out, dim=1), 'gather_ext')
+
+
+BACKEND = Backend('gather_ext', where_numbers_are, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, edge_dot=gather.edge_dot)

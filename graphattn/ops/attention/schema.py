@@ -1,0 +1,88 @@
+"""Attention in one pass over the edges, and the dot products of queries and keys on them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.ops.registration import (
+    GRAPH,
+    accumulation_dtype,
+    define,
+    differentiate,
+    differentiate_no_more,
+    empty_unless,
+)
+
+VALUES = 'Tensor query, Tensor key, Tensor value, Tensor feature_query, Tensor edge_attr'
+INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float scale,
+             float dropout_p'''
+
+
+# Keys and values may have fewer heads than queries, each for as many consecutive ones. Edges bring
+# features [num_edges, size], which a query meets with ``feature_query`` [num_queries, heads, size]
+# beside the dot product with the key, and takes along beside the value. Without any, size is 0.
+#
+# Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
+# softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
+# less it. Their log-sum-exp, one number, would have the rounding of the logit, which may be larger
+# than all of the sum. All three are in the dtype of sums, for gradients are made of them: those of
+# logits are small differences, which the rounding of half precision would drown.
+
+
+def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor,
+                    *_) -> tuple[Tensor, Tensor, Tensor]:
+    (num_queries, heads, _), dtype = query.shape, accumulation_dtype(query)
+    return tuple(query.new_empty(num_queries, heads, width, dtype=dtype)
+                 for width in (value.size(2), feature_query.size(2), 2))
+
+
+edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
+
+
+# Gradients of the inputs that are differentiable; the last three empty where not needed.
+
+
+def _fake_attention_backward(grad_out, grad_features, out, features, statistics, query, key, value,
+                             feature_query, edge_attr, bias, gate, *rest):
+    *_, needs_attr, needs_bias, needs_gate = rest
+    return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value, feature_query)),
+            edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
+            empty_unless(needs_bias, bias, statistics), empty_unless(needs_gate, gate, statistics))
+
+
+edge_attention_backward = define(
+    'edge_attention_backward',
+    f'Tensor grad_out, Tensor grad_features, Tensor out, Tensor features, Tensor statistics, '
+    f'{INPUTS}, bool needs_attr, bool needs_bias, bool needs_gate',
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
+differentiate_no_more(edge_attention_backward)
+
+
+def _save_attention(ctx, inputs, output) -> None:
+    *tensors, ctx.scale, ctx.dropout_p = inputs
+    *_, statistics = output
+    ctx.mark_non_differentiable(statistics)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output, *tensors)
+
+
+def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tensor]:
+    if grad_out is None and grad_features is None:
+        return {}
+    saved = ctx.saved_tensors  # under a checkpoint they can be asked for once
+    grads = [torch.zeros_like(result) if grad is None else grad
+             for grad, result in zip((grad_out, grad_features), saved)]
+    grads = edge_attention_backward(*grads, *saved, ctx.scale, ctx.dropout_p,
+                                    *ctx.needs_input_grad[4:7])
+    return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
+
+
+attend = differentiate(edge_attention, _differentiate_attention, _save_attention)
+
+
+def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
+    """By which dropout is drawn, from the device's generator; none without dropout."""
+    if dropout_p == 0:
+        return None
+    return torch.randint(-2**63, 2**63 - 1, (1,), device=device)

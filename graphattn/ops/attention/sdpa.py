@@ -1,0 +1,185 @@
+"""Dense attention by torch's ``scaled_dot_product_attention``, for graphs that are nearly full.
+
+Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
+``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
+is not finite reaches every query of its block, and a query every key's gradient. It takes no gates
+and forms no weights.
+
+torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
+the size of the logits. Above ``LARGEST_LOGIT``, which is 5e-4 of a weight in float32, weights are
+formed and kept instead: on a CPU, for a GPU would have to be waited for to look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import repeat
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from graphattn._tensors import is_traced, on_cpu
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
+from graphattn.ops.edge_math import no_second_derivative
+
+PAIRS_PER_CHUNK = 2**24
+LARGEST_LOGIT = 2**12  # whose rounding may pass into gradients
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+           terms: LogitTerms) -> Tensor:
+    edge_bias = terms.bias
+    is_full = graph.num_edges == graph.num_pairs and edge_bias is None
+    if is_full and graph.num_blocks == 1 and graph.num_keys > 0:  # nothing to look up
+        return _attend_to_all(query, key, value, 1, terms)
+    # Empty, but joined to every argument, should there be nothing to attend to.
+    arguments = [x for x in (query, key, value, edge_bias) if x is not None]
+    nothing = sum(x[:0].sum() for x in arguments)
+    shape = (0, query.size(1), value.size(2))
+    out = [value.new_empty(shape) + nothing]
+    chunks, num_columns = _chunks(graph, is_full)
+    # Cut at once, for the gradient of each slice would be as large as that of the whole.
+    keys, values = key.split(num_columns), value.split(num_columns)
+    queries = query.split([len(chunk.rows) for chunk in chunks])
+    masks = repeat(None) if is_full else _masks(graph, chunks, edge_bias)
+    for chunk, own, mask in zip(chunks, queries, masks):
+        if len(chunk.columns) == 0:
+            out.append(value.new_zeros(len(own), *shape[1:]) + nothing)
+        else:
+            out.append(_attend_to_all(own, keys[chunk.run], values[chunk.run], chunk.num_blocks,
+                                      terms, mask))
+    return torch.cat(out)
+
+
+def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, terms: LogitTerms,
+                   mask: Tensor | None = None) -> Tensor:
+    """Every query to every key of its block, but for those that the mask takes away."""
+    blocks = [x.reshape(num_blocks, x.size(0) // num_blocks, *x.shape[1:]).transpose(1, 2)
+              for x in (query, key, value)]  # Tensor.unflatten takes four times as long
+    attended = attend_to_blocks(*blocks, mask, scale=terms.scale, dropout_p=terms.dropout_p)
+    if not is_traced(attended) and attended.requires_grad:
+        _refuse_second_derivative(attended.grad_fn)
+    return attended.transpose(1, 2).flatten(0, 1)
+
+
+def attend_to_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
+                     scale: float, dropout_p: float) -> Tensor:
+    """Run torch's attention of ``[blocks, heads, tokens, channels]``, by a kernel that keeps the
+    weights where logits may be large."""
+    may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
+    keeps_weights = may_round and _may_be_large(query, key, scale)
+    with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask,
+                                              dropout_p=dropout_p, scale=scale,
+                                              enable_gqa=key.size(1) < query.size(1))
+
+
+def _refuse_second_derivative(attention: Node) -> None:
+    """In words of our own, where torch has none: of its fused kernels."""
+    if attention.name().startswith('ScaledDotProduct'):
+        attention.register_hook(_without_derivative)
+
+
+def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if grad is None else _Last.apply(grad) for grad in grads)
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(ctx, grad: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        raise no_second_derivative('sdpa')
+
+
+def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
+    """Whether a logit may be larger than ``LARGEST_LOGIT``, by the largest numbers in vectors."""
+    if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
+        return False
+    if query.device.type != 'cpu':  # to look takes waiting for the device, each time
+        return False
+    return query.size(-1) * _largest(query) * _largest(key) * abs(scale) > LARGEST_LOGIT
+
+
+def _largest(x: Tensor) -> float:
+    lowest, highest = x.detach().aminmax()
+    return max(-lowest.item(), highest.item())
+
+
+class _Chunk(NamedTuple):
+    """Queries that attend at once: of a run of blocks of one shape, or some of one large block."""
+
+    run: int
+    num_blocks: int
+    rows: range
+    columns: range  # of all its blocks
+
+
+def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
+    """The chunks of all queries, and how many keys each run of blocks has."""
+    shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
+    chunks, columns_of_run, block, row, column = [], [], 0, 0, 0
+    while block < graph.num_blocks:
+        num_rows, num_columns = shapes[block]
+        most = max(1, PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
+        last = block + 1
+        while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
+            last += 1
+        num_blocks, block = last - block, last
+        rows = range(row, row + num_rows * num_blocks)
+        columns = range(column, column + num_columns * num_blocks)
+        cuts = num_blocks == 1 and not is_full
+        step = max(1, PAIRS_PER_CHUNK // max(1, num_columns) if cuts else len(rows))
+        chunks += [_Chunk(len(columns_of_run), num_blocks, rows[first:first + step], columns)
+                   for first in range(0, len(rows), step)]
+        columns_of_run.append(len(columns))
+        row, column = rows.stop, columns.stop
+    return chunks, columns_of_run
+
+
+def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
+           edge_bias: Tensor | None) -> Iterator[Tensor | None]:
+    """The mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair
+    is below the highest of its query, ``-inf`` where there is no edge."""
+    bounds = [0, *(chunk.rows.stop for chunk in chunks)]
+    num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
+    biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
+    for chunk, query, key, bias in zip(chunks, graph.query.split(num_edges),
+                                       graph.key.split(num_edges), biases):
+        yield None if len(chunk.columns) == 0 else _mask(
+            query - chunk.rows.start, key - chunk.columns.start, bias, chunk.num_blocks,
+            (len(chunk.rows) // chunk.num_blocks, len(chunk.columns) // chunk.num_blocks))
+
+
+def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
+          block_shape: tuple[int, int]) -> Tensor:
+    num_rows, num_columns = block_shape
+    block = row.div(max(1, num_rows), rounding_mode='floor')
+    at = block, row - block * num_rows, key - block * num_columns
+    shape = num_blocks, num_rows, num_columns
+    if bias is None:
+        mask = torch.zeros(shape, dtype=torch.bool, device=row.device)
+        mask[at] = True
+        return mask.unsqueeze(1)
+    of_pairs = bias.new_full((*shape, bias.size(1)), -torch.inf)
+    of_pairs = of_pairs.index_put(at, bias).permute(0, 3, 1, 2)
+    # Less the highest of each query, which changes no weight: torch's backward pass makes weights
+    # of logits less their log-sum-exp, whose rounding is that of the largest logit.
+    highest = of_pairs.detach().amax(dim=-1, keepdim=True)
+    return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
+
+
+BACKEND = Backend('sdpa', where_numbers_are, attention=attend, shares_keys=True, takes_gate=False,
+                  spreads_nan=True)

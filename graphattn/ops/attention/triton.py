@@ -1,0 +1,280 @@
+"""Attention in one pass over the rows of a graph, by online softmax; no weight is stored.
+
+The backward pass goes over the rows of queries, for gradients of queries, bias and gate, and then
+over those of keys, for gradients of keys and values. So every sum belongs to one program, nothing
+is added atomically, and results are the same bits every time. Both passes form weights again, from
+two numbers per query and head.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.registration import accumulation_dtype, sum_to
+from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
+from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
+from graphattn.ops.triton.softmax import (
+    Terms,
+    gates,
+    join,
+    kept,
+    logits,
+    put_part,
+    put_statistics,
+)
+
+
+@torch.library.register_kernel('graphattn::edge_attention', 'cuda')
+def edge_attention_cuda(
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
+    scale: float, dropout_p: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if feature_query.size(2) > 0:
+        raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
+                                  "edge_feature_attention takes them in two steps")
+    width = max(query.size(2), value.size(2))
+    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
+    rows = Rows.of(indptr, edge_key, num_tiles)
+    out, statistics = attend(query, key, value, rows, terms)
+    if num_tiles is not None:
+        nodes = [x.contiguous() for x in (query, key, value)]
+        attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, statistics)
+    return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
+           terms: Terms) -> tuple[Tensor, Tensor]:
+    """Output and softmax statistics ``[num_queries, heads, 2]`` of each query."""
+    (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
+    out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
+    statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
+    parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
+    tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
+    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
+                 VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype])
+    launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(),
+           *(x.contiguous() for x in (query, key, value)), *terms, out, statistics, parts,
+           parts.size(1), **shape, **tile._asdict(), PART=rows.edges_of_a_part)
+    join(rows.tasks, parts, out, statistics)
+    return out, statistics
+
+
+@torch.library.register_kernel('graphattn::edge_attention_backward', 'cuda')
+def edge_attention_backward_cuda(
+    grad_out: Tensor, grad_features: Tensor, out: Tensor, features: Tensor, statistics: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
+    scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
+) -> tuple[Tensor, ...]:
+    dtype, (num_queries, heads, channels) = statistics.dtype, query.shape
+    num_edges, value_channels = edge_key.numel(), value.size(2)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    # It was rounded to query's dtype before it came here: the output is rounded to it afterwards.
+    nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
+    grad_query, grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format)
+                                        for x in (query, key, value))
+    softmax = query.new_empty(num_queries, heads, 4, dtype=dtype)
+    grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
+                            for needed in (needs_bias, needs_gate))
+    width = max(channels, value_channels)
+    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
+    rows = Rows.of(indptr, edge_key, num_tiles)
+    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
+                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
+    tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
+    parts = rows.tasks.parts(heads, channels, dtype)
+    launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
+           out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
+           num_edges, **shape, **tile._asdict())
+    rows.tasks.add(parts, grad_query)
+    if num_tiles is not None:
+        attention_tiles.grads_of_queries(
+            num_tiles, indptr, edge_key, nodes, terms, (out, statistics, softmax),
+            (grad_query, grad_bias, grad_gate))
+
+    num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype,
+                                       terms)
+    rows, key_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
+    tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
+    parts, value_parts = (rows.tasks.parts(key_heads, n, dtype) for n in (channels, value_channels))
+    launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
+           *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
+           **tile._asdict())
+    rows.tasks.add(parts, grad_key)
+    rows.tasks.add(value_parts, grad_value)
+    if num_tiles is not None:
+        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, position), nodes, terms,
+                                      softmax, (grad_key, grad_value))
+    return (grad_query, grad_key, grad_value, torch.zeros_like(feature_query),
+            edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
+            *(query.new_empty(0, heads, dtype=dtype) if grad is None else
+              sum_to(grad.t(), values).contiguous()
+              for grad, values in ((grad_bias, bias), (grad_gate, gate))))
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def attend_rows(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        parts, num_parts,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+    """Output and softmax statistics of some queries, or of parts of their edges."""
+    row, begin, end, task, is_task, is_part = edges_of_tasks(
+        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    head = tl.program_id(1)
+    key_head = head // SHARING
+    query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
+    high = tl.full([ROWS], float('-inf'), DTYPE)
+    total = tl.zeros([ROWS], DTYPE)
+    sums = tl.zeros([ROWS, VALUE_WIDTH], DTYPE)
+    for first in range(0, tl.max(end - begin, axis=0), EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        j = tl.load(edge_key + edge, mask=inside, other=0)
+        key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
+        logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
+                       bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
+                       head, DTYPE)
+        higher = tl.maximum(high, tl.max(logit, axis=1))
+        shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
+        fading = tl.exp(high - shift)
+        weight = tl.exp(logit - shift[:, None])
+        total = total * fading + tl.sum(weight, axis=1)
+        if seed is not None:
+            weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+        value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
+                         DTYPE)
+        sums = sums * fading[:, None] + tl.sum(weight[:, :, None] * value_j, axis=1)
+        high = higher
+    is_row = is_task & (is_part == 0)
+    share = tl.where(total == 0, 0, 1 / total)
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * share[:, None])
+    put_statistics(statistics, row * HEADS + head, is_row, high, share)
+    put_part(parts, head * num_parts + task, is_part, sums, high, total, VALUE_CHANNELS,
+             VALUE_WIDTH)
+
+
+@kernel
+def grads_of_queries(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_edges,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+    """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
+    statistics and the mean gradient of weights of each query, side by side."""
+    row, begin, end, task, is_task, is_part = edges_of_tasks(
+        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    head = tl.program_id(1)
+    key_head = head // SHARING
+    query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
+    grad_i = gather(grad_out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_task, DTYPE)
+    out_i = gather(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_task, DTYPE)
+    at = row * HEADS + head
+    high = tl.load(statistics + 2 * at, mask=is_task, other=0)
+    share = tl.load(statistics + 2 * at + 1, mask=is_task, other=0)
+    delta = tl.sum(grad_i * out_i, axis=1)
+    tl.store(softmax + 4 * at, high, mask=is_task)
+    tl.store(softmax + 4 * at + 1, share, mask=is_task)
+    tl.store(softmax + 4 * at + 2, delta, mask=is_task)
+    sums = tl.zeros([ROWS, WIDTH], DTYPE)
+    for first in range(0, tl.max(end - begin, axis=0), EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        j = tl.load(edge_key + edge, mask=inside, other=0)
+        key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
+        dot = tl.sum(query_i[:, None, :] * key_j, axis=2)
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, inside, head, DTYPE)
+        weight = tl.exp(logit - high[:, None]) * share[:, None]
+        value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
+                         DTYPE)
+        grad_weight = tl.sum(grad_i[:, None, :] * value_j, axis=2)
+        if seed is not None:
+            grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+        # What is not finite in a node without edges stays out: 0 * nan is no 0.
+        grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
+        if grad_bias is not None:
+            tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=inside)
+        grad_dot = grad_logit * tl.full((), scale, DTYPE)
+        if grad_gate is not None:
+            tl.store(grad_gate + head.to(tl.int64) * num_edges + edge, grad_dot * dot, mask=inside)
+        if gate is not None:
+            grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
+        sums += tl.sum(grad_dot[:, :, None] * key_j, axis=1)
+    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_task & (is_part == 0), sums)
+    put(parts, head * num_parts + task, 0, 1, CHANNELS, WIDTH, is_part, sums)
+
+
+@kernel
+def grads_of_keys(
+        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, position,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        softmax, grad_key, grad_value, parts, value_parts, num_parts,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+    """Gradients of some keys and values, or what parts of their edges add to them."""
+    row, begin, end, task, is_task, is_part = edges_of_tasks(
+        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    key_head = tl.program_id(1)
+    key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_task, DTYPE)
+    value_j = gather(value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_task,
+                     DTYPE)
+    key_sums = tl.zeros([ROWS, WIDTH], DTYPE)
+    value_sums = tl.zeros([ROWS, VALUE_WIDTH], DTYPE)
+    longest = tl.max(end - begin, axis=0)
+    for head in range(key_head * SHARING, (key_head + 1) * SHARING):
+        for first in range(0, longest, EDGES):
+            place = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+            inside = place < end[:, None]
+            i = tl.load(edge_query + place, mask=inside, other=0)
+            edge = tl.load(position + place, mask=inside, other=0).to(tl.int64)
+            query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
+            at = (i.to(tl.int64) * HEADS + head) * 4
+            high = tl.load(softmax + at, mask=inside, other=0)
+            share = tl.load(softmax + at + 1, mask=inside, other=0)
+            delta = tl.load(softmax + at + 2, mask=inside, other=0)
+            logit = logits(tl.sum(query_i * key_j[:, None, :], axis=2), bias, gate,
+                           bias_edge_stride, bias_head_stride, gate_edge_stride, gate_head_stride,
+                           scale, edge, inside, head, DTYPE)
+            weight = tl.exp(logit - high) * share
+            grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, inside, DTYPE)
+            grad_weight = tl.sum(grad_i * value_j[:, None, :], axis=2)
+            used = weight
+            if seed is not None:
+                keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+                grad_weight *= keep
+                used = weight * keep
+            grad_logit = tl.where(inside, weight * (grad_weight - delta), 0)
+            grad_dot = grad_logit * tl.full((), scale, DTYPE)
+            if gate is not None:
+                grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head,
+                                  DTYPE)
+            key_sums += tl.sum(grad_dot[:, :, None] * query_i, axis=1)
+            value_sums += tl.sum(used[:, :, None] * grad_i, axis=1)
+    is_row = is_task & (is_part == 0)
+    put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row, key_sums)
+    put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_row,
+        value_sums)
+    slot = key_head * num_parts + task
+    put(parts, slot, 0, 1, CHANNELS, WIDTH, is_part, key_sums)
+    put(value_parts, slot, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_part, value_sums)

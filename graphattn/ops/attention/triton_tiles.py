@@ -1,0 +1,396 @@
+"""Attention where edges stand close together: tensor cores multiply all pairs of a tile.
+
+Rows of edges gather the vectors of each edge. Where some 64 rows have many edges in few tiles, as
+along windows and in dense graphs, tiles take less time; each 64 rows are dealt with in one of the
+two ways. Tiles without edges are passed over, and nothing of the size of all pairs is written.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.triton.launch import fp64, kernel, launch, u64, width_of
+from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Tasks, gather, put
+from graphattn.ops.triton.softmax import (
+    Terms,
+    gates,
+    join,
+    kept,
+    logits,
+    put_part,
+    put_statistics,
+)
+from graphattn.ops.triton.tiles import MOST_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
+
+_COLUMNS = 32
+# By the number of channels, the edges that take as long by rows as a tile does, forward with
+# backward; more channels take more registers than there are. Computed, not measured: python -m
+# experiments.benchmarks.roofline.
+EDGES_OF_A_TILE = {16: 270, 32: 138, 64: 86, 128: 72}
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # times as many more, as tiles take longer then
+_FEW_CHANNELS = 64  # for which the registers of four warps are enough, whatever is summed
+# Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
+# a fraction of what one of the few hundred programs takes that a GPU runs at once.
+_TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
+
+
+def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
+           dtype: torch.dtype, terms: Terms) -> Tensor | None:
+    """How many tiles each 64 rows have, at most; 0 where rows of edges take less time. ``None``
+    where no rows go by tiles."""
+    width = width_of(channels)
+    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MOST_COLUMNS:
+        return None
+    edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
+                                      + _MORE_WITH_DROPOUT * (terms.seed is not None))
+    num_rows = indptr.numel() - 1
+    num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
+    num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
+    launch(choose_tiles, (num_programs,), indptr, column, num_tiles, num_rows, num_columns,
+           EDGES=int(edges), ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
+    return num_tiles
+
+
+def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
+           out: Tensor, statistics: Tensor) -> None:
+    """Puts output and softmax statistics of tiled rows where those of the others are."""
+    query, key, value = nodes
+    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
+    launch(attend_tiles, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4], *nodes,
+           *terms, out, statistics, parts, parts.size(1), len(key),
+           **_constants(query, key, value), num_warps=_num_warps(terms, value))
+    join(tasks, parts, out, statistics)
+
+
+def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
+                     terms: Terms, softmax: tuple[Tensor, ...],
+                     grads: tuple[Tensor | None, ...]) -> None:
+    """Puts the gradients of queries, bias and gate of tiled rows where those of the others are."""
+    query, key, value, _ = nodes
+    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
+    launch(grads_of_tiled_queries, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4],
+           *nodes, *terms, *softmax, *grads, parts, parts.size(1), len(key), edge_key.numel(),
+           **_constants(query, key, value), num_warps=_num_warps(terms, key))
+    tasks.add(parts, grads[0])
+
+
+def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
+                  terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
+    """Puts the gradients of tiled keys and values where those of the others are."""
+    (indptr, edge_query, position), (query, key, value, _) = edges, nodes
+    tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
+    all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
+    launch(grads_of_tiled_keys, (tasks.number, key.size(1)), indptr, edge_query, *tasks[:4],
+           position, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
+           **_constants(query, key, value), num_warps=_num_warps(terms, key, value))
+    for parts, grad in zip(all_parts, grads):
+        tasks.add(parts, grad)
+
+
+def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Tasks:
+    """Each 64 tiled rows, in parts where these have a large share of all tiles."""
+    of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
+    of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
+    sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
+    parts = (sorted_tiles / of_a_part).ceil().long()
+    most_tiles = num_edges // min(EDGES_OF_A_TILE.values())
+    most_more = min(_SHARE_OF_A_PART // heads, most_tiles // _TILES_OF_A_PART)
+    return Tasks.of(order, parts, most_more, num_rows, ROWS_OF_A_TILE)
+
+
+def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
+    (_, heads, channels), value_channels = query.shape, value.size(2)
+    return dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
+                VALUE_CHANNELS=value_channels, ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS,
+                WIDTH=width_of(channels), VALUE_WIDTH=width_of(value_channels))
+
+
+def _num_warps(terms: Terms, *summed: Tensor) -> int:
+    """Four multiply no pair twice, as eight do, but have half of the registers for sums and for
+    what is known of each edge."""
+    widths = [width_of(x.size(2)) for x in summed]
+    is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
+    return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
+
+
+def _has_logits_of_edges(terms: Terms) -> bool:
+    return terms.bias is not None or terms.gate is not None
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.constexpr,
+                 ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """At most how many tiles some rows have; 0 if their edges are fewer than ``EDGES`` for each.
+    The columns from the first to the last bound them from above, the longest row from below; tiles
+    are counted one by one where this does not settle it."""
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)
+    column += base
+    most = tl.sum(end - edge, axis=0) // EDGES
+    low, high = _columns_between(column, edge, end, num_columns)
+    counted = tl.maximum(high // COLUMNS - low // COLUMNS + 1, 0)
+    longest = tl.max(end - edge, axis=0)
+    if (counted > most) & (longest <= most * COLUMNS):
+        counted = most * 0
+        while (tl.max(end - edge, axis=0) > 0) & (counted <= most):
+            _, _, _, count = next_tile(column, edge, end, num_columns, COLUMNS)
+            edge += count
+            counted += 1
+    tl.store(num_tiles + tl.program_id(0), tl.where(counted <= most, counted, 0))
+
+
+@triton.jit
+def _columns_between(column, begin, end, num_columns):
+    """The first and the last column of the rows; the first is the larger where none has edges."""
+    has_edges = begin < end
+    low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
+    high = tl.load(column + end - 1, mask=has_edges, other=0).to(tl.int32)
+    return (tl.min(tl.where(has_edges, low, num_columns), axis=0),
+            tl.max(tl.where(has_edges, high, -1), axis=0))
+
+
+@triton.jit
+def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
+                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of this program: rows, whether each is one, their edges as ``edges_of_rows`` has them, and
+    which part of parts to put their sums in, with whether that is so. A part has the edges to some
+    columns."""
+    task = tl.program_id(0).to(tl.int64)
+    place = tl.load(place_of_task + task).to(tl.int64)
+    is_task = place * ROWS < num_rows
+    first = tl.load(last_task + place - 1, mask=is_task & (place > 0), other=0)
+    num_parts = tl.load(last_task + place, mask=is_task, other=0) - first
+    number, first_row = tl.arange(0, ROWS), tl.load(order + place, mask=is_task, other=0) * ROWS
+    row = first_row + number
+    is_row = (row < num_rows) & is_task
+    base, begin, end = edges_of_rows(indptr, first_row, row, is_row)
+    if num_parts > 1:
+        column += base
+        low, high = _columns_between(column, begin, end, num_columns)
+        low = low // COLUMNS * COLUMNS
+        step = tl.cdiv(tl.cdiv(high + 1 - low, num_parts), COLUMNS) * COLUMNS
+        begin = _first_edge(column, begin, end, low + step * (task - first))
+        end = _first_edge(column, begin, end, low + step * (task - first + 1))
+    is_part = is_row & (num_parts > 1)
+    return row, is_row, base, begin, end, task * ROWS + number, is_part
+
+
+@triton.jit
+def _first_edge(column, begin, end, least):
+    """Of each row the first edge to ``least`` or a later column, by bisection."""
+    while tl.max(end - begin, axis=0) > 0:
+        middle = begin + (end - begin) // 2
+        found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
+        is_before = (found < least) & (begin < end)
+        begin, end = tl.where(is_before, middle + 1, begin), tl.where(is_before, end, middle)
+    return begin
+
+
+@kernel
+def attend_tiles(
+        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        parts, num_parts, num_columns,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Output and softmax statistics of some queries."""
+    row, is_row, base, first, end, part, is_part = _rows_of_task(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    head = tl.program_id(1)
+    key_head = head // SHARING
+    query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
+    high = tl.full([ROWS], float('-inf'), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
+    while tl.max(end - first, axis=0) > 0:
+        j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
+        edge = base + (first[:, None] + step)
+        key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, j < num_columns,
+                       key.dtype.element_ty)
+        dot = tl.dot(query_i, tl.trans(key_j))
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, is_edge, head, tl.float32)
+        higher = tl.maximum(high, tl.max(logit, axis=1))
+        shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
+        fading = tl.exp(high - shift)
+        weight = tl.exp(logit - shift[:, None])
+        total = total * fading + tl.sum(weight, axis=1)
+        if seed is not None:
+            weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
+        value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
+                         j < num_columns, value.dtype.element_ty)
+        sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, value, j, num_columns,
+                            key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
+        high = higher
+        first += count
+    share = tl.where(total == 0, 0, 1 / total)
+    is_whole = is_row & (is_part == 0)
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * share[:, None])
+    put_statistics(statistics, row * HEADS + head, is_whole, high, share)
+    put_part(parts, head * num_parts + part, is_part, sums, high, total, VALUE_CHANNELS,
+             VALUE_WIDTH)
+
+
+@triton.jit
+def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
+                 CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Adds the product of matrices; what is not finite reaches rows that have an edge to it.
+    Tensor cores take weights of few digits: each is the sum of some that lose nothing, else
+    weights would no longer add up to what they are divided by. float16, whose range is too small
+    for them, is multiplied in TF32."""
+    IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
+    DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
+    DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
+    EXPONENT: tl.constexpr = 0x7F80 if IS_BF16 else 0x7C00  # of what is not finite
+    if tl.max(x_j.to(tl.int16, bitcast=True) & EXPONENT) < EXPONENT:
+        of_x = x_j.to(DTYPE)
+        part = _of_few_digits(weight, DIGITS)
+        sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
+        rest = tl.where(tl.abs(weight) < float('inf'), weight - part, 0)  # else inf less inf
+        part = _of_few_digits(rest, DIGITS)
+        sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
+        if IS_BF16:
+            part = _of_few_digits(rest - part, DIGITS)
+            sums = tl.dot(part.to(DTYPE), of_x, sums)
+    else:
+        sums = add_edge_by_edge(sums, weight, is_edge, x, j, num_columns, head, HEADS, CHANNELS,
+                                WIDTH, tl.float32)
+    return sums
+
+
+@triton.jit
+def _of_few_digits(x, DIGITS: tl.constexpr):
+    return (x.to(tl.uint32, bitcast=True) & DIGITS).to(tl.float32, bitcast=True)
+
+
+@kernel
+def grads_of_tiled_queries(
+        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
+        num_edges,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
+    statistics and the mean gradient of weights of each query, side by side."""
+    row, is_row, base, first, end, part, is_part = _rows_of_task(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    head = tl.program_id(1)
+    key_head = head // SHARING
+    query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
+    grad_i = gather(grad_out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row,
+                    value.dtype.element_ty)
+    out_i = gather(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, tl.float32)
+    at = row * HEADS + head
+    high = tl.load(statistics + 2 * at, mask=is_row, other=0)
+    share = tl.load(statistics + 2 * at + 1, mask=is_row, other=0)
+    delta = tl.sum(grad_i.to(tl.float32) * out_i, axis=1)
+    tl.store(softmax + 4 * at, high, mask=is_row)
+    tl.store(softmax + 4 * at + 1, share, mask=is_row)
+    tl.store(softmax + 4 * at + 2, delta, mask=is_row)
+    sums = tl.zeros([ROWS, WIDTH], tl.float32)
+    while tl.max(end - first, axis=0) > 0:
+        j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
+        edge = base + (first[:, None] + step)
+        key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, j < num_columns,
+                       key.dtype.element_ty)
+        value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
+                         j < num_columns, value.dtype.element_ty)
+        dot = tl.dot(query_i, tl.trans(key_j))
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, is_edge, head, tl.float32)
+        weight = tl.exp(logit - high[:, None]) * share[:, None]
+        grad_weight = tl.dot(grad_i, tl.trans(value_j))
+        if seed is not None:
+            grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
+        grad_logit = tl.where(is_edge, weight * (grad_weight - delta[:, None]), 0)
+        if grad_bias is not None:
+            tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=is_edge)
+        grad_dot = grad_logit * tl.full((), scale, tl.float32)
+        if grad_gate is not None:
+            tl.store(grad_gate + head.to(tl.int64) * num_edges + edge, grad_dot * dot,
+                     mask=is_edge)
+        if gate is not None:
+            grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,
+                              tl.float32)
+        sums = _add_product(sums, grad_dot, is_edge, key_j, key, j, num_columns, key_head,
+                            HEADS // SHARING, CHANNELS, WIDTH)
+        first += count
+    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row & (is_part == 0), sums)
+    put(parts, head * num_parts + part, 0, 1, CHANNELS, WIDTH, is_part, sums)
+
+
+@kernel
+def grads_of_tiled_keys(
+        indptr, edge_query, order, last_task, place_of_task, num_rows, position,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        softmax, grad_key, grad_value, parts, value_parts, num_parts, num_columns,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Gradients of some keys and values."""
+    row, is_row, base, begin, end, part, is_part = _rows_of_task(
+        indptr, edge_query, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    key_head = tl.program_id(1)
+    key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row,
+                   key.dtype.element_ty)
+    value_j = gather(value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_row,
+                     value.dtype.element_ty)
+    key_sums = tl.zeros([ROWS, WIDTH], tl.float32)
+    value_sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
+    for head in range(key_head * SHARING, (key_head + 1) * SHARING):
+        first = begin
+        while tl.max(end - first, axis=0) > 0:
+            i, step, is_edge, count = next_tile(edge_query + base, first, end, num_columns, COLUMNS)
+            is_query = i < num_columns
+            edge = tl.load(position + base + (first[:, None] + step), mask=is_edge,
+                           other=0).to(tl.int64)
+            query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, is_query,
+                             query.dtype.element_ty)
+            grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_query,
+                            value.dtype.element_ty)
+            at = (i.to(tl.int64) * HEADS + head) * 4
+            high = tl.load(softmax + at, mask=is_query, other=0)
+            share = tl.load(softmax + at + 1, mask=is_query, other=0)
+            delta = tl.load(softmax + at + 2, mask=is_query, other=0)
+            dot = tl.dot(key_j, tl.trans(query_i))
+            logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                           gate_head_stride, scale, edge, is_edge, head, tl.float32)
+            weight = tl.where(is_edge, tl.exp(logit - high[None, :]) * share[None, :], 0)
+            grad_weight = tl.dot(value_j, tl.trans(grad_i))
+            used = weight
+            if seed is not None:
+                keep = kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
+                grad_weight *= keep
+                used = weight * keep
+            grad_dot = tl.where(is_edge, weight * (grad_weight - delta[None, :]), 0)
+            grad_dot *= tl.full((), scale, tl.float32)
+            if gate is not None:
+                grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,
+                                  tl.float32)
+            key_sums = _add_product(key_sums, grad_dot, is_edge, query_i, query, i, num_columns,
+                                    head, HEADS, CHANNELS, WIDTH)
+            value_sums = _add_product(value_sums, used, is_edge, grad_i, grad_out, i, num_columns,
+                                      head, HEADS, VALUE_CHANNELS, VALUE_WIDTH)
+            first += count
+    is_whole = is_row & (is_part == 0)
+    put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_whole, key_sums)
+    put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_whole,
+        value_sums)
+    slot = key_head * num_parts + part
+    put(parts, slot, 0, 1, CHANNELS, WIDTH, is_part, key_sums)
+    put(value_parts, slot, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_part, value_sums)

@@ -1,0 +1,31 @@
+"""Loops compiled by numba for CPUs; attention takes one pass over the edges and keeps no weight."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+import graphattn.ops.attention.cpu
+import graphattn.ops.diffusion.cpu
+import graphattn.ops.edge_dot.cpu
+import graphattn.ops.weights.cpu  # noqa: F401 (registers)
+from graphattn.ops import on_graphs
+from graphattn.ops.backend import Backend
+
+
+def is_available(device: torch.device) -> bool:
+    return device.type == 'cpu'
+
+
+__all__ = ['BACKEND']
+
+# A thread adds the gradients of its own keys up, query by query.
+BACKEND = Backend('numba', is_available, shares_keys=True,
+                  attention=partial(on_graphs.attend, by_key=False),
+                  attention_with_features=partial(on_graphs.attend_with_features, by_key=False),
+                  attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
+                  attention_diffusion=on_graphs.diffuse,
+                  diffused_attention=on_graphs.attend_and_diffuse,
+                  edge_dot=partial(on_graphs.dot_on_edges, by_key=False),
+                  edge_dot_grads=partial(on_graphs.grads_of_dot, by_key=False))

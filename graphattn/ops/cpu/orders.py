@@ -1,0 +1,99 @@
+"""A graph in both orders, by query and by key, and workspaces for a slice of its heads.
+
+Values are copied head-major, ``[heads, nodes, channels]``, so that those of one head stay in the
+cache while its edges are followed. Heads are computed in slices of ``EDGES_AT_ONCE`` edges in all,
+which share their workspaces one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.jit import jit
+from graphattn.ops.cpu.rows import new_rows
+from graphattn.ops.cpu.schedule import claim, run
+from graphattn.ops.registration import accumulation_dtype
+
+EDGES_AT_ONCE = 1 << 20  # of all heads of a slice
+
+
+class Orders(NamedTuple):
+    """The edges by query and by key, the latter empty where no gradient is taken."""
+
+    csr: Edges
+    csc: Edges
+    position: Tensor
+
+    @classmethod
+    def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
+           position: Tensor) -> Orders:
+        return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, position),
+                   position)
+
+    def to_key_order(self, csr_values: Tensor) -> Tensor:
+        """Values ``[heads, num_edges]`` in the order by key."""
+        csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
+        run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
+        return csc_values
+
+    def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
+        """Puts values that are in the order by key into ``out``, in the order by query."""
+        run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
+
+    def values_by_key(self, values: Tensor | None) -> Tensor | None:
+        """``[num_edges, heads or 1]`` in the order by key."""
+        if values is None or values.stride(0) == 0:  # nothing, or one number for all
+            return values
+        return values.detach()[self.position]
+
+
+def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
+    """Slices of heads, each computed at once in the same workspaces."""
+    size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
+    return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
+
+
+def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
+    """Memory for the heads of one slice: ``[heads, nodes, channels]`` for each of ``nodes``, which
+    are ``[nodes, heads, channels]``, and ``[heads, num_edges]`` for each of ``edges``."""
+    heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
+    return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
+
+
+def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
+    """A slice of heads of ``[nodes, heads, channels]``, copied as ``[heads, nodes, channels]``."""
+    own = tensor.detach()[:, heads].transpose(0, 1)
+    return workspace[:len(own)].copy_(own)
+
+
+@jit
+def _to_key_order(spans, progress, csr_values, csc_values, edges):
+    """Copies the value of each edge to its place in the order by key."""
+    indptr, position = edges.indptr, edges.position
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        first, last = indptr[begin], indptr[end]
+        source, target, row = csr_values[head], csc_values[head, first:last], position[first:last]
+        for e in range(len(row)):
+            target[e] = source[np.uint64(row[e])]  # unsigned: no test whether it is negative
+        span = claim(progress, 0)
+
+
+@jit
+def _to_query_order(spans, progress, csc_values, csr_values, edges):
+    """Copies the value of each edge to its place in the order by query."""
+    indptr, position = edges.indptr, edges.position
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        first, last = indptr[begin], indptr[end]
+        source, target, row = csc_values[head, first:last], csr_values[head], position[first:last]
+        for e in range(len(row)):
+            target[np.uint64(row[e])] = source[e]
+        span = claim(progress, 0)

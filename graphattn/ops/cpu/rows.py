@@ -1,0 +1,114 @@
+"""Rows of numbers in memory: copied, cleared, scaled and added up, a vector at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.simd import LANES, load, multiply, multiply_add, prefetch, splat, store
+
+
+def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    nodes, heads, channels = x.shape
+    rows = x.detach() if x.dtype == dtype else x.detach().to(dtype)
+    return rows.contiguous().numpy().reshape(nodes * heads, channels)
+
+
+def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """``[num_edges, size]``, a row for each edge."""
+    return x.detach().to(dtype).contiguous().numpy()
+
+
+def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
+    """A tensor without numbers yet, whose rows begin at lines of the cache.
+
+    From 4 MiB on numpy asks Linux for pages of 2 MiB, and torch does not: with pages of 4 KiB the
+    first touch of 70 MB takes four times as long, and rows far apart find no place in the table of
+    pages. Numpy begins 16 bytes after a line, where each vector of a row would lie on two.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < HUGE:
+        return torch.empty(shape, dtype=dtype)
+    space = np.empty(num_bytes + 64, np.uint8)
+    skip = -space.ctypes.data % 64
+    return torch.from_numpy(space[skip:skip + num_bytes]).view(dtype).view(shape)
+
+
+HUGE = 1 << 22  # bytes
+
+
+@jit_inline
+def whole_vectors(n):
+    """``n`` rounded up to whole vectors: the last numbers, one by one, take longer than a row."""
+    return (n + LANES - 1) // LANES * LANES
+
+
+@jit
+def consecutive(n, like):
+    """0, 1, ... in the dtype of ``like``, as columns that follow one another."""
+    numbers = np.empty(n, like.dtype)
+    for e in range(n):
+        numbers[e] = e
+    return numbers
+
+
+@jit_inline
+def prefetch_row(x, row):
+    width = x.shape[1]
+    for c in range(0, width, LANES):
+        prefetch(x, row * width + c)
+
+
+@jit_inline
+def multiply_row(x, row, factor):
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, multiply(load(x, row * width + c), many))
+    for c in range(whole, width):
+        x[row, c] *= factor
+
+
+@jit_inline
+def add_row(x, row, factor, y, y_row):
+    """``x[row] += factor * y[y_row]``."""
+    width = x.shape[1]
+    whole, many = width // LANES * LANES, splat(factor)
+    for c in range(0, whole, LANES):
+        at = row * width + c
+        store(x, at, multiply_add(many, load(y, y_row * width + c), load(x, at)))
+    for c in range(whole, width):
+        x[row, c] += factor * y[y_row, c]
+
+
+@jit_inline
+def dot_of_rows(x, y, row):
+    total = x.dtype.type(0)
+    for c in range(x.shape[1]):
+        total += x[row, c] * y[row, c]
+    return total
+
+
+@jit_inline
+def copy_row(target, row, shift, x, x_row, x_shift, width):
+    at, x_at = row * target.shape[1] + shift, x_row * x.shape[1] + x_shift
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(target, at + c, load(x, x_at + c))
+    for c in range(whole, width):
+        target[row, shift + c] = x[x_row, x_shift + c]
+
+
+@jit_inline
+def clear_row(x, row):
+    width = x.shape[1]
+    whole = width // LANES * LANES
+    for c in range(0, whole, LANES):
+        store(x, row * width + c, splat(x.dtype.type(0)))
+    for c in range(whole, width):
+        x[row, c] = 0

@@ -1,0 +1,137 @@
+"""Softmax over the edges of a row: what logits are made of, exponentials, dropout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.rows import whole_vectors
+from graphattn.ops.cpu.simd import (
+    LANES,
+    add,
+    exp,
+    largest_lane,
+    load,
+    maximum,
+    splat,
+    sum_lanes,
+)
+
+
+class Terms(NamedTuple):
+    """What stands between dot products and weights, in types that do not depend on what is given:
+    each combination would be compiled once more."""
+
+    bias: np.ndarray  # [num_edges, heads or 1], or empty
+    gate: np.ndarray
+    scale: np.floating
+    seed: np.uint64  # of dropout, by which edges of all heads have numbers
+    threshold: np.uint64
+    keep_scale: np.floating
+    first_head: int
+    num_heads: int
+
+    @classmethod
+    def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
+           scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int
+           ) -> Terms:
+        """The terms of a slice of the heads, in ``dtype``."""
+        nothing = _NOTHING[dtype]
+        bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
+                      else _of_heads(values, heads, dtype)
+                      for values, neutral in ((edge_bias, 0.), (edge_gate, 1.)))
+        real = nothing.dtype.type
+        seed = np.uint64(0 if seed is None else seed.item() % 2**64)
+        return cls(bias, gate, real(scale), seed, np.uint64(int(dropout_p * 2**64)),
+                   real(1 / (1 - dropout_p)), heads.start, num_heads)
+
+
+_NOTHING = {dtype: torch.empty(0, 1, dtype=dtype).numpy() for dtype in (torch.float, torch.double)}
+
+
+def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
+    own = values.detach().to(dtype)[:, heads if values.size(1) > 1 else slice(None)]
+    return own.contiguous().numpy()
+
+
+def _is_everywhere(values: Tensor, number: float) -> bool:
+    """Whether ``values`` are one number in memory, this one: as the straight-through estimators
+    give them, for the sake of their gradient."""
+    is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
+    return is_one_number and values[0, 0].item() == number
+
+
+@jit_inline
+def modify(logit, terms, first, n, head):
+    """From dot products to logits: scale, gate and bias of the edges from ``first`` on."""
+    scale, gate, bias = terms.scale, terms.gate, terms.bias
+    for e in range(whole_vectors(n)):
+        logit[e] *= scale
+    if gate.shape[0] > 0:
+        column = min(head, gate.shape[1] - 1)
+        for e in range(n):
+            logit[e] *= gate[first + e, column]
+    if bias.shape[0] > 0:
+        column = min(head, bias.shape[1] - 1)
+        for e in range(n):
+            logit[e] += bias[first + e, column]
+
+
+@jit_inline
+def multiply_by_gate(x, terms, first, n, head):
+    gate = terms.gate
+    if gate.shape[0] > 0:
+        column = min(head, gate.shape[1] - 1)
+        for e in range(n):
+            x[e] *= gate[first + e, column]
+
+
+@jit_inline
+def exponentials(logit, n, high):
+    """The first ``n`` less the highest so far, exponentiated in place; that one, and their sum."""
+    end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
+    for e in range(n, end):
+        logit[e] = bottom
+    highest_lane = splat(high)
+    for e in range(0, end, LANES):
+        highest_lane = maximum(load(logit, e), highest_lane)
+    high = largest_lane(highest_lane)
+    shift = high if high > bottom else logit.dtype.type(0)  # else -inf less -inf
+    for e in range(end):
+        logit[e] = exp(logit[e] - shift)
+    total = load(logit, 0)
+    for e in range(LANES, end, LANES):
+        total = add(total, load(logit, e))
+    return high, sum_lanes(total)
+
+
+@jit_inline
+def put_statistics(statistics, row, high, total):
+    """The highest logit of a row and what its exponentials are multiplied by. Of nothing these are
+    ``inf`` and 0, so that all weights become 0."""
+    is_nothing = total == 0
+    statistics[row, 0] = np.inf if is_nothing else high
+    statistics[row, 1] = 0 if is_nothing else 1 / total
+
+
+@jit_inline
+def drop_out(weight, terms, first, n, head):
+    """Zeroes weights of the edges from ``first`` on, and scales up the others."""
+    if terms.threshold > 0:
+        for e in range(n):
+            weight[e] *= keep(terms, first + e, head)
+
+
+@jit_inline
+def keep(terms, edge, head):
+    """0 or ``keep_scale`` by the hash of the edge's number: SplitMix64 (Steele et al., 2014)."""
+    counter = edge * terms.num_heads + terms.first_head + head
+    bits = terms.seed + np.uint64(counter + 1) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = bits ^ (bits >> np.uint64(31))
+    return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

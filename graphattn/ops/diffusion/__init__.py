@@ -1,0 +1,3 @@
+"""Several hops of values by weights of edges, and weights and hops in one."""
+
+__all__ = []

@@ -1,0 +1,109 @@
+"""Attention over several hops: weights are computed once, then K sparse products.
+
+Kept for the backward pass are two numbers per token and head, and the message of every hop. It
+computes the weights once more, in the order by key.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.orders import Orders, groups_of_heads, workspaces
+from graphattn.ops.cpu.softmax import Terms
+from graphattn.ops.diffusion.cpu_hops import HopGrads, Hops
+from graphattn.ops.diffusion.schema import empty_messages, empty_statistics
+from graphattn.ops.registration import accumulation_dtype, empty_unless
+from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits
+
+
+@torch.library.register_kernel('graphattn::attention_diffusion', 'cpu')
+def attention_diffusion_cpu(
+    weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    keep_messages: bool,
+) -> tuple[Tensor, Tensor]:
+    edges = Edges.of_rows(indptr, edge_key)
+    out, messages = torch.empty_like(value), empty_messages(value, teleport, keep_messages)
+    groups = groups_of_heads(*weight.shape)
+    spaces = workspaces(groups, [value] * 4)
+    for heads in groups:
+        hops = Hops.of(value, teleport, messages, heads, spaces)
+        out[:, heads] = hops.diffuse(edges, weight[heads]).transpose(0, 1)
+    return out, messages
+
+
+@torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cpu')
+def attention_diffusion_backward_cpu(
+    grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    needs_weight: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    grad_weight = weight.new_empty(weight.shape if needs_weight else 0)
+    grads = HopGrads.of(value, teleport, needs_teleport)
+    groups = groups_of_heads(*weight.shape)
+    spaces = workspaces(groups, [value] * 5)
+    for heads in groups:
+        hops = Hops.of(value, teleport, messages, heads, spaces)
+        csc_weight = orders.to_key_order(weight[heads])
+        dot = torch.empty_like(csc_weight) if needs_weight else csc_weight[:, :0]
+        grads.put(heads, orders.csc, hops, grad_out, csc_weight, dot)
+        if needs_weight:
+            orders.to_query_order(dot, grad_weight[heads])
+    return grad_weight, *grads
+
+
+@torch.library.register_kernel('graphattn::diffused_attention', 'cpu')
+def diffused_attention_cpu(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    edges, dtype = Edges.of_rows(indptr, edge_key), accumulation_dtype(query)
+    out, statistics = torch.empty_like(value), empty_statistics(query)
+    messages = empty_messages(value, teleport, keep_messages)
+    groups = groups_of_heads(query.size(1), edge_key.numel())
+    *spaces, weights = workspaces(groups, [query, key] + [value] * 4, [edge_key])
+    for heads in groups:
+        terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, heads, query.size(1))
+        logits = Logits.of(query, key, terms, heads, spaces[:2])
+        hops = Hops.of(value, teleport, messages, heads, spaces[2:])
+        weight = weights[:len(logits.query)]
+        statistics[heads] = logits.softmax(edges, weight)
+        out[:, heads] = hops.diffuse(edges, weight).transpose(0, 1)
+    return out, statistics, messages
+
+
+@torch.library.register_kernel('graphattn::diffused_attention_backward', 'cpu')
+def diffused_attention_backward_cpu(
+    grad_out: Tensor, statistics: Tensor, messages: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    seed: Tensor | None, scale: float, dropout_p: float,
+    needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    csc_bias, csc_gate = orders.values_by_key(bias), orders.values_by_key(gate)
+    logit_grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
+                                empty_unless(needs_gate, gate, query))
+    hop_grads = HopGrads.of(value, teleport, needs_teleport)
+    groups = groups_of_heads(query.size(1), edge_key.numel())
+    *spaces, weights, dots, grad_logits = workspaces(groups, [query, key] * 2 + [value] * 5,
+                                                     [edge_key] * 3)
+    dots = dots if needs_weight else dots[:, :0]
+    for heads in groups:
+        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, statistics.dtype, heads,
+                         query.size(1))
+        logits = Logits.of(query, key, terms, heads, spaces[:2])
+        hops = Hops.of(value, teleport, messages, heads, spaces[4:])
+        weight, dot, grad_logit = (x[:len(logits.query)] for x in (weights, dots, grad_logits))
+        logits.softmax_by_key(orders.csc, weight, statistics[heads])
+        delta = hop_grads.put(heads, orders.csc, hops, grad_out, weight, dot)
+        if needs_weight:
+            logit_grads.put(heads, orders, logits, spaces[2:4],
+                            EdgeGrads(weight, statistics[heads], dot, delta, grad_logit))
+    return *logit_grads, *hop_grads

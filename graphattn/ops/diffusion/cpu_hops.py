@@ -1,0 +1,172 @@
+"""Diffusion by given weights: K sparse products for a slice of the heads, forward and backward.
+
+The message of a hop is the sum by weights that it brings to each query. Messages are kept for the
+backward pass, hops x values. That pass follows the edges by key, and uses each gradient that it
+reads at a query twice: times the weight it is a part of the gradient of the key's value, and times
+that value it is the gradient of the weight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.gathered import add_weighted, add_weighted_and_dots
+from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.orders import head_major
+from graphattn.ops.cpu.rows import add_row, clear_row, copy_row, dot_of_rows, multiply_row
+from graphattn.ops.cpu.schedule import claim, finish_and_claim, run, wait_for_all
+
+
+class Hops(NamedTuple):
+    """Values and teleport of a slice of the heads, and the messages of all heads."""
+
+    start: Tensor  # [heads, nodes, channels]
+    teleport: Tensor  # [hops, heads, nodes]
+    messages: Tensor  # [hops, all heads, nodes, channels], or empty
+    first_head: int
+    spaces: list[Tensor]  # [heads, nodes, channels] each
+
+    @classmethod
+    def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
+           spaces: list[Tensor]) -> Hops:
+        """A slice of the heads, in workspaces of which the first takes the values."""
+        start = head_major(value, heads, spaces[0])
+        teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
+        return cls(start, teleport, messages, heads.start,
+                   [space[:len(start)] for space in spaces[1:]])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Heads, and multiplications for each of their edges."""
+        return len(self.start), self.start.size(2)
+
+    def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
+        """The values after the last hop."""
+        after, other, unkept = self.spaces
+        messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
+            unkept.unsqueeze(0), 0)
+        num_hops = len(self.teleport)
+        run(_diffuse, edges, self.shape, self.start, weight, self.teleport, messages, first_head,
+            after, other, num_phases=num_hops)
+        return (after if num_hops % 2 else other) if num_hops else self.start
+
+
+class HopGrads(NamedTuple):
+    """The gradients of value and teleport."""
+
+    value: Tensor
+    teleport: Tensor
+
+    @classmethod
+    def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
+        """Of the same shapes; that of the teleport is empty where not needed."""
+        return cls(torch.empty_like(value),
+                   teleport.new_empty(teleport.shape if needs_teleport else 0))
+
+    def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
+            dot: Tensor) -> Tensor:
+        """Computes the gradients of a slice of the heads, whose ``weight`` is in the order by key.
+
+        The gradient of each weight goes into ``dot``, unless that is empty. Returns the sum of
+        weight times gradient over the edges of each query.
+        """
+        start, teleport, messages, first_head, (grad, next_x, x, grad_start) = hops
+        head_major(grad_out, heads, grad)
+        last_teleport = teleport[0] if len(teleport) else torch.ones_like(start[..., 0])
+        torch.mul(1 - last_teleport.unsqueeze(2), grad, out=x)
+        torch.mul(last_teleport.unsqueeze(2), grad, out=grad_start)
+        delta = torch.zeros_like(last_teleport)
+        grad_teleport = torch.empty_like(teleport if len(self.teleport) else teleport[:, :0])
+        run(_diffuse_backward, csc, hops.shape, x, weight, start, teleport, messages, first_head,
+            grad, next_x, grad_start, grad_teleport, dot, delta, num_phases=len(teleport))
+        self.value[:, heads] = grad_start.transpose(0, 1)
+        if len(self.teleport):
+            self.teleport[..., heads] = grad_teleport.transpose(1, 2)
+        return delta
+
+
+# Loops ###############################################################################
+
+
+@jit
+def _diffuse(spans, progress, start, weight, teleport, messages, first_head, after, other, edges):
+    """For each hop: the message to each query, mixed with its start value by ``teleport``."""
+    indptr, edge_key = edges.indptr, edges.column
+    x = start
+    for hop in range(len(teleport) - 1, -1, -1):
+        kept = min(hop, len(messages) - 1)
+        span = claim(progress, hop)
+        while span < len(spans):
+            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+            message = messages[kept, first_head + head]
+            for i in range(begin, end):
+                clear_row(message, i)
+                first, n = indptr[i], indptr[i + 1] - indptr[i]
+                add_weighted(message, i, weight[head, first:], x[head], 0, edge_key[first:], n)
+                restart_row(after[head], i, message, start[head], teleport[hop, head, i], i)
+            span = finish_and_claim(progress, hop)
+        wait_for_all(spans, progress, hop)
+        x, after, other = after, other, after
+
+
+@jit
+def _diffuse_backward(
+        spans, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
+        grad_teleport, dot, delta, edges):
+    """The gradients of each hop, the last hop first.
+
+    A hop begins with values y: the start or, after the first hop, what the hop before made of its
+    message. ``x`` is the gradient of the hop's message, ``grad`` that of y, the sum of ``x`` by
+    weights. ``next_x`` is what ``grad`` gives to the message of the hop before. ``dot`` adds
+    ``<x_i, y_j>`` up over hops, the gradient of each weight, and ``delta`` these times the weights,
+    for each query.
+    """
+    indptr, edge_query = edges.indptr, edges.column
+    y = np.empty((1, x.shape[2]), x.dtype)
+    for hop in range(len(teleport)):  # the last hop first
+        before, is_first = hop + 1, hop == len(teleport) - 1
+        span = claim(progress, hop)
+        while span < len(spans):
+            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+            hop_message = messages[hop, first_head + head]
+            message = start[head] if is_first else messages[before, first_head + head]
+            for i in range(begin, end):
+                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # inside y
+                to_start = x.dtype.type(1) if is_first else restart  # share of the gradient of y
+                if grad_teleport.shape[1] > 0:
+                    grad_teleport[hop, head, i] = (dot_of_rows(grad[head], start[head], i)
+                                                 - dot_of_rows(grad[head], hop_message, i))
+                clear_row(grad[head], i)
+                delta[head, i] += dot_of_rows(x[head], hop_message, i)
+                first, n = indptr[i], indptr[i + 1] - indptr[i]
+                row_weight, row_query = weight[head, first:], edge_query[first:]
+                if dot.shape[1] == 0:
+                    add_weighted(grad[head], i, row_weight, x[head], 0, row_query, n)
+                else:
+                    row_dot = dot[head, first:first + n]
+                    if hop == 0:
+                        for e in range(n):
+                            row_dot[e] = 0
+                    restart_row(y, 0, message, start[head], restart, i)
+                    add_weighted_and_dots(grad[head], i, row_weight, row_dot, y, x[head],
+                                          row_query, n)
+                copy_row(next_x[head], i, 0, grad[head], i, 0, grad.shape[2])
+                multiply_row(next_x[head], i, x.dtype.type(1 - to_start))
+                add_row(grad_start[head], i, to_start, grad[head], i)
+            span = finish_and_claim(progress, hop)
+        wait_for_all(spans, progress, hop)
+        x, next_x = next_x, x
+
+
+@jit_inline
+def restart_row(out, row, message, start, teleport, i):
+    """:func:`graphattn.ops.edge_math.restart` of row ``i``."""
+    copy_row(out, row, 0, message, i, 0, message.shape[1])
+    if teleport != 0:
+        multiply_row(out, row, out.dtype.type(1 - teleport))
+        add_row(out, row, teleport, start, i)

@@ -1,0 +1,127 @@
+"""Attention over several hops: weights are computed once, then K sparse products."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.ops.diffusion.schema import empty_messages
+from graphattn.ops.edge_dot.triton import dot_rows
+from graphattn.ops.edge_math import restart
+from graphattn.ops.registration import accumulation_dtype, empty_unless
+from graphattn.ops.triton.rows import Rows
+from graphattn.ops.triton.softmax import Terms
+from graphattn.ops.weights.triton import (
+    BothOrders,
+    grads_of_logits,
+    softmax_statistics,
+    weigh,
+)
+from graphattn.ops.weights.triton_weighted_sum import sum_rows
+
+
+@torch.library.register_kernel('graphattn::attention_diffusion', 'cuda')
+def attention_diffusion_cuda(
+    weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    keep_messages: bool,
+) -> tuple[Tensor, Tensor]:
+    messages = empty_messages(value, teleport, keep_messages)
+    return diffuse(weight, value, teleport, Rows.of(indptr, edge_key), messages), messages
+
+
+@torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cuda')
+def attention_diffusion_backward_cuda(
+    grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    needs_weight: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    return hop_grads(grad_out, messages, weight, value, teleport, both, needs_weight,
+                     needs_teleport)
+
+
+@torch.library.register_kernel('graphattn::diffused_attention', 'cuda')
+def diffused_attention_cuda(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
+    statistics = softmax_statistics(query, key, rows, terms)
+    messages = empty_messages(value, teleport, keep_messages)
+    out = diffuse(weigh(query, key, rows, terms, statistics), value, teleport, rows, messages)
+    return out, statistics.transpose(0, 1).contiguous(), messages
+
+
+@torch.library.register_kernel('graphattn::diffused_attention_backward', 'cuda')
+def diffused_attention_backward_cuda(
+    grad_out: Tensor, statistics: Tensor, messages: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
+    teleport: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    seed: Tensor | None, scale: float, dropout_p: float,
+    needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    statistics = statistics.transpose(0, 1).contiguous()
+    weight = weigh(query, key, both.csr, terms, statistics)
+    grad_weight, grad_value, grad_teleport = hop_grads(
+        grad_out, messages, weight, value, teleport, both, needs_weight, needs_teleport)
+    if not needs_weight:
+        nothing = empty_unless(False, None, query)
+        return (torch.empty_like(query), torch.empty_like(key), nothing, nothing.clone(),
+                grad_value, grad_teleport)
+    if seed is not None:
+        weight = weigh(query, key, both.csr, terms._replace(seed=None), statistics)
+    grad_logit = grads_of_logits(weight, grad_weight, both.csr, terms)
+    return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
+                        needs_gate), grad_value, grad_teleport)
+
+
+def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
+            messages: Tensor) -> Tensor:
+    """Output ``[nodes, heads, channels]``; puts what each hop brings into ``messages``."""
+    dtype = accumulation_dtype(value)
+    start = z = value.to(dtype)
+    for hop in reversed(range(len(teleport))):
+        # The first hop gathers the values as they are, in half precision if so.
+        message = sum_rows(weight, value if z is start else z, rows, dtype)
+        if len(messages):
+            messages[hop] = message.transpose(0, 1)
+        z = restart(message, start, teleport[hop].unsqueeze(-1))
+    return z.to(value.dtype)
+
+
+def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
+              both: BothOrders, needs_weight: bool,
+              needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of weight ``[heads, num_edges]``, value and teleport, empty where not
+    needed."""
+    dtype = accumulation_dtype(value)
+    start, grad = value.to(dtype), grad_out.to(dtype)
+    grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
+    grad_teleport = teleport.new_empty(teleport.shape if needs_teleport else 0)
+    grad_start = torch.zeros_like(start)
+    csc_weight = weight[:, both.position]
+    for hop in range(len(teleport)):
+        to_start = teleport[hop].unsqueeze(-1)
+        if needs_teleport:
+            message = messages[hop].transpose(0, 1)
+            grad_teleport[hop] = (grad * start).sum(-1) - (grad * message).sum(-1)
+        grad_start += to_start * grad
+        grad = (1 - to_start) * grad
+        if needs_weight:
+            dot_rows(grad, _before(hop, messages, value, start, teleport), both.csr, grad_weight,
+                     add=True)
+        grad = sum_rows(csc_weight, grad, both.csc, dtype)
+    return grad_weight, (grad_start + grad).to(value.dtype), grad_teleport
+
+
+def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
+    """The values that a hop began with."""
+    if hop == len(teleport) - 1:
+        return value
+    return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

@@ -1,0 +1,3 @@
+"""Dot products of queries and keys on edges."""
+
+__all__ = []

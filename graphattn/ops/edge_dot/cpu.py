@@ -1,0 +1,136 @@
+"""The dot product of query and key on every edge, in O(num_edges) memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.chunks import (
+    AHEAD,
+    aligned,
+    clear,
+    first_from,
+    gather,
+    keys_per_chunk,
+    largest_chunk,
+    odd_lines,
+    put,
+)
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.gathered import add_products, dots
+from graphattn.ops.cpu.jit import jit
+from graphattn.ops.cpu.key_grads import KeyGrads
+from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
+from graphattn.ops.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
+from graphattn.ops.registration import accumulation_dtype
+
+
+@torch.library.register_kernel('graphattn::edge_dot', 'cpu')
+def edge_dot_cpu(
+    query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
+    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+) -> Tensor:
+    dtype, heads = accumulation_dtype(query), query.size(1)
+    dot = new_rows(edge_key.numel(), heads, dtype=dtype)
+    edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
+    run(_dot, edges, shape, node_rows(query, dtype), node_rows(key, dtype), heads, dot,
+        spans=cut_for_chunks(edges, shape))
+    return dot.to(query.dtype)
+
+
+@torch.library.register_kernel('graphattn::edge_dot_backward', 'cpu')
+def edge_dot_backward_cpu(
+    grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
+    key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+) -> tuple[Tensor, Tensor]:
+    dtype, heads = accumulation_dtype(query), query.size(1)
+    grad_query = new_rows(*query.shape, dtype=dtype)
+    edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
+    key_grads = KeyGrads.of(edges, shape, [key], dtype)
+    run(_dot_backward, edges, shape, node_rows(query, dtype), node_rows(key, dtype),
+        grad_dot.to(dtype).contiguous(), heads, node_rows(grad_query, dtype),
+        *key_grads.targets(), spans=key_grads.spans)
+    return tuple(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums()))
+
+
+# Loops ###############################################################################
+
+
+@jit
+def _dot(spans, progress, query, key, heads, dot, edges):
+    """The dot product of query and key on each edge."""
+    indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
+    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    row_dot = np.empty(longest, query.dtype)
+    channels = key.shape[1]
+    most_keys = largest_chunk(spans, channels, edges)
+    own = aligned(most_keys, channels, key)
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        chunk = keys_per_chunk(channels, edges, block)
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
+        for low in range(first_key, last_key, chunk):
+            up = min(low + chunk, last_key)
+            rows, origin = own[:up - low], -low * channels
+            gather(rows, 0, key, low, head, heads)
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                prefetch_row(query, row + AHEAD * heads)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = position[r] - first
+                if n > 0:
+                    dots(row_dot, query, row, rows, origin, edge_key[first:], n)
+                    for e in range(n):
+                        dot[first + e, head] = row_dot[e]
+        span = claim(progress, 0)
+
+
+@jit
+def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad_key,
+                  shared_grad_key, edges):
+    """Gradients of each query, and what each span adds to those of its keys. Edges whose own is 0
+    are passed over, even where they lead to what is infinite: an estimator leaves half of them so.
+    """
+    indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
+    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
+    stride, to_grad = odd_lines(2 * key.shape[1], key), key.shape[1]
+    most_keys = largest_chunk(spans, stride, edges)
+    own = aligned(most_keys, stride, key)
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        block, shared_row = spans[span, 3], spans[span, 4]
+        first_key, last_key = key_ptr[block], key_ptr[block + 1]
+        chunk = keys_per_chunk(stride, edges, block)
+        for r in range(end - begin):
+            position[r] = indptr[begin + r]
+        for low in range(first_key, max(last_key, first_key + 1), chunk):
+            up = min(low + chunk, last_key)
+            rows, origin = own[:up - low], -low * stride
+            gather(rows, 0, key, low, head, heads)
+            clear(rows, to_grad)
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                for x in (query, grad_query):
+                    prefetch_row(x, row + AHEAD * heads)
+                if low == first_key:
+                    clear_row(grad_query, row)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = 0
+                for e in range(first, position[r]):
+                    one = grad_dot[e, head]
+                    weight[n], weighted_key[n] = one, edge_key[e]
+                    n += one != 0
+                if n > 0:
+                    add_products(grad_query, query, row, weight, rows, origin, to_grad,
+                                 weighted_key, n)
+            if shared_row < 0:
+                put(grad_key, rows, to_grad, low, head, heads)
+            else:
+                put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
+        span = claim(progress, 0)

@@ -1,0 +1,79 @@
+"""Arithmetic on edges, for whoever forms weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn._tensors import stands_for_many
+from graphattn.ops.backend import LogitTerms
+
+
+def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
+    """``gate * dot * scale + bias``, ``[num_edges, heads]``."""
+    logit = dot * terms.scale
+    if terms.gate is not None:
+        logit = logit * terms.gate
+    return logit if terms.bias is None else logit + terms.bias
+
+
+def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
+    """Softmax of the logits over the edges of each query.
+
+    Args:
+        logit (Tensor): ``[num_edges, heads]``.
+        query (Tensor): The query of each edge in any order, int64 ``[num_edges]``.
+        num_queries (int): Number of queries.
+
+    Returns:
+        Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
+    """
+    high = highest_logit(logit, query, num_queries)
+    high = torch.where(high == -torch.inf, 0., high)  # else -inf less -inf
+    weight = (logit - high.index_select(0, query)).exp()
+    total = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
+    return weight / torch.where(total == 0, 1., total).index_select(0, query)
+
+
+def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
+    """Of each query, ``[num_queries, heads]``; ``-inf`` without edges. Not differentiable."""
+    high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
+    return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+
+
+def with_first_derivative(out: Tensor, backend: str) -> Tensor:
+    """Return ``out``, whose second derivative is refused because its parts would give 0."""
+    return _OfFirstOrder.apply(out, backend)
+
+
+class _OfFirstOrder(torch.autograd.Function):
+    """The identity. No hook, because callers hold the tensor and may ask for its own gradient."""
+
+    @staticmethod
+    def forward(ctx, out, backend):
+        ctx.backend = backend
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise no_second_derivative(ctx.backend)
+        if stands_for_many(grad):
+            raise NotImplementedError(f"backend {ctx.backend!r} differentiates one output gradient "
+                                      f"at a time (got is_grads_batched=True or torch.vmap); pass "
+                                      f"backend='gather'")
+        return grad, None
+
+
+def no_second_derivative(backend: str) -> NotImplementedError:
+    """Return the error of a backend that lacks it."""
+    return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
+                               f"backend='gather', which has all")
+
+
+def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
+    """``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
+    mixed = (1 - teleport) * message + teleport * start
+    # A start that is not finite is kept out of what never returns to it. No other entry is masked:
+    # the gradient of a teleport of 0 is not 0.
+    return torch.where(start.isfinite() | (teleport != 0), mixed, message)

@@ -1,0 +1,87 @@
+"""The operators as backends have them: called with a graph.
+
+A device whose loops take the order by key for gradients of keys is given it (``by_key``); sorting
+takes time, and where no gradient is taken three empty tensors stand for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.attention.schema import attend as attend_along
+from graphattn.ops.attention.schema import dropout_seed
+from graphattn.ops.backend import EdgeFeatures, LogitTerms
+from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
+from graphattn.ops.edge_dot.schema import edge_dot, edge_dot_backward
+from graphattn.ops.weights.schema import attention_weights, weighted_sum
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+           *, by_key: bool) -> Tensor:
+    no_features = EdgeFeatures(query.new_empty(*query.shape[:2], 0),
+                               query.new_empty(graph.num_edges, 0))
+    out, _ = attend_with_features(query, key, value, graph, no_features, terms, by_key=by_key)
+    return out
+
+
+def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                         features: EdgeFeatures, terms: LogitTerms, *,
+                         by_key: bool) -> tuple[Tensor, Tensor]:
+    inputs = (query, key, value, *features, terms.bias, terms.gate)
+    out, sums, _ = attend_along(
+        *inputs, *_both_orders(graph, by_key, *inputs), *graph.blocks.ptrs,
+        dropout_seed(terms.dropout_p, query.device), terms.scale, terms.dropout_p)
+    return out.to(query.dtype), sums.to(query.dtype)
+
+
+def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
+    edges = _both_orders(graph, by_key, query, key)
+    return edge_dot(query, key, *edges, *graph.blocks.ptrs)
+
+
+def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
+                 by_key: bool) -> tuple[Tensor, Tensor]:
+    edges = (*graph.csr, *(graph.csc if by_key else _unsorted(graph)))
+    return edge_dot_backward(grad, query, key, *edges, *graph.blocks.ptrs)
+
+
+def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
+    """The weights of one head are contiguous in memory."""
+    inputs = query, key, terms.bias, terms.gate
+    return attention_weights(*inputs, *_both_orders(graph, True, *inputs),
+                                       terms.scale).t()
+
+
+def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+    return weighted_sum(weight.t().contiguous(), value,
+                                  *_both_orders(graph, True, weight, value), *graph.blocks.ptrs)
+
+
+def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
+    edges = _both_orders(graph, True, weight, value, teleport)
+    out, _ = attention_diffusion(weight.t().contiguous(), value, teleport, *edges,
+                                           edges[2].numel() > 0)
+    return out
+
+
+def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                       teleport: Tensor, terms: LogitTerms) -> Tensor:
+    inputs = query, key, value, terms.bias, terms.gate, teleport
+    edges = _both_orders(graph, True, *inputs)
+    out, *_ = diffused_attention(
+        *inputs, *edges, dropout_seed(terms.dropout_p, query.device), terms.scale,
+        terms.dropout_p, edges[2].numel() > 0)
+    return out
+
+
+def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    """The edges by query, and by key if a gradient of the inputs is taken that needs them."""
+    takes_gradient = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in inputs)
+    return *graph.csr, *(graph.csc if by_key and takes_gradient else _unsorted(graph))
+
+
+def _unsorted(graph: BipartiteGraph) -> tuple[Tensor, Tensor, Tensor]:
+    return (graph.csr[0][:0],) * 3

@@ -1,0 +1,81 @@
+r"""The pairs inside the blocks of a model, a bounded number of them at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.blocks import Blocks
+
+
+class Chunk(NamedTuple):
+    """Pieces of consecutive rows of one block, or of all rows of several blocks of one shape."""
+
+    first_query: Tensor  # int64 [blocks]
+    num_queries: int  # of each block
+    first_key: Tensor  # int64 [blocks]
+    num_keys: int  # of each block
+    piece: int  # how many pieces of these rows come before
+    offset: int  # how many keys of their blocks
+
+    @property
+    def num_pairs(self) -> int:
+        return self.first_query.numel() * self.num_queries * self.num_keys
+
+    def queries(self) -> Tensor:
+        """The query of each row, int64 ``[blocks * rows]``."""
+        return _nodes(self.first_query, self.num_queries)
+
+    def first_keys(self) -> Tensor:
+        """The first key of each row's piece, int64 ``[blocks * rows]``."""
+        return self.first_key.repeat_interleave(self.num_queries)
+
+    def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
+        """Of each row and each key, ``[blocks * rows, keys]``, in ``workspace``."""
+        shape = (self.first_query.numel(), self.num_queries, self.num_keys)
+        product = workspace[:self.num_pairs].view(shape)
+        query = _rows(query_factor, self.first_query, self.num_queries)
+        key = _rows(key_factor, self.first_key, self.num_keys)
+        return torch.bmm(query, key.mT, out=product).flatten(0, 1)
+
+
+def chunks_of(blocks: Blocks, pairs_per_chunk: int,
+              keys_per_piece: int | None = None) -> list[Chunk]:
+    """Chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all pairs, each
+    once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
+    block_shape = torch.stack([blocks.query_ptr.diff(), blocks.key_ptr.diff()], dim=1)
+    chunks = []
+    for num_queries, num_keys in sorted({(n, m) for n, m in block_shape.tolist() if n and m}):
+        is_member = (block_shape[:, 0] == num_queries) & (block_shape[:, 1] == num_keys)
+        members = is_member.nonzero().flatten()
+        width = num_keys if keys_per_piece is None else min(keys_per_piece, num_keys)
+        num_rows = min(max(pairs_per_chunk // width, 1), num_queries)
+        for part in members.split(max(pairs_per_chunk // (num_rows * width), 1)):
+            first_query, first_key = blocks.query_ptr[part], blocks.key_ptr[part]
+            chunks += [Chunk(first_query + row, min(num_rows, num_queries - row),
+                             first_key + key, min(width, num_keys - key), piece, key)
+                       for row in range(0, num_queries, num_rows)
+                       for piece, key in enumerate(range(0, num_keys, width))]
+    return chunks
+
+
+def _nodes(first: Tensor, size: int) -> Tensor:
+    return (first[:, None] + torch.arange(size, device=first.device)).flatten()
+
+
+def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
+    """``size`` rows from each of ``first``, ``[blocks, size, k]``; without a copy of one block, or
+    on a CPU of blocks that follow one another."""
+    num_blocks = first.numel()
+    if num_blocks == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
+        factor = factor.narrow(0, int(first[0]), size * num_blocks)
+    else:
+        factor = factor.index_select(0, _nodes(first, size))
+    return factor.view(num_blocks, size, -1)
+
+
+def _are_adjacent(first: Tensor, size: int) -> bool:
+    """Return whether blocks of ``size``, which ascend and do not overlap, leave no gaps."""
+    return int(first[-1] - first[0]) == size * (first.numel() - 1)

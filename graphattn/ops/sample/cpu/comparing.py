@@ -1,0 +1,288 @@
+"""A trial for each pair: a random number below its probability, in one pass.
+
+Nearly all trials are settled by 16 random bits and a product of rounded factors, which some CPUs
+compute twice as fast. Only where the two lie too near to each other the pair's product is computed
+exactly and compared with 47 bits: the graph does not depend on how products are rounded.
+
+The pass is one parallel region. A thread takes a chunk of rows, multiplies it out and draws from
+the products while they are in its cache, then takes the next chunk: none waits for another until
+all are done, so that a core that is busy with other work costs no more than its share.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import numpy as np
+import torch
+from numba import uint8, uint64
+from torch import Tensor
+
+from graphattn._jit import jit
+from graphattn._threads import run_calls
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.chunks import Chunk, chunks_of
+from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of
+from graphattn.ops.sample.cpu.rates import product_of_rows
+from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
+from graphattn.ops.sample.cpu.vectors import add_and_store_eight, number_of
+from graphattn.ops.sample.factor_model import FactorModel
+
+# A chunk's products stay in a core's own cache: 1 MB of bfloat16. Fewer pairs are cut into several
+# chunks all the same, so that threads can share them; how is no business of the number of threads,
+# for rounding differs with the number of rows that are multiplied at once.
+_MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
+# To multiply fewer than 32 rows takes up to four times as long.
+_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
+_KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
+_SMALL = 2**22  # products below which to choose their dtype takes longer than to form them
+# A pair is drawn in the time of 32 products. Chunks of less work, on average, are done one by one:
+# threads that share them wait for the interpreter more often than they work.
+_PAIR, _SHARED = 2**5, 2**20
+
+
+# Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
+# what is left of 2^-7 is room for the sum. Factors below 2^-126 count as 0, which matters to no
+# probability as long as none exceeds 2^20.
+_MARGIN, _LARGEST_FACTOR = 2.**-7, 2.**20
+_NUM_BITS, _MORE_BITS = 16, 31  # of a trial at first, and where these leave it open
+_LEFT_OPEN = 2**40  # where the stream of a row goes on for trials that were left open
+# Of eight trials, whose outcomes are the bits of the row's number: which succeed, and how many.
+_OUTCOMES = np.arange(256)[:, None] >> np.arange(8) & 1
+_SUCCESSES = np.argsort(1 - _OUTCOMES, kind='stable').astype(np.uint16)
+_NUM_SUCCESSES = _OUTCOMES.sum(1).astype(np.uint64)
+
+
+def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None = None,
+            product_dtype: torch.dtype | None = None) -> BipartiteGraph:
+    """Draws each pair with its probability.
+
+    Args:
+        model (FactorModel): The probabilities.
+        seed (numpy.uint64): Of all rows.
+        pairs_per_chunk (int, optional): That are multiplied at once.
+        product_dtype (torch.dtype, optional): Of the products; the fastest if omitted. The graph
+            is the same.
+
+    Raises:
+        ValueError: Some of the probabilities exceeds 1.
+    """
+    longest = max(model.key_ptr.diff().tolist(), default=0)
+    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MOST_PIECES))
+    if pairs_per_chunk is None:
+        share = model.blocks.num_pairs // _NUM_CHUNKS
+        pairs_per_chunk = max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)),
+                              _FEWEST_ROWS * min(longest, keys_per_piece))
+    chunks = chunks_of(model.blocks, pairs_per_chunk, keys_per_piece)
+    return _Comparison(model, seed, chunks, product_dtype).run()
+
+
+class _Comparison:
+    """Rows of a graph in the making, chunk by chunk."""
+
+    def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk],
+                 product_dtype: torch.dtype | None):
+        self.model, self.seed, self.chunks = model, seed, chunks
+        self.factors = model.mixed_query().detach(), model.key_factor.detach().to(model.dtype)
+        self.num_pairs = model.blocks.num_pairs
+        is_small = self.num_pairs * model.num_clusters < _SMALL
+        dtype = product_dtype or (model.dtype if is_small else _fastest_dtype(
+            *self.factors, model.highest_probability))
+        self.rounded = tuple(factor.to(dtype) for factor in self.factors)
+        self.margin = (_MARGIN if dtype == torch.bfloat16
+                       else (model.num_clusters + 4) * torch.finfo(dtype).eps)
+        num_pieces = max((chunk.piece + 1 for chunk in chunks), default=1)
+        self.size = np.zeros((num_pieces, model.num_queries), np.int64)  # of each piece of a row
+        self.keys: list[np.ndarray | None] = [None] * len(chunks)
+
+    def run(self) -> BipartiteGraph:
+        num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
+        # One for each call that runs at a time; taking and giving back are atomic.
+        idle = [_Workspace(num_pairs, self.num_pairs, self.rounded[0].dtype, key_dtype(self.model))
+                for _ in range(min(torch.get_num_threads(), len(self.chunks)))]
+        self._run([(self._draw, number, idle) for number in range(len(self.chunks))])
+        indptr = from_zero(self.size.sum(0))
+        start = indptr[:-1] + self.size.cumsum(0) - self.size
+        key = np.empty(indptr[-1], key_dtype(self.model))
+        self._run([(_copy_chunk, chunk.first_query.numpy(), chunk.num_queries, keys,
+                    start[chunk.piece], self.size[chunk.piece], key)
+                   for chunk, keys in zip(self.chunks, self.keys)])
+        return graph_of_rows(self.model, indptr, key)
+
+    def _run(self, calls: list[tuple]) -> None:
+        work = self.num_pairs * (self.model.num_clusters + _PAIR)
+        if work >= _SHARED * len(calls):
+            return run_calls(calls)
+        for function, *arguments in calls:
+            function(*arguments)
+
+    @torch.no_grad()  # of this thread
+    def _draw(self, number: int, idle: list[_Workspace]) -> None:
+        chunk, workspace = self.chunks[number], idle.pop()
+        prob = chunk.products(*self.rounded, workspace.prob)
+        query, key_factor = (factor.numpy() for factor in self.factors)
+        real = query.dtype.type
+        num_edges = _compare_rows(
+            self.seed, chunk.first_query.numpy(), chunk.first_key.numpy(), chunk.offset,
+            _as_array(prob), real(1 - self.margin), real(1 + self.margin),
+            real(min(self.model.exploration, 1.)), real(self.model.highest_probability), query,
+            key_factor, workspace.keys_for(chunk.num_pairs), self.size[chunk.piece])
+        if num_edges < 0:
+            self.model.check_probability(prob.amax().item())
+        self.keys[number] = workspace.take_keys(num_edges)
+        idle.append(workspace)
+
+
+class _Workspace:
+    """What one thread at a time writes to: products of a chunk, and keys one after the other."""
+
+    def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
+        self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
+        with torch.inference_mode(False):  # in which other threads could not write to it
+            self.prob = torch.empty(num_pairs, dtype=dtype)
+        self._keys = np.empty(0, key_dtype)
+
+    def keys_for(self, num_pairs: int) -> np.ndarray:
+        """Room for at least ``num_pairs`` keys, and a word of them to be written in vain."""
+        if self._keys.size < num_pairs + 8:
+            self._keys = np.empty(max(num_pairs + 8, self._keys_at_once), self._keys.dtype)
+        return self._keys
+
+    def take_keys(self, size: int) -> np.ndarray:
+        """The first of them, which are written."""
+        taken, self._keys = self._keys[:size], self._keys[size:]
+        return taken
+
+
+def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
+    """In which products are computed: bfloat16 where the CPU is faster at it, all probabilities
+    are known to be such without them, and no factor is too large or too small for it."""
+    dtype = query.dtype
+    if dtype != torch.float32 or not query.numel() or not key_factor.numel():
+        return dtype
+    largest_key = key_factor.amax(0)
+    is_bounded = ((query @ largest_key).amax() <= highest
+                  and max(query.amax(), largest_key.amax()) <= _LARGEST_FACTOR)
+    return torch.bfloat16 if is_bounded and _bfloat16_is_faster() else dtype
+
+
+@cache
+def _bfloat16_is_faster() -> bool:
+    """Than float32: some CPUs multiply it in hardware, others in several steps."""
+    return _seconds_to_multiply(torch.bfloat16) < .8 * _seconds_to_multiply(torch.float32)
+
+
+def _seconds_to_multiply(dtype: torch.dtype) -> float:
+    x, y = torch.ones(256, 128, dtype=dtype), torch.ones(1024, 128, dtype=dtype)
+    seconds = []
+    for _ in range(10):
+        start = time.perf_counter()
+        x @ y.mT
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _as_array(prob: Tensor) -> np.ndarray:
+    """Itself, or the bits of bfloat16, which numpy does not know."""
+    if prob.dtype == torch.bfloat16:
+        return prob.view(torch.int16).numpy().view(np.uint16)
+    return prob.numpy()
+
+
+@jit()
+def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
+                  query_factor, key_factor, keys, size):
+    """Draws the keys of a piece of each row of blocks and returns how many they are, or -1 if some
+    probability is not at most ``highest``. Each is between ``below`` and ``above`` times ``prob``.
+    64 random bits serve the four quarters of a piece, which begins ``offset`` keys into the row."""
+    num_rows, num_keys = prob.shape
+    rows_per_block, quarter = num_rows // len(first_query), num_keys // 4
+    trials = np.zeros(num_keys + 8, np.uint8)
+    words = trials[:(num_keys + 7) // 8 * 8].view(np.uint64)
+    ones = uint64(0x0101010101010101)
+    scale = query_factor.dtype.type(2**_NUM_BITS)
+    limits = below * scale, above * scale, exploration * scale, highest / below
+    end = start = uint64(0)
+    is_refused = False
+    for row in range(num_rows):
+        block = row // rows_per_block
+        query, first = first_query[block] + row % rows_per_block, first_key[block]
+        stream, p = stream_of(seed, query), prob[row]
+        is_refused |= _try_quarters(
+            stream, offset, p[:quarter], p[quarter:2 * quarter], p[2 * quarter:3 * quarter],
+            p[3 * quarter:4 * quarter], trials[:quarter], trials[quarter:2 * quarter],
+            trials[2 * quarter:3 * quarter], trials[3 * quarter:4 * quarter], *limits)
+        for j in range(4 * quarter, num_keys):
+            trials[j] = _try(_first_bits(stream, offset, quarter, j), p[j], *limits[:3])
+            is_refused |= not number_of(p[j]) <= limits[3]
+        key = uint64(first)
+        for number in range(len(words)):
+            word = words[number]
+            is_open = (word >> uint64(1)) & ~word & ones
+            if is_open:
+                for j in range(8 * number, 8 * number + 8):
+                    if (is_open >> uint64(j % 8 * 8)) & uint64(1):
+                        bits = _first_bits(stream, offset, quarter, j)
+                        exact = product_of_rows(query_factor, query, key_factor, first + j)
+                        word |= uint64(_succeeds(bits, stream, offset + j, exact, exploration)
+                                       ) << uint64(j % 8 * 8)
+            outcomes = (word & ones) * uint64(0x0102040810204080) >> uint64(56)  # a bit of each
+            add_and_store_eight(keys, end, key, _SUCCESSES, outcomes)  # more than succeed
+            end += _NUM_SUCCESSES[outcomes]
+            key += uint64(8)
+        size[query] = end - start
+        start = end
+    return -1 if is_refused else np.int64(end)
+
+
+@jit(inline=True)
+def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
+                  highest):
+    """Trials of the quarters of a piece; whether some probability exceeds the highest."""
+    is_refused = False
+    for j in range(len(p0)):
+        bits = random_bits(stream, offset + j)
+        trial0[j] = _try(bits & uint64(0xFFFF), p0[j], low, high, least)
+        trial1[j] = _try(bits >> uint64(16) & uint64(0xFFFF), p1[j], low, high, least)
+        trial2[j] = _try(bits >> uint64(32) & uint64(0xFFFF), p2[j], low, high, least)
+        trial3[j] = _try(bits >> uint64(48), p3[j], low, high, least)
+        is_refused |= not ((number_of(p0[j]) <= highest) & (number_of(p1[j]) <= highest)
+                           & (number_of(p2[j]) <= highest) & (number_of(p3[j]) <= highest))
+    return is_refused
+
+
+@jit(inline=True)
+def _first_bits(stream, offset, quarter, j):
+    """Those of :func:`_try_quarters`, or of what is left behind them."""
+    if j >= 4 * quarter:
+        return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
+    return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
+
+
+@jit(inline=True)
+def _try(bits, p, low, high, least):
+    """3 if the trial succeeds whatever its other bits are, 2 if that depends on them, 0 if it
+    fails."""
+    number, draw = number_of(p), np.int32(bits)
+    succeeds = draw < np.int32(number * low + least)
+    may_succeed = draw <= np.int32(number * high + least)
+    return uint8(succeeds) | uint8(may_succeed) << uint8(1)
+
+
+@jit(inline=True)
+def _succeeds(bits, stream, position, exact, exploration):
+    more = random_bits(stream, uint64(_LEFT_OPEN) + uint64(position)) >> uint64(64 - _MORE_BITS)
+    draw = np.float64(bits << uint64(_MORE_BITS) | more) * 2.**-(_NUM_BITS + _MORE_BITS)
+    return draw < np.float64(exact) + exploration
+
+
+@jit()
+def _copy_chunk(first_query, num_queries, keys, start, size, key):
+    """The pieces of a chunk's rows go to their places in the graph."""
+    end = 0
+    for block in range(len(first_query)):
+        for query in range(first_query[block], first_query[block] + num_queries):
+            n, first = size[query], start[query]
+            key[first:first + n] = keys[end:end + n]
+            end += n

@@ -1,0 +1,88 @@
+"""Independent draws of keys, row by row: Algorithm 1 in time linear in the draws."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types, uint32, uint64
+from numba.extending import intrinsic
+
+from graphattn._jit import jit
+from graphattn.ops.sample.cpu.alias_tables import longest_block, look_up
+from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
+
+
+@jit()
+def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, key_ptr, tables,
+              keys, begin, size):
+    """The distinct keys of ``num_draws[i]`` draws of each row: a cluster, then a key of it."""
+    num_clusters, num_keys = tables.shape
+    half = 1
+    while 2 * half < num_clusters:
+        half *= 2
+    cdf = np.full(2 * half, np.inf)
+    num_words = longest_block(key_ptr) // 64 + 1
+    seen, seen_groups = np.zeros(num_words, np.uint64), np.zeros(num_words // 64 + 1, np.uint8)
+    batch = 256
+    target, cluster = np.empty(batch, np.float64), np.empty(batch, np.uint64)
+    bits, entry = np.empty(batch, np.uint64), np.empty(batch, np.uint64)
+    table = tables.reshape(tables.size)
+    for i in range(first, last):
+        size[i] = 0
+        if num_draws[i] == 0:
+            continue
+        block = query_block[i]
+        first_key, n = key_ptr[block], key_ptr[block + 1] - key_ptr[block]
+        total = 0.
+        row, mass = query[i], cluster_mass[block]
+        for v in range(num_clusters):
+            total += row[v] * mass[v]
+            cdf[v] = total
+        stream = stream_of(seed, i)
+        for done in range(0, num_draws[i], batch):
+            m = min(batch, num_draws[i] - done)
+            for d in range(m):
+                target[d] = uniform(random_bits(stream, 2 * (done + d))) * total
+                bits[d] = random_bits(stream, 2 * (done + d) + 1)
+            _search(cdf, half, target[:m], cluster[:m])
+            look_up(table, cluster[:m], bits[:m], entry, num_keys, first_key, n, seen,
+                    seen_groups)
+        size[i] = _collect(seen, seen_groups, n, keys[begin[i]:])
+
+
+@jit()
+def _search(cdf, half, target, cell):
+    """The first cell that ends above each target, all targets in step: no branch is guessed."""
+    for d in range(len(target)):
+        cell[d] = 0
+    step = half
+    while step > 0:
+        for d in range(len(target)):
+            is_beyond = cdf[cell[d] + uint64(step - 1)] <= target[d]
+            cell[d] += uint64(step if is_beyond else 0)
+        step //= 2
+
+
+@jit()
+def _collect(seen, seen_groups, n, keys):
+    """Writes the keys in ascending order, forgets them, and returns their number."""
+    end = uint64(0)
+    for group in range(n // 4096 + 1):
+        if seen_groups[group]:
+            seen_groups[group] = 0
+            for w in range(64 * group, min(64 * group + 64, len(seen))):
+                word = seen[w]
+                seen[w] = 0
+                while word:
+                    keys[end] = uint32(uint64(64 * w) + _lowest_bit(word))
+                    end += uint64(1)
+                    word &= word - uint64(1)
+    return end
+
+
+@intrinsic
+def _lowest_bit(typingctx, word):
+    """The number of zeros below the lowest bit of a word that is not 0."""
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+    return types.uint64(types.uint64), codegen

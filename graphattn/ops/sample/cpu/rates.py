@@ -1,0 +1,93 @@
+"""The rates of all pairs as compiled loops read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from graphattn._jit import REORDERED_SUMS, jit
+from graphattn.ops.sample.cpu.alias_tables import fill_tables
+from graphattn.ops.sample.cpu.drawing import draw_rows
+from graphattn.ops.sample.cpu.rows import PRODUCT, TABLE_ENTRY, Rows, from_zero, in_threads
+from graphattn.ops.sample.factor_model import FactorModel
+
+
+class Rates:
+    """Factors of the rates, exploration being one more cluster; sums and peaks over blocks."""
+
+    def __init__(self, model: FactorModel):
+        query, key_factor = model.rate_factors()
+        self.query, self.key_factor = query.numpy(), key_factor.detach().contiguous().numpy()
+        self.columns = key_factor.t().contiguous().numpy()
+        self.key_ptr = model.key_ptr.numpy()
+        self.query_block = model.blocks.of_queries().numpy()
+        self.mass, self.peak = np.zeros((2, model.num_blocks, len(self.columns)))
+        self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
+
+    def of_queries(self) -> np.ndarray:
+        """The sum over the keys of each query's block, float64 ``[num_queries]``."""
+        return self._per_query(self.mass)
+
+    def bounds(self) -> np.ndarray:
+        """What no key of a query's block exceeds, float64 ``[num_queries]``."""
+        return self._per_query(self.peak)
+
+    def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
+        """The distinct keys among ``num_draws[i]`` independent draws of each query.
+
+        Each draw is of a cluster v by ``query[i, v] * mass[block, v]``, then of a key by
+        ``columns[v]``.
+        """
+        tables = np.empty(self.columns.shape, np.uint64)
+        self._for_each_column(fill_tables, TABLE_ENTRY, self.mass, tables)
+        capacity = np.minimum(num_draws, np.diff(self.key_ptr)[self.query_block])
+        begin = from_zero(capacity)[:-1]
+        rows = Rows(np.empty(capacity.sum(), np.uint32), begin, np.empty_like(begin))
+        in_threads(draw_rows, from_zero(num_draws), seed, num_draws, self.query, self.mass,
+                   self.query_block, self.key_ptr, tables, *rows)
+        return rows
+
+    def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
+        """``kernel`` for each column of each block."""
+        num_columns = self.mass.size
+        work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
+        in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
+
+    def _per_query(self, per_cluster: np.ndarray) -> np.ndarray:
+        total = np.empty(len(self.query))
+        work = np.arange(len(self.query) + 1) * (self.query.shape[1] * PRODUCT)
+        in_threads(_dot_rows, work, self.query, per_cluster, self.query_block, total)
+        return total
+
+
+@jit(fastmath=REORDERED_SUMS)
+def _dot_rows(first, last, query, per_cluster, query_block, total):
+    """The products of each row with the numbers of its block, summed."""
+    for i in range(first, last):
+        block = query_block[i]
+        total[i] = 0.
+        for v in range(query.shape[1]):
+            total[i] += query[i, v] * per_cluster[block, v]
+
+
+@jit(fastmath=REORDERED_SUMS)
+def _reduce_column(first, last, columns, key_ptr, mass, peak):
+    """The sum and the largest entry of each column of each block."""
+    num_blocks = len(key_ptr) - 1
+    for item in range(first, last):
+        column, block = item // num_blocks, item % num_blocks
+        weight, total, largest = columns[column, key_ptr[block]:key_ptr[block + 1]], 0., 0.
+        for j in range(len(weight)):
+            total += weight[j]
+            largest = max(largest, weight[j])
+        mass[block, column], peak[block, column] = total, largest
+
+
+@jit(fastmath=REORDERED_SUMS)
+def product_of_rows(x, i, y, j):
+    """Of two rows, one of each factor: the rate of a pair."""
+    total = x.dtype.type(0)
+    for v in range(x.shape[1]):
+        total += x[i, v] * y[j, v]
+    return total

@@ -1,0 +1,72 @@
+"""Rows of keys, and how compiled loops over rows are shared among threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from graphattn._jit import jit
+from graphattn._threads import run_calls
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_model import FactorModel
+
+# Work is counted in draws, which took 20 to 50 ns.
+TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
+_GRAIN = 2**13  # that are worth a thread: where another process has its core, it is waited for
+# One thread's at a time, lest each should read the tables and the keys of another head: with two
+# heads' of 16,384 tokens in the cache that the threads share, a draw takes up to twice as long.
+_SHARE = 2**17
+
+
+class Rows(NamedTuple):
+    """Keys of all rows, with gaps between rows: their numbers inside the block, ascending."""
+
+    keys: np.ndarray  # uint32
+    begin: np.ndarray  # int64 [num_queries], where each row begins in ``keys``
+    size: np.ndarray  # int64 [num_queries]
+
+    def to_graph(self, model: FactorModel) -> BipartiteGraph:
+        indptr = from_zero(self.size)
+        key = np.empty(indptr[-1], key_dtype(model))
+        first_key = model.key_ptr[model.blocks.of_queries()].numpy()
+        in_threads(_copy_rows, indptr * COPY, *self, first_key, indptr, key)
+        return graph_of_rows(model, indptr, key)
+
+
+def key_dtype(model: FactorModel) -> type:
+    """That of a graph's keys."""
+    return np.uint16 if model.num_keys <= 2**16 else np.int32
+
+
+def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
+    """A graph with the blocks of ``model``; numpy makes the arrays, as it asks for huge pages and
+    torch does not."""
+    return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
+                              model.blocks, None)
+
+
+def from_zero(size: np.ndarray) -> np.ndarray:
+    """Where each of consecutive pieces begins and, last, where they end."""
+    return np.concatenate([[0], np.cumsum(size)])
+
+
+def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
+    """``kernel(first, last, *arguments)`` on ranges of equal shares of cumulative ``work``, which
+    is counted in draws."""
+    total = int(work[-1])
+    num_parts = min(max(torch.get_num_threads(), total // _SHARE), 1 + total // _GRAIN)
+    cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
+    bounds = np.unique([0, *cuts, len(work) - 1])
+    if len(bounds) > 1:
+        run_calls([(kernel, first, last, *arguments) for first, last in zip(bounds, bounds[1:])])
+
+
+@jit()
+def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
+    """Rows side by side, numbers inside the block having become numbers of keys."""
+    for i in range(first, last):
+        for e in range(size[i]):
+            key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

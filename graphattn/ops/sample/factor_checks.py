@@ -1,0 +1,87 @@
+"""Checks of the factors of a model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_floating
+from graphattn._tensors import is_traced
+from graphattn.graphs.blocks import Blocks
+
+
+def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
+                  key_ptr: Tensor | None) -> None:
+    """That ``query_factor``, ``mixing`` and ``key_factor`` are tensors that go together."""
+    for name, factor in factors.items():
+        check_floating(name, factor)
+    query_factor, mixing, key_factor = factors.values()
+    for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
+        if factor.dim() != 2:
+            raise ValueError(f"'{name}' must be [num_nodes, k] (got shape "
+                             f"{tuple(factor.shape)}); fold batch and heads into the nodes")
+    num_clusters = query_factor.size(1)
+    if mixing.dim() not in (2, 3) or mixing.shape[-2:] != (num_clusters, num_clusters):
+        raise ValueError(f"'mixing' must be [k, k] or [num_heads, k, k] with k = {num_clusters} "
+                         f"as in 'query_factor' (got shape {tuple(mixing.shape)})")
+    if key_factor.size(1) != num_clusters or num_clusters == 0:
+        raise ValueError(f"'key_factor' and 'query_factor' must have the same clusters, at least "
+                         f"one (got {key_factor.size(1)} and {num_clusters})")
+    for name, other in {**factors, 'query_ptr': query_ptr, 'key_ptr': key_ptr}.items():
+        if isinstance(other, Tensor) and other.device != query_factor.device:
+            raise ValueError(f"'{name}' must be on {query_factor.device}, where 'query_factor' is "
+                             f"(got {other.device})")
+    check_finite_and_not_negative(factors)
+    _check_nodes_of_heads(factors)
+
+
+def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
+    """Raise a ValueError that names a factor of which some value is not; on CPUs alone."""
+    factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
+    if not factors or not _can_be_looked_at(*factors.values()):
+        return
+    with torch.autocast(next(iter(factors.values())).device.type, enabled=False):
+        bounds = torch.stack([torch.stack(torch.aminmax(factor)).double()
+                              for factor in factors.values()])
+    for name, (low, high) in zip(factors, bounds.tolist()):
+        if not (low >= 0 and high < math.inf):
+            raise ValueError(f"'{name}' must be finite and not negative (got values from {low} to "
+                             f"{high})")
+
+
+def _can_be_looked_at(*tensors: Tensor) -> bool:
+    """Without waiting for a GPU."""
+    return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
+
+
+def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
+    mixing = factors['mixing']
+    num_heads = mixing.size(0) if mixing.dim() == 3 else 1
+    if num_heads == 0:
+        raise ValueError(f"'mixing' must have at least one head (got shape {tuple(mixing.shape)})")
+    for name in ('query_factor', 'key_factor'):
+        size = factors[name].size(0)
+        if size % num_heads:
+            raise ValueError(f"'{name}' must hold as many nodes for each of the {num_heads} heads "
+                             f"of 'mixing' (got {size} in all); fold heads into nodes as "
+                             f"[num_heads * n, k]")
+
+
+def check_blocks_of_heads(blocks: Blocks, num_heads: int, sizes: tuple[int, int]) -> None:
+    """That each head owns as many blocks, and as many queries and keys."""
+    if num_heads == 1 or len(blocks) == 0:
+        return
+    blocks_per_head, rest = divmod(len(blocks), num_heads)
+    if rest:
+        raise ValueError(f"'query_ptr' must mark as many blocks for each of the {num_heads} heads "
+                         f"of 'mixing' (got {len(blocks)} in all)")
+    if not _can_be_looked_at(blocks.query_ptr):
+        return
+    for name, ptr, size in (('query_ptr', blocks.query_ptr, sizes[0]),
+                            ('key_ptr', blocks.key_ptr, sizes[1])):
+        head_start = ptr[::blocks_per_head].tolist()
+        if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
+            raise ValueError(f"'{name}' must give each head of 'mixing' {size} / {num_heads} "
+                             f"nodes, head after head (got heads that begin at {head_start})")

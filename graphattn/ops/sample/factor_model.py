@@ -1,0 +1,252 @@
+"""A random bipartite graph as a value: specify here, sample elsewhere."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_bool, check_number
+from graphattn._tensors import numbers_of
+from graphattn.graphs.blocks import Blocks, sum_blocks
+from graphattn.ops.sample.factor_checks import check_blocks_of_heads, check_factors
+from graphattn.ops.sample.kept_product import KeptProduct
+
+
+class FactorModel:
+    r"""A random bipartite graph whose edge probabilities have low rank.
+
+    A query and a key of the same block are joined with probability (or, to
+    :func:`~graphattn.samplers.sample_fastrg`, at rate)
+
+    .. math::
+        p_{ij} + \delta = \hat Q_i \, \hat S \, \hat K_j^\top + \delta,
+
+    and never if their blocks differ. This is the mixed-membership stochastic block model of
+    SBM-Transformer, Sec. 4.1: memberships :math:`\hat Q` and :math:`\hat K`, block matrix
+    :math:`\hat S`. Blocks are those of :class:`~graphattn.BipartiteGraph`. Heads that mix in ways
+    of their own are folded into the nodes, head by head: of ``num_blocks`` blocks the first
+    ``num_blocks / num_heads`` belong to head 0.
+
+    A model is a value: it copies and pickles freely, and a copy has the numbers of the factors
+    without their gradients.
+
+    Args:
+        query_factor (Tensor): floating ``[num_queries, k]``, not negative: how much each query
+            belongs to each of the k clusters.
+        mixing (Tensor): floating ``[k, k]`` or ``[num_heads, k, k]``, not negative: how readily
+            a query's cluster (row) joins a key's (column).
+        key_factor (Tensor): floating ``[num_keys, k]``, not negative. All three are on one device
+            and may carry gradients; probabilities are computed in the widest of their dtypes, in
+            float32 at least.
+        query_ptr (Tensor, optional): int64 ``[num_blocks + 1]``, where each block's queries
+            begin; one block for each head if omitted.
+        key_ptr (Tensor, optional): int64 ``[num_blocks + 1]``; if omitted, ``query_ptr`` where
+            there are as many keys as queries, else one block for each head.
+        exploration (float): :math:`\delta` of Sec. 4.2, the chance of edges that the factors rule
+            out. It equals one more cluster of membership 1 everywhere and mixing
+            :math:`\delta`.
+        validate (bool): Check all of the above, and copy the pointers. Pass ``False`` only for
+            what the caller has just built.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Shapes, devices, range or blocks are not as described. Range and blocks are
+            looked at on a CPU alone, for a GPU would have to be waited for.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.samplers import FactorModel
+        >>> member = torch.tensor([[1., 0.], [1., 0.], [0., 1.]])
+        >>> mixing = torch.tensor([[0., 0.5], [1., 0.]])
+        >>> model = FactorModel(member, mixing, member)
+        >>> model
+        FactorModel(num_queries=3, num_keys=3, num_clusters=2)
+        >>> model.expectation()
+        tensor([[0.0000, 0.0000, 0.5000],
+                [0.0000, 0.0000, 0.5000],
+                [1.0000, 1.0000, 0.0000]])
+        >>> model.expected_edges()
+        tensor([3.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        query_factor: Tensor,
+        mixing: Tensor,
+        key_factor: Tensor,
+        *,
+        query_ptr: Tensor | None = None,
+        key_ptr: Tensor | None = None,
+        exploration: float = 0.,
+        validate: bool = True,
+    ):
+        check_bool(validate=validate)
+        if validate:
+            check_factors({'query_factor': query_factor, 'mixing': mixing,
+                           'key_factor': key_factor}, query_ptr, key_ptr)
+            check_number('exploration', exploration, 'finite and not negative')
+        self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
+        self.exploration = float(exploration)
+        sizes = self.num_queries, self.num_keys
+        self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
+                                validate=validate, look=self.device.type == 'cpu')
+        if validate:
+            check_blocks_of_heads(self.blocks, self.num_heads, sizes)
+        self._product = KeptProduct(compares_leaves=validate)
+
+    @property
+    def num_queries(self) -> int:
+        """Number of queries over all blocks."""
+        return self.query_factor.size(0)
+
+    @property
+    def num_keys(self) -> int:
+        """Number of keys over all blocks."""
+        return self.key_factor.size(0)
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters, k."""
+        return self.mixing.size(-1)
+
+    @property
+    def num_heads(self) -> int:
+        """Number of block matrices."""
+        return self.mixing.size(0) if self.mixing.dim() == 3 else 1
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of sequences, times the heads that are folded into the nodes."""
+        return len(self.blocks)
+
+    @property
+    def query_ptr(self) -> Tensor:
+        """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
+        return self.blocks.query_ptr
+
+    @property
+    def key_ptr(self) -> Tensor:
+        """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
+        return self.blocks.key_ptr
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the factors."""
+        return self.query_factor.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which probabilities are computed: the widest of the factors, float32 at least."""
+        return reduce(torch.promote_types, self._dtypes(), torch.float32)
+
+    def mixed_query(self) -> Tensor:
+        r"""What each query offers each cluster of keys, :math:`\hat Q \hat S`.
+
+        Its product with ``key_factor`` is :math:`p_{ij}`. Differentiable, and computed in
+        :attr:`dtype`, also under autocast: probabilities near 1 and near 0 both need the digits.
+        Kept until a factor changes: whoever draws edges and then asks for their probabilities
+        needs it twice.
+
+        Returns:
+            floating Tensor ``[num_queries, k]``.
+        """
+        per_head = (self.num_heads, self.num_queries // self.num_heads, self.num_clusters)
+        with torch.autocast(self.device.type, enabled=False):
+            query = self.query_factor.to(self.dtype).reshape(per_head)
+            mixing = self.mixing.to(self.dtype).reshape(-1, *self.mixing.shape[-2:])
+            mixed = self._product(query, mixing, (self.query_factor, self.mixing))
+        return mixed.reshape(self.query_factor.shape)
+
+    def rate_factors(self) -> tuple[Tensor, Tensor]:
+        r"""Two factors whose product is :math:`p_{ij} + \delta` inside the blocks.
+
+        They are :math:`\hat Q \hat S` and :math:`\hat K`, exploration being one more cluster that
+        every node belongs to.
+
+        Returns:
+            floating Tensors ``[num_queries, k or k + 1]`` and ``[num_keys, k or k + 1]``.
+        """
+        mixed_query, key_factor = self.mixed_query(), self.key_factor.to(self.dtype)
+        if self.exploration:
+            explore = mixed_query.new_full((self.num_queries, 1), self.exploration)
+            mixed_query = torch.cat([mixed_query, explore], dim=1)
+            key_factor = torch.cat([key_factor, key_factor.new_ones(self.num_keys, 1)], dim=1)
+        return mixed_query, key_factor
+
+    def expectation(self) -> Tensor:
+        r"""All :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests.
+
+        Returns:
+            floating Tensor ``[num_queries, num_keys]``, 0 outside the blocks.
+        """
+        mixed = self.mixed_query()
+        with torch.autocast(self.device.type, enabled=False):
+            prob = mixed @ self.key_factor.to(mixed.dtype).t() + self.exploration
+        same_block = self.blocks.of_queries()[:, None] == self.blocks.of_keys()
+        return torch.where(same_block, prob, 0.)
+
+    def expected_edges(self) -> Tensor:
+        r"""The sum of :math:`p_{ij} + \delta` over the pairs of each block, in O(nk).
+
+        This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
+        repeated ones merge, and, where no :math:`p_{ij} + \delta` exceeds 1, the expected number
+        of edges of :func:`~graphattn.samplers.sample_bernoulli`.
+
+        Returns:
+            float64 Tensor ``[num_blocks]``.
+        """
+        per_head = (self.num_heads, self.num_blocks // self.num_heads, self.num_clusters)
+        query_mass = sum_blocks(self.query_factor, self.query_ptr)
+        key_mass = sum_blocks(self.key_factor, self.key_ptr)
+        mixed_mass = (query_mass.view(per_head) @ self.mixing.double()).view_as(key_mass)
+        return ((mixed_mass * key_mass).sum(1)
+                + self.exploration * self.blocks.pairs_per_block())
+
+    @property
+    def highest_probability(self) -> float:
+        """1, and what rounding of the factors may add to it."""
+        return 1 + max(1e-4, *(torch.finfo(dtype).eps for dtype in self._dtypes()))
+
+    def check_probability(self, largest: float) -> None:
+        r"""That :math:`p_{ij}` are probabilities, ``largest`` being the largest of them.
+
+        Raises:
+            ValueError: It exceeds 1 by more than rounding, or is NaN.
+        """
+        if not largest <= self.highest_probability:
+            raise ValueError(f"'model' must hold probabilities, but its largest p_ij is "
+                             f"{largest:.6g}; scale 'mixing' down, or take sample_fastrg, which "
+                             f"reads them as rates")
+
+    def numbers(self) -> FactorModel:
+        """The model without the gradients that transforms of ``torch.func`` take, for samplers.
+
+        Raises:
+            NotImplementedError: The factors stand for many, inside of ``torch.vmap``.
+        """
+        return FactorModel(*map(numbers_of, (self.query_factor, self.mixing, self.key_factor)),
+                           query_ptr=self.query_ptr, key_ptr=self.key_ptr,
+                           exploration=self.exploration, validate=False)
+
+    def __repr__(self) -> str:
+        heads = f', num_heads={self.num_heads}' if self.num_heads != 1 else ''
+        blocks = f', num_blocks={self.num_blocks}' if self.num_blocks != 1 else ''
+        exploration = f', exploration={self.exploration:g}' if self.exploration else ''
+        return (f'{type(self).__name__}(num_queries={self.num_queries}, num_keys={self.num_keys}, '
+                f'num_clusters={self.num_clusters}{heads}{blocks}{exploration})')
+
+    # Internals #######################################################################
+
+    def _dtypes(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
+        return self.query_factor.dtype, self.mixing.dtype, self.key_factor.dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {'query_factor': self.query_factor.detach(), 'mixing': self.mixing.detach(),
+                'key_factor': self.key_factor.detach(), 'query_ptr': self.query_ptr,
+                'key_ptr': self.key_ptr, 'exploration': self.exploration}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # which checks it: it may come from a file

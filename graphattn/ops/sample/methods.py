@@ -1,0 +1,89 @@
+"""What every sampler is given, and whether compiled loops can serve it here."""
+
+from __future__ import annotations
+
+import warnings
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+
+import torch
+
+from graphattn._checks import check_generator, check_kind
+from graphattn._compiler import CompilerMissing
+from graphattn._triton import OLDEST, runs_on
+from graphattn.ops.sample.factor_model import FactorModel
+
+MOST_DRAWS = 2**36
+
+
+def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
+                   methods: tuple[str, ...]) -> None:
+    """Checks the arguments of a sampler that has ``methods``."""
+    check_kind('model', model, FactorModel)
+    if method not in methods:
+        close = get_close_matches(str(method), methods)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ''
+        raise ValueError(f"'method' must be one of {methods} (got {method!r}{hint})")
+    check_generator(generator)
+    if generator is not None and generator.device.type != model.device.type:
+        raise ValueError(f"'generator' must be on {model.device}, where the model is (got "
+                         f"{generator.device})")
+
+
+def takes_compiled(model: FactorModel, method: str) -> bool:
+    """Whether ``method`` is one of compiled loops, of numba on CPUs and of Triton on NVIDIA's GPUs;
+    for ``'auto'``, whether there are any here.
+
+    Raises:
+        ValueError: The method is compiled and no loops serve the device of the model.
+        CompilerMissing: The method is compiled and what compiles it cannot be imported.
+    """
+    if method == 'torch':
+        return False
+    is_auto, device = method == 'auto', model.device
+    if device.type != 'cpu' and not runs_on(device):
+        if is_auto:
+            return False
+        raise ValueError(f"'method' {method!r} needs a model on a CPU or on an NVIDIA GPU of "
+                         f"compute capability {'.'.join(map(str, OLDEST))} or more (got one on "
+                         f"{device}); 'torch' serves every device")
+    error = _why_nothing_compiles(device.type)
+    if error is None:
+        return True
+    if is_auto:
+        _warn(f'samplers take slower ways: {error}')
+        return False
+    raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
+
+
+def check_rate(expected_draws: float) -> None:
+    """That so many draws can be held.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    if not expected_draws < MOST_DRAWS:
+        raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
+                         f"scale 'mixing' down")
+
+
+def bound_is_too_high(bound: float, query: int) -> ValueError:
+    """Why a model cannot be thinned."""
+    return ValueError(f"'method' 'thin' needs a bound below 1 on the probabilities of each query, "
+                      f"the sum over clusters of what it offers times the largest 'key_factor' "
+                      f"(got {bound:.6g} for query {query}); take 'compare'")
+
+
+@cache
+def _why_nothing_compiles(device_type: str) -> CompilerMissing | None:
+    try:
+        import_module('graphattn._jit' if device_type == 'cpu' else 'graphattn.ops.sample.triton')
+    except CompilerMissing as error:
+        return error
+    return None
+
+
+@cache
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)

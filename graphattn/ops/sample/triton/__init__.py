@@ -1,0 +1,15 @@
+"""Samplers for NVIDIA's GPUs in Triton: a program takes some rows, or a tile of pairs."""
+
+from __future__ import annotations
+
+from graphattn._compiler import CompilerMissing
+
+try:
+    import triton  # noqa: F401
+except ImportError as error:
+    raise CompilerMissing("Triton is missing: pip install 'graphattn[gpu]'") from error
+
+from graphattn.ops.sample.triton.draws import draw, thin  # noqa: E402
+from graphattn.ops.sample.triton.trials import compare  # noqa: E402
+
+__all__ = ['compare', 'draw', 'thin']

@@ -1,0 +1,386 @@
+"""Draws of keys, row by row, by Triton: on NVIDIA's GPUs, in time that follows the draws.
+
+A task is a row, or its share of some of the keys where a row draws often. Its draws stay in the
+registers of one program: each is of a cluster and then of a key of it, by bisection of cumulative
+shares; sorted, those that repeat a key are dropped and, for the exact law, some of the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn._tensors import index_dtype
+from graphattn.graphs.blocks import block_of, reduce_blocks
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.inverse_cdf import share_bits
+from graphattn.ops.sample.methods import MOST_DRAWS, bound_is_too_high, check_rate
+
+MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
+_MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
+_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
+# Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
+# shares takes in draws. Computed, not measured, for 128 clusters: python -m
+# experiments.benchmarks.roofline.
+_FASTER_BELOW, _TABLE_ENTRY = 0.1, 1 / 8
+_HIGHEST_BOUND = 0.9  # which is drawn 2.6 times as often; the bound 1 would be without end
+_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
+fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
+
+
+def draw(model: FactorModel, generator: torch.Generator | None, *,
+         by_name: bool) -> BipartiteGraph | None:
+    """A graph by Algorithm 1, or ``None`` where registers do not hold what is drawn of few keys.
+
+    Args:
+        model (FactorModel): The rates.
+        generator (torch.Generator, optional): On the device of the model.
+        by_name (bool): Whether to raise an error in place of ``None``.
+
+    Raises:
+        ValueError: More draws are expected than memory holds, or see above.
+    """
+    draws = Draws(model, generator)
+    check_rate(draws.expected)
+    return draws.to_graph(by_name)
+
+
+def thin(model: FactorModel, generator: torch.Generator | None, *,
+         by_name: bool) -> BipartiteGraph | None:
+    """A graph with the probabilities of ``model``, drawn as by
+    :class:`~graphattn.ops.sample.cpu.thinning.Thinning`, or ``None`` where trials for all pairs are
+    faster; arguments as above.
+
+    Raises:
+        ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
+            do not hold what is drawn of few keys.
+    """
+    most_pairs = model.num_queries * model.num_keys // model.num_heads
+    if not by_name and not _is_faster(0, model.key_factor.numel(), most_pairs):
+        return None  # which takes no wait
+    draws = Draws(model, generator, thins=True)
+    if by_name:
+        draws.check_bound()
+    elif not draws.are_fewer():
+        return None
+    return draws.to_graph(by_name)
+
+
+class Draws:
+    """Numbers of draws of all rows, and what the host knows of them, for which it waits.
+
+    Args:
+        model (FactorModel): The rates.
+        generator (torch.Generator, optional): On the device of the model.
+        thins (bool): Whether the law is exact: rows draw at higher rates.
+    """
+
+    def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
+                 thins: bool = False):
+        self.model, self._generator = model, generator
+        # Rows of whole 16 bytes, which a thread loads at once.
+        self.query, self.key_factor = (
+            F.pad(x.detach().to(model.dtype), (0, -model.num_clusters % 4)).contiguous()
+            for x in (model.mixed_query(), model.key_factor))
+        self.query_block = model.blocks.of_queries(model.num_queries)
+        self._num_pairs = model.blocks.pairs_per_block().sum()
+        self.bound = self.boost = None
+        if thins:
+            peak = reduce_blocks(self.key_factor, model.key_ptr, 'max')
+            self.bound = self._products(peak, 1)[:, 0] + model.exploration
+            self.boost = _boost(self.bound)
+        self._count(pieces=1)
+
+    def _count(self, pieces: int) -> None:
+        """Draws a number for each row and each of so many pieces of its keys."""
+        self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
+        self.mass = reduce_blocks(self.key_factor, self.piece_ptr, 'sum')
+        explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
+        rate = self._products(self.mass, pieces) + explored[self.query_block]
+        if self.boost is not None:
+            rate *= self.boost[:, None]
+        rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MOST_DRAWS)  # all, or an error follows
+        num_draws = torch.poisson(drawable, self._generator).long()
+        self.begin = num_draws.cumsum(0) - num_draws
+        bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
+        (self.expected, self.most_expected, self.highest_bound, self.num_pairs, self.most,
+         self.total) = torch.stack([x.double() for x in (
+             rate.sum(), rate.amax(), bound.amax(), self._num_pairs, num_draws.amax(),
+             self.begin[-1])]).tolist()
+
+    def _products(self, table: Tensor, pieces: int) -> Tensor:
+        """Of each row and ``table[block, piece]``, float64 ``[num_queries, pieces]``."""
+        num_queries, clusters = self.query.shape
+        out = table.new_empty(num_queries, pieces)
+        _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
+                self.query_block, out, num_queries, pieces, CLUSTERS=clusters,
+                WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS)
+        return out
+
+    def check_bound(self) -> None:
+        """That the probabilities of each row are bounded below 1.
+
+        Raises:
+            ValueError: They are not.
+        """
+        if not self.highest_bound < 1:
+            raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
+
+    def are_fewer(self) -> bool:
+        """Whether they take less time than trials for all pairs."""
+        return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
+            self.expected, self.key_factor.numel(), self.num_pairs)
+
+    def to_graph(self, by_name: bool) -> BipartiteGraph | None:
+        """What is drawn; an error or ``None`` where registers do not hold it."""
+        if self._fit():
+            return self._to_graph()
+        if by_name:
+            raise ValueError("'model' has a query that draws more often of a few keys than "
+                             "registers hold; take another 'method', as 'auto' does")
+        return None
+
+    def _fit(self) -> bool:
+        """Cuts rows until registers hold the draws of each piece; whether they do."""
+        while self.most_expected > MOST_EXPECTED:
+            pieces = self.pieces * math.ceil(self.most_expected / MOST_EXPECTED)
+            pieces = min(pieces, self.model.num_keys)
+            num_tasks = pieces * self.model.num_queries
+            if pieces == self.pieces or num_tasks > max(_MOST_TASKS, self.expected):
+                return False
+            self._count(pieces)
+        return True
+
+    def _to_graph(self) -> BipartiteGraph:
+        model, num_tasks, clusters = self.model, self.begin.numel() - 1, self.query.size(1)
+        drawn = torch.empty(int(self.total), dtype=index_dtype(model.num_keys), device=model.device)
+        size = torch.zeros_like(self.begin)
+        seed = self.begin.new_empty(()).random_(-2**63, None, generator=self._generator)
+        most = max(triton.next_power_of_2(int(self.most)), 32)
+        tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
+        grid = triton.cdiv(num_tasks, tasks),
+        _launch(draw_keys, grid, self.query, self.key_factor, self.query_block, self.piece_ptr,
+                self.mass, self._cdf(), self.begin, seed, self.boost, model.exploration, drawn,
+                size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
+                WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
+                TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS)
+        end = size.cumsum(0) - size
+        key = torch.empty(int(end[-1]), dtype=drawn.dtype, device=model.device)
+        _launch(close_gaps, grid, drawn, self.begin, end, key, num_tasks, TASKS=tasks, DRAWS=most)
+        return BipartiteGraph.from_csr(end[::self.pieces].contiguous(), key, model.num_keys,
+                                       query_ptr=model.query_ptr, key_ptr=model.key_ptr,
+                                       validate=False)
+
+    def _cdf(self) -> Tensor:
+        """Where each key begins in each cluster, keys of one piece side by side, as
+        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` has it."""
+        num_keys, clusters = self.key_factor.shape
+        cdf = self.begin.new_zeros(clusters * num_keys + 1)
+        width = torch.empty_like(cdf[1:])
+        grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
+        _launch(measure_keys, grid, self.key_factor, self.mass,
+                block_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
+                num_keys, CLUSTERS=clusters, KEYS=_KEYS)
+        torch.cumsum(width, 0, out=cdf[1:])
+        return cdf
+
+
+def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
+    """Whether so many draws take less time than trials for all pairs."""
+    return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
+
+
+def _boost(bound: Tensor) -> Tensor:
+    """How much more often than with its probability a pair of each row is drawn."""
+    is_certain = ~(bound < 1)  # NaN too
+    low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
+    return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
+
+
+def _cut(ptr: Tensor, pieces: int) -> Tensor:
+    """Where each piece of each block begins and, last, where they end."""
+    number = torch.arange(pieces, device=ptr.device)
+    begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
+    return torch.cat([begin.flatten(), ptr[-1:]])
+
+
+def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
+            **constants) -> None:
+    """Programs of one warp, within which numbers are sorted and looked up without barriers."""
+    if 0 not in grid:
+        with torch.cuda.device_of(arguments[0]):
+            function[grid](*arguments, **constants, num_warps=1)
+
+
+# Kernels #############################################################################
+
+kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'num_keys'])
+
+
+@kernel
+def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
+                  WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """The products of some rows with one piece of their blocks."""
+    piece = tl.program_id(0) % num_pieces
+    row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    block = tl.load(query_block + row, mask=row < num_rows, other=0)
+    weight = _weights(query, table, row, block * num_pieces + piece, row < num_rows, CLUSTERS,
+                      WIDTH)
+    tl.store(out + row * num_pieces + piece, tl.sum(weight, axis=1), mask=row < num_rows)
+
+
+@triton.jit
+def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
+    """What each row offers each cluster, times what the piece has of it: ``[rows, WIDTH]``."""
+    cluster = tl.arange(0, WIDTH)[None, :]
+    inside = is_row[:, None] & (cluster < CLUSTERS)
+    offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
+    mass = tl.load(table + piece[:, None] * CLUSTERS + cluster, mask=inside, other=0)
+    return offered.to(tl.float64) * mass
+
+
+@kernel
+def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
+                 CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
+    """The shares that some keys have of their pieces, in as many clusters, as integers."""
+    key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
+    cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
+    piece = tl.load(piece_of_key + key, mask=key < num_keys, other=0)
+    factor = tl.load(key_factor + key[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=0)
+    total = tl.load(mass + piece[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=1)
+    share = factor.to(tl.float64) / tl.where(total > 0, total, 1) * scale
+    at = cluster.to(tl.int64)[:, None] * num_keys + key[None, :]
+    tl.store(width + at, tl.trans((share + 0.5).to(tl.int64)), mask=tl.trans(inside))
+
+
+@kernel
+def draw_keys(
+        query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, boost, exploration: fp64,
+        drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr,
+        DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
+    """The distinct keys of the draws of some tasks, ascending, and how many they are; where rows
+    are boosted, those that are kept of them."""
+    task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
+    is_task = task < num_tasks
+    first = tl.load(begin + task, mask=is_task, other=0)
+    num_draws = tl.load(begin + task + 1, mask=is_task, other=0) - first
+    row = task // num_pieces
+    piece = tl.load(query_block + row, mask=is_task, other=0) * num_pieces + task % num_pieces
+    first_key = tl.load(piece_ptr + piece, mask=is_task, other=0)
+    length = (tl.load(piece_ptr + piece + 1, mask=is_task, other=0) - first_key).to(tl.int32)
+
+    draw = tl.arange(0, DRAWS)[None, :] + tl.zeros([TASKS, 1], tl.int32)
+    inside = draw < num_draws[:, None]
+    explore = tl.full((), exploration, tl.float64)
+    cluster_bits, high_bits, low_bits, coin_bits = _random_bits(seed, task, draw)
+    weight = _weights(query, mass, row, piece, is_task, CLUSTERS, WIDTH)
+    cluster, explores = _draw_clusters(weight, explore * length, cluster_bits, WIDTH)
+    key_bits = (high_bits.to(tl.uint64) << 32) | low_bits
+    key = _draw_keys(cdf + cluster.to(tl.int64) * num_keys + first_key[:, None], length[:, None],
+                     key_bits, explores, inside)
+
+    beyond = 2147483647
+    key = tl.sort(tl.where(inside, key, beyond), dim=1)
+    before = tl.gather(key, tl.maximum(draw - 1, 0), axis=1)
+    kept = (key < beyond) & ((draw == 0) | (key != before))
+    node = first_key[:, None] + key
+    if boost is not None:
+        boost_i = tl.load(boost + row, mask=is_task, other=1)
+        kept = _thin(kept, query, key_factor, explore, row, node, boost_i, coin_bits, CLUSTERS,
+                     DTYPE, TASKS, DRAWS, DEPTH)
+    place = first[:, None] + tl.cumsum(kept.to(tl.int32), axis=1) - 1
+    tl.store(drawn + place, node.to(drawn.dtype.element_ty), mask=kept)
+    tl.store(size + task, tl.sum(kept.to(tl.int64), axis=1), mask=is_task)
+
+
+@triton.jit
+def _random_bits(seed, task, draw):
+    """Four times 32 bits for each draw of each task, by Philox (Salmon et al., 2011)."""
+    zero = draw.to(tl.uint32) * 0
+    low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
+    return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
+
+
+@triton.jit
+def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
+    """A cluster for each draw by the weights of its task, and whether it draws of all keys alike:
+    what ends beyond as large a share of all as the bits are of 2**32."""
+    total = tl.sum(weight, axis=1) + explored
+    scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
+    end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
+    end_of_all = tl.max(end, axis=1)
+    every = end_of_all + (explored * scale + 0.5).to(tl.int32)
+    target = tl.umulhi(bits, every.to(tl.uint32)[:, None]).to(tl.int32)
+    cluster = tl.zeros(bits.shape, tl.int32)
+    step = WIDTH // 2
+    while step > 0:
+        cluster += tl.where(tl.gather(end, cluster + (step - 1), axis=1) <= target, step, 0)
+        step //= 2
+    return cluster, target >= end_of_all[:, None]
+
+
+@triton.jit
+def _draw_keys(begin, length, bits, explores, inside):
+    """A key for each draw, counted from the first of the piece: any where it explores, and else by
+    cumulative shares, which ``begin`` points to from that first key on."""
+    chooses = inside & ~explores
+    low = tl.load(begin, mask=chooses, other=0)
+    width = tl.load(begin + length, mask=chooses, other=0) - low
+    target = low + tl.umulhi(bits, width.to(tl.uint64)).to(tl.int64)
+    key = tl.zeros(bits.shape, tl.int32)
+    step = 1
+    while 2 * step <= tl.max(length):
+        step *= 2
+    while step > 0:
+        further = key + step
+        end = tl.load(begin + further, mask=chooses & (further < length), other=0)
+        key = tl.where((further < length) & (end <= target), further, key)
+        step //= 2
+    any_key = tl.umulhi(bits, length.to(tl.uint64) + tl.zeros(bits.shape, tl.uint64)).to(tl.int32)
+    return tl.where(explores, any_key, key)
+
+
+@triton.jit
+def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl.constexpr,
+          DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
+    """A pair of probability p that was seen at rate ``boost * p`` is kept with probability
+    ``p / (1 - exp(-boost * p))``, which is at least ``1 / boost``."""
+    coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
+    boost = boost[:, None]
+    is_open = kept & (coin * boost >= 1)
+    if tl.max(is_open.to(tl.int32)) > 0:
+        product = tl.zeros([TASKS, DRAWS], DTYPE)
+        for first in range(0, CLUSTERS, DEPTH):
+            cluster = first + tl.arange(0, DEPTH)
+            inside = is_open[:, :, None] & (cluster < CLUSTERS)[None, None, :]
+            query_i = tl.load(query + row[:, None] * CLUSTERS + cluster[None, :],
+                              mask=(tl.max(is_open.to(tl.int32), axis=1) > 0)[:, None]
+                              & (cluster < CLUSTERS)[None, :], other=0)
+            key_j = tl.load(key_factor + node[:, :, None] * CLUSTERS + cluster[None, None, :],
+                            mask=inside, other=0)
+            product += tl.sum(query_i[:, None, :] * key_j, axis=2)
+        prob = product.to(tl.float64) + explore
+        kept = kept & ((coin * boost < 1) | (coin * (1 - tl.exp(-boost * prob)) < prob))
+    return kept
+
+
+@kernel
+def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
+    """The keys of some tasks go to their places in the graph."""
+    task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
+    is_task = task < num_tasks
+    first = tl.load(begin + task, mask=is_task, other=0)
+    place = tl.load(end + task, mask=is_task, other=0)
+    size = tl.load(end + task + 1, mask=is_task, other=0) - place
+    number = tl.arange(0, DRAWS)[None, :]
+    inside = number < size[:, None]
+    kept = tl.load(drawn + first[:, None] + number, mask=inside, other=0)
+    tl.store(key + place[:, None] + number, kept, mask=inside)

@@ -1,0 +1,162 @@
+"""A trial for each pair, in tiles, by Triton: on NVIDIA's GPUs, of which one is waited for once.
+
+Products and random numbers stay in registers. They are formed twice: first to count the edges of
+each row, and again to write their keys, when there is memory for as many. Clusters are summed in
+one order and random numbers depend on the seed and the pair alone, so that the same trials succeed.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn._tensors import index_dtype
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.sample.factor_model import FactorModel
+
+_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and how many are multiplied at once
+_WARPS = {torch.float32: 4, torch.float64: 8}
+_PROGRAMS = 2**10  # that keep a GPU busy: where tiles of rows are fewer, rows are cut into pieces
+_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
+fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
+
+
+def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
+    """Draws each pair with its probability.
+
+    Raises:
+        ValueError: Some of the probabilities exceeds 1.
+    """
+    block = _blocks_of_tiles(model)
+    pieces = max(1, min(_PROGRAMS // max(block.numel(), 1), model.num_keys // _KEYS))
+    query, key_factor = model.mixed_query().detach(), model.key_factor.detach().to(model.dtype)
+    seed = block.new_empty(()).random_(-2**63, None, generator=generator)
+    shared = (query.contiguous(), key_factor.contiguous(), *model.blocks.ptrs, block, seed,
+              model.exploration, triton.cdiv(model.num_keys, 4))
+    size = block.new_zeros(model.num_queries, pieces)
+    largest = query.new_zeros(max(block.numel(), 1), pieces)
+    _launch(shared, pieces, size, largest, None, None)
+    end = torch.cat([size.new_zeros(1), size.flatten().cumsum(0)])
+    highest, num_edges = torch.stack([largest.amax().double(), end[-1].double()]).tolist()
+    model.check_probability(highest)
+    key = torch.zeros(int(num_edges), dtype=index_dtype(model.num_keys), device=model.device)
+    _launch(shared, pieces, None, None, end, key)
+    return BipartiteGraph.from_csr(end[::pieces].contiguous(), key, model.num_keys,
+                                   query_ptr=model.query_ptr, key_ptr=model.key_ptr,
+                                   validate=False)
+
+
+def _blocks_of_tiles(model: FactorModel) -> Tensor:
+    """The block of each tile of rows, int64 ``[num_tiles]``.
+
+    Rows are cut at multiples of ``_ROWS`` and where blocks begin. Where that is is known on the
+    device alone; but no block begins without a tile of its own, so that as many tiles are enough as
+    there are multiples and blocks. Those of no rows end at once.
+    """
+    first_tile = model.query_ptr // _ROWS + torch.arange(model.num_blocks + 1, device=model.device)
+    num_tiles = model.num_queries // _ROWS + model.num_blocks
+    tiles = torch.arange(num_tiles, device=model.device)
+    return torch.searchsorted(first_tile, tiles, right=True) - 1
+
+
+def _launch(shared: tuple, pieces: int, size: Tensor | None, largest: Tensor | None,
+            end: Tensor | None, edge_key: Tensor | None) -> None:
+    query, block = shared[0], shared[4]
+    if block.numel():
+        with torch.cuda.device_of(query):
+            try_tiles[block.numel(), pieces](
+                *shared, size, largest, end, edge_key, CLUSTERS=query.size(1),
+                DTYPE=_TYPES[query.dtype], ROWS=_ROWS, KEYS=_KEYS, DEPTH=_CLUSTERS,
+                num_warps=_WARPS[query.dtype])
+
+
+# Kernels #############################################################################
+
+
+@triton.jit(do_not_specialize=['num_quads'])
+def try_tiles(
+        query, key_factor, query_ptr, key_ptr, block_of_tile, seed, exploration: fp64, num_quads,
+        size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
+        ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
+    """The trials of some rows with a piece of the keys of their block: how many succeed in each row
+    and the largest probability, or, where these shall be written, the keys."""
+    tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    block = tl.load(block_of_tile + tile)
+    first_row = (tile - block) * ROWS
+    first_of_block, end_of_block = tl.load(query_ptr + block), tl.load(query_ptr + block + 1)
+    row = first_row + tl.arange(0, ROWS)
+    is_row = (row >= first_of_block) & (row < end_of_block)
+    first_key, end_key = tl.load(key_ptr + block), tl.load(key_ptr + block + 1)
+    width = tl.cdiv(tl.cdiv(end_key - first_key, KEYS), pieces) * KEYS
+    begin = first_key + piece * width
+    stop = tl.where(first_row < end_of_block, tl.minimum(begin + width, end_key), begin)
+    written = tl.zeros([ROWS], tl.int64)
+    most = written
+    if edge_key is not None:  # never beyond what was counted, should a GPU sum in another order
+        written = tl.load(end + row * pieces + piece, mask=is_row, other=0)
+        most = tl.load(end + row * pieces + piece + 1, mask=is_row, other=0)
+    highest = tl.zeros([ROWS], DTYPE)
+    for first in range(begin, stop, KEYS):
+        key = first + tl.arange(0, KEYS)
+        is_key = key < stop
+        prob = _products(query, key_factor, row, key, is_row, is_key, CLUSTERS, DTYPE, ROWS, KEYS,
+                         DEPTH)
+        quad = (row * num_quads + (first - first_key) // 4)[:, None] + tl.arange(0, KEYS // 4)
+        succeeds = _succeed(prob + tl.full((), exploration, DTYPE), seed, quad, ROWS, KEYS)
+        succeeds = (succeeds & is_row[:, None] & is_key[None, :]).to(tl.int32)
+        if edge_key is None:
+            # What is not a number exceeds 1 too; pairs beyond the block are products with 0.
+            highest = tl.maximum(highest, tl.max(tl.where(prob == prob, prob, float('inf')), 1))
+        else:
+            place = written[:, None] + tl.cumsum(succeeds, axis=1) - 1
+            number = (key[None, :] + tl.zeros_like(place)).to(edge_key.dtype.element_ty)
+            tl.store(edge_key + place, number, mask=(succeeds == 1) & (place < most[:, None]))
+        written += tl.sum(succeeds, axis=1)
+    if edge_key is None:
+        tl.store(size + row * pieces + piece, written, mask=is_row)
+        tl.store(largest + tile * pieces + piece, tl.max(highest, axis=0))
+
+
+@triton.jit
+def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
+              DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
+    """Of each row and each key: 0 where one of them is none. Three products in TF32 are as exact as
+    one in float32."""
+    PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
+    product = tl.zeros([ROWS, KEYS], DTYPE)
+    for first in range(0, CLUSTERS, DEPTH):
+        cluster = first + tl.arange(0, DEPTH)
+        is_cluster = cluster < CLUSTERS
+        query_i = tl.load(query + row[:, None] * CLUSTERS + cluster[None, :],
+                          mask=is_row[:, None] & is_cluster[None, :], other=0)
+        key_j = tl.load(key_factor + key[None, :] * CLUSTERS + cluster[:, None],
+                        mask=is_cluster[:, None] & is_key[None, :], other=0)
+        product = tl.dot(query_i, key_j, product, input_precision=PRECISION, out_dtype=DTYPE)
+    return product
+
+
+@triton.jit
+def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
+    """Which trials do: those whose 64 random bits are below the probability's. The first 32 of them
+    settle all but one in 2**32, and alone would round probabilities to multiples of 2**-32."""
+    scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
+    whole = scaled.to(tl.uint32)
+    rest = scaled - whole.to(prob.dtype)  # exact, as a probability has no more digits than fit
+    bits = _random_bits(seed, quad, 0, ROWS, KEYS)
+    succeeds = (prob >= 1) | (bits < whole)
+    is_open = (bits == whole) & (rest > 0)
+    if tl.max(is_open.to(tl.int32)) > 0:
+        more = _random_bits(seed, quad, 1, ROWS, KEYS)
+        succeeds = succeeds | (is_open & (more < (rest * 4294967296.).to(tl.uint32)))
+    return succeeds
+
+
+@triton.jit
+def _random_bits(seed, quad, STREAM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):
+    """32 bits for each pair, of four keys by one call of Philox (Salmon et al., 2011)."""
+    low, high = quad.to(tl.uint32), (quad >> 32).to(tl.uint32)
+    zero = low * 0
+    a, b, c, d = tl.philox(tl.load(seed), low, high, zero + STREAM, zero)
+    return tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), [ROWS, KEYS])

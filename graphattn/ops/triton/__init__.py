@@ -1,0 +1,3 @@
+"""What kernels for NVIDIA's GPUs share: launches, rows, softmax, tiles; and their backend."""
+
+__all__ = []

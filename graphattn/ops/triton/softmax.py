@@ -1,0 +1,126 @@
+"""What logits are made of, and dropout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.triton.launch import TYPES, kernel, launch, strides_of, width_of
+from graphattn.ops.triton.rows import Tasks, parts_of_a_row
+
+
+class Terms(NamedTuple):
+    """What stands between dot products and weights."""
+
+    bias: Tensor | None  # [num_edges, heads or 1]
+    gate: Tensor | None
+    seed: Tensor | None  # of dropout, by which edges of all heads have numbers
+    bias_edge_stride: int
+    bias_head_stride: int
+    gate_edge_stride: int
+    gate_head_stride: int
+    scale: float
+    threshold: int  # below which the bits of an edge drop it
+    keep_scale: float
+
+    @classmethod
+    def of(cls, bias: Tensor | None, gate: Tensor | None, seed: Tensor | None, scale: float,
+           dropout_p: float) -> Terms:
+        return cls(bias, gate, seed, *strides_of(bias), *strides_of(gate), float(scale),
+                   int(dropout_p * 2**64), 1 / (1 - dropout_p))
+
+
+@triton.jit
+def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+           gate_head_stride, scale, edge, inside, head, DTYPE: tl.constexpr):
+    """From dot products to logits: scale, gate and bias; ``-inf`` where there is no edge."""
+    logit = dot * tl.full((), scale, DTYPE)
+    if gate is not None:
+        logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
+    if bias is not None:
+        at = place(bias_edge_stride, bias_head_stride, edge, head)
+        logit += tl.load(bias + at, mask=inside, other=0).to(DTYPE)
+    return tl.where(inside, logit, float('-inf'))
+
+
+@triton.jit
+def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexpr):
+    at = place(edge_stride, head_stride, edge, head)
+    return tl.load(gate + at, mask=inside, other=0).to(DTYPE)
+
+
+@triton.jit
+def place(edge_stride, head_stride, edge, head):
+    """Of the number of an edge and a head: a head may begin beyond 2**31 of them."""
+    return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
+
+
+@triton.jit
+def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
+    """0 or ``keep_scale`` by the hash of the edge's number: SplitMix64 (Steele et al., 2014), the
+    law of the loops for CPUs."""
+    counter = (edge * HEADS + head + 1).to(tl.uint64)
+    bits = tl.load(seed).to(tl.uint64, bitcast=True) + counter * 0x9E3779B97F4A7C15
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
+    bits = bits ^ (bits >> 31)
+    return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
+                    tl.full((), 0, DTYPE))
+
+
+@triton.jit
+def put_statistics(statistics, at, mask, high, share):
+    """Of nothing these are ``inf`` and 0, so that all weights become 0."""
+    tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
+    tl.store(statistics + 2 * at + 1, share, mask=mask)
+
+
+@triton.jit
+def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of parts of rows: sums, the highest logit and the sum of weights, side by side."""
+    channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
+    tl.store(parts + at[:, None] + channel[None, :], sums,
+             mask=mask[:, None] & (channel < CHANNELS)[None, :])
+    tl.store(parts + at + CHANNELS, high, mask=mask)
+    tl.store(parts + at + CHANNELS + 1, total, mask=mask)
+
+
+def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
+    """Puts output and statistics of each long row where those of the others are."""
+    _, heads, channels = out.shape
+    launch(join_parts, (tasks.most_long * tasks.rows_of_each, heads), parts, out, statistics,
+           tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
+           CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
+           ROWS=tasks.rows_of_each)
+
+
+@kernel
+def join_parts(parts, out, statistics, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
+               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
+               ROWS: tl.constexpr):
+    """Output and softmax statistics of each long row, from those of its parts."""
+    head = tl.program_id(1)
+    row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
+    if has_parts:
+        channel = tl.arange(0, WIDTH)
+        high = tl.full((), float('-inf'), DTYPE)
+        total = tl.zeros((), DTYPE)
+        sums = tl.zeros([WIDTH], DTYPE)
+        for number in range(first, last, ROWS):
+            part = parts + (head * num_parts + number) * (CHANNELS + 2)
+            high_of_part = tl.load(part + CHANNELS)
+            higher = tl.maximum(high, high_of_part)
+            shift = tl.where(higher == float('-inf'), 0, higher)
+            fading, share = tl.exp(high - shift), tl.exp(high_of_part - shift)
+            total = total * fading + tl.load(part + CHANNELS + 1) * share
+            sums = sums * fading + share * tl.load(part + channel, mask=channel < CHANNELS,
+                                                   other=0)
+            high = higher
+        share = tl.where(total == 0, 0, 1 / total)
+        at = row * HEADS + head
+        tl.store(out + at * CHANNELS + channel, sums * share, mask=channel < CHANNELS)
+        tl.store(statistics + 2 * at, tl.where(total == 0, float('inf'), high))
+        tl.store(statistics + 2 * at + 1, share)

@@ -1,0 +1,185 @@
+"""Dot products and sums along the edges of dense graphs: all pairs of a tile are multiplied.
+
+To multiply a pair takes a small part of the time that it takes to gather a node's channels for an
+edge. Tiles without edges are passed over, and nothing of the size of all pairs is written.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
+from graphattn.ops.triton.rows import gather, put
+
+# By the number of channels, the share of the pairs inside the blocks above which tiles take less
+# time, forward with backward, if all edges have a gradient. Computed, not measured, for an H200:
+# what an edge gathers from its memory, against the instructions of a pair. To compute it anew:
+# python -m experiments.benchmarks.roofline. To measure it takes a GPU: python -m
+# experiments.benchmarks.gpu.
+FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
+_MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
+MOST_COLUMNS = 2**31 // _MOST_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
+
+
+def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
+    """Whether tiles take less time than rows. Blocks are counted as if all were of one size: their
+    sizes are on the device, which would have to be waited for, and nothing but time depends on
+    them. The figures are those of float32; of float64 there are products that Triton fails to
+    compile."""
+    share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
+    return (query.dtype == torch.float32 and max(len(query), len(key)) <= MOST_COLUMNS
+            and num_edges * num_blocks > share * len(query) * len(key))
+
+
+def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot: Tensor) -> None:
+    """Puts the dot products into ``dot``, ``[heads, num_edges]``."""
+    _launch(dot_of_tiles, query.contiguous(), key.contiguous(), indptr, edge_key, dot,
+            ROWS=_MOST_ROWS, COLUMNS=32, DEPTH=32, num_warps=4)
+
+
+def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
+    """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows.
+    Weights of 0 add nothing, even of what is infinite."""
+    _, heads, channels = x.shape
+    out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
+    rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
+    _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
+            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)  # by registers for sums
+    return out
+
+
+def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column: Tensor,
+            indptr: Tensor, column: Tensor, on_edges: Tensor, *, ROWS: int, **constants) -> None:
+    num_rows, heads, channels = at_row.shape
+    launch(function, (triton.cdiv(num_rows, ROWS), heads), at_row, at_column, indptr, column,
+           on_edges, num_rows, len(at_column), column.numel(), HEADS=heads, CHANNELS=channels,
+           DTYPE=TYPES[at_row.dtype], ROWS=ROWS, PRECISION=_precision(), **constants)
+
+
+def _precision() -> str:
+    """TF32 where torch's flag allows it for its own products of float32; else as exact as float32,
+    by three products in TF32."""
+    return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def dot_of_tiles(
+        query, key, indptr, edge_key, dot, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PRECISION: tl.constexpr, DEPTH: tl.constexpr):
+    """The dot products of some queries with the keys of their edges."""
+    row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
+    of_edges = dot + head.to(tl.int64) * num_edges + base
+    while tl.max(end - edge, axis=0) > 0:
+        j, step, is_edge, count = next_tile(edge_key + base, edge, end, num_columns, COLUMNS)
+        product = tl.zeros([ROWS, COLUMNS], DTYPE)
+        for first in range(0, CHANNELS, DEPTH):
+            query_i = _some_channels(query, row, row < num_rows, head, first, HEADS, CHANNELS,
+                                     DEPTH, DTYPE)
+            key_j = _some_channels(key, j, j < num_columns, head, first, HEADS, CHANNELS, DEPTH,
+                                   DTYPE)
+            product = tl.dot(query_i, tl.trans(key_j), product, input_precision=PRECISION,
+                             out_dtype=DTYPE)
+        tl.store(of_edges + (edge[:, None] + step), product, mask=is_edge)
+        edge += count
+
+
+@kernel
+def sum_of_tiles(
+        out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+        PRECISION: tl.constexpr, WIDTH: tl.constexpr):
+    """The sums by weights of some rows."""
+    row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
+    of_edges = weight + head.to(tl.int64) * num_edges + base
+    sums = tl.zeros([ROWS, WIDTH], DTYPE)
+    while tl.max(end - edge, axis=0) > 0:
+        j, step, is_edge, count = next_tile(column + base, edge, end, num_columns, COLUMNS)
+        weight_j = tl.load(of_edges + (edge[:, None] + step), mask=is_edge, other=0).to(DTYPE)
+        x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, j < num_columns, DTYPE)
+        if tl.max((x_j - x_j != 0).to(tl.int32)) == 0:
+            sums = tl.dot(weight_j, x_j, sums, input_precision=PRECISION, out_dtype=DTYPE)
+        else:
+            sums = add_edge_by_edge(sums, weight_j, weight_j != 0, x, j, num_columns, head, HEADS,
+                                    CHANNELS, WIDTH, DTYPE)
+        edge += count
+    put(out, row, head, HEADS, CHANNELS, WIDTH, row < num_rows, sums)
+
+
+@triton.jit
+def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
+                     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
+    """As the product of matrices, but that what is not added adds nothing, even if it is not
+    finite. Vectors are read again, one at a time: to hold all of them takes registers."""
+    for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
+        node = first + tl.zeros([1], tl.int32)
+        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
+        is_it = (j == first)[None, :]
+        weight = tl.sum(tl.where(is_it, weight_j, 0), axis=1)[:, None]
+        added = tl.max((is_it & is_added).to(tl.int32), axis=1)[:, None] == 1
+        sums += tl.where(added, weight * x_j, 0)
+    return sums
+
+
+@triton.jit
+def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+                   DEPTH: tl.constexpr, DTYPE: tl.constexpr):
+    """Rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and beyond."""
+    channel = first + tl.arange(0, DEPTH)
+    at = (node.to(tl.int64) * HEADS + head) * CHANNELS
+    inside = is_node[:, None] & (channel < CHANNELS)[None, :]
+    return tl.load(x + at[:, None] + channel[None, :], mask=inside, other=0).to(DTYPE)
+
+
+@triton.jit
+def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
+    """The rows of this program and its head, and their edges."""
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
+    return row, tl.program_id(1), base, begin, end
+
+
+@triton.jit
+def edges_of_rows(indptr, first_row, row, is_row):
+    """Where the edges of rows that follow one another begin, and where those of each begin and end
+    from there on: in 32 bits, as there are few registers."""
+    base = tl.load(indptr + first_row)
+    begin = tl.load(indptr + row, mask=is_row, other=0) - base
+    end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
+    return base, tl.where(is_row, begin, 0).to(tl.int32), tl.where(is_row, end, 0).to(tl.int32)
+
+
+@triton.jit
+def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
+    """The columns of the first tile that edges from ``edge`` on are in; for each pair of a row and
+    one of these, how many edges further it would be, and whether it is one; and how many edges of
+    each row there are."""
+    number = tl.arange(0, COLUMNS)
+    inside = number[None, :] < (end - edge)[:, None]
+    found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
+    nearest = tl.min(tl.where(inside, found, num_columns))
+    first = nearest // COLUMNS * COLUMNS
+    place = found - first
+    # Columns ascend, so that those of a row are different bits of one number.
+    bit = tl.full([1, 1], 1, tl.uint32) << (place & (COLUMNS - 1)).to(tl.uint32)
+    bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)
+    of_column = tl.full([1, COLUMNS], 1, tl.uint32) << number[None, :].to(tl.uint32)
+    step, is_edge = _count_bits(bits[:, None] & (of_column - 1)), (bits[:, None] & of_column) != 0
+    return first + number, step, is_edge, _count_bits(bits)
+
+
+@triton.jit
+def _count_bits(bits):
+    """How many of 32 bits are set."""
+    bits -= (bits >> 1) & 0x55555555
+    bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F
+    return ((bits * 0x01010101) >> 24).to(tl.int32)

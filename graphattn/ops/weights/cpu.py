@@ -1,0 +1,287 @@
+"""Weights of edges that are kept, their gradients, and one hop by them.
+
+Every sum belongs to one row of the graph or of its transpose, and so to one thread: results do not
+depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.gathered import add_weighted, dots
+from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
+from graphattn.ops.cpu.rows import clear_row, whole_vectors
+from graphattn.ops.cpu.schedule import claim, longest_row, run
+from graphattn.ops.cpu.simd import exp
+from graphattn.ops.cpu.softmax import (
+    Terms,
+    drop_out,
+    exponentials,
+    keep,
+    modify,
+    multiply_by_gate,
+    put_statistics,
+)
+from graphattn.ops.registration import accumulation_dtype, empty_unless
+
+
+@torch.library.register_kernel('graphattn::attention_weights', 'cpu')
+def attention_weights_cpu(
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float,
+) -> Tensor:
+    edges = Edges.of_rows(indptr, edge_key)
+    weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+    groups = groups_of_heads(*weight.shape)
+    spaces = workspaces(groups, [query, key])
+    for heads in groups:
+        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1))
+        Logits.of(query, key, terms, heads, spaces).softmax(edges, weight[heads])
+    return weight
+
+
+@torch.library.register_kernel('graphattn::attention_weights_backward', 'cpu')
+def attention_weights_backward_cpu(
+    grad: Tensor, weight: Tensor,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float, needs_bias: bool, needs_gate: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    csc_gate = orders.values_by_key(gate)
+    grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
+                          empty_unless(needs_gate, gate, query))
+    groups = groups_of_heads(*weight.shape)
+    spaces = workspaces(groups, [query, key] * 2)
+    for heads in groups:
+        terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1))
+        logits = Logits.of(query, key, terms, heads, spaces[:2])
+        # torch 2.13 reads beyond a single edge whose strides are those of a transposed tensor.
+        change = torch.mul(weight[heads], grad[heads],
+                           out=weight.new_empty(weight[heads].shape))
+        delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
+        statistics = delta.unsqueeze(2)  # only dropout reads them, and there is none here
+        grads.put(heads, orders, logits, spaces[2:],
+                  EdgeGrads(orders.to_key_order(weight[heads]), statistics,
+                            orders.to_key_order(grad[heads]), delta, change))
+    return tuple(grads)
+
+
+@torch.library.register_kernel('graphattn::weighted_sum', 'cpu')
+def weighted_sum_cpu(
+    weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
+    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+) -> Tensor:
+    return _sum_by_weights(weight, value, Edges.of_rows(indptr, edge_key))
+
+
+@torch.library.register_kernel('graphattn::sum_to_keys', 'cpu')
+def sum_to_keys_cpu(
+    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+) -> Tensor:
+    csc = Edges.of_rows(key_indptr, edge_query, position)
+    return _sum_by_weights(weight[:, position], at_query, csc)
+
+
+def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
+    out = x.new_empty(len(edges.indptr) - 1, *x.shape[1:])
+    groups = groups_of_heads(*weight.shape)
+    space, sums = workspaces(groups, [x, out])
+    for heads in groups:
+        own = head_major(x, heads, space)
+        group = sums[:len(own)]
+        run(weighted_sums, edges, (len(own), x.size(2)), own,
+            weight[heads].to(own.dtype).contiguous(), group)
+        out[:, heads] = group.transpose(0, 1)
+    return out
+
+
+class Logits(NamedTuple):
+    """What the logits of a slice of the heads are made of."""
+
+    query: Tensor  # [heads, nodes, channels]
+    key: Tensor
+    terms: Terms
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
+           spaces: list[Tensor]) -> Logits:
+        """A slice of the heads of query and key, which are copied to the workspaces."""
+        return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Heads, and multiplications for each of their edges."""
+        return len(self.query), self.query.size(2)
+
+    def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
+        """Puts the weights into ``weight``; returns the statistics of each query."""
+        statistics = self.query.new_empty(*self.query.shape[:2], 2)
+        run(_softmax, edges, self.shape, *self, weight, statistics)
+        return statistics
+
+    def softmax_by_key(self, csc: Edges, weight: Tensor, statistics: Tensor) -> None:
+        """The same in the order by key, in which bias and gate must be."""
+        run(_softmax_by_key, csc, self.shape, *self, weight, statistics)
+
+
+class EdgeGrads(NamedTuple):
+    """What the gradients of logits are made of, for a slice of the heads."""
+
+    weight: Tensor  # by key, [heads, num_edges]
+    statistics: Tensor  # of the softmax of each query, [heads, num_queries, 2]
+    dot: Tensor  # the gradient of each weight, by key
+    delta: Tensor  # of each query: their sum by weights
+    workspace: Tensor  # for the gradients of logits, by query
+
+
+class LogitGrads(NamedTuple):
+    """The gradients of query, key, bias and gate."""
+
+    query: Tensor
+    key: Tensor
+    bias: Tensor
+    gate: Tensor
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
+        """Of the same shapes; those of bias and gate are empty where not needed."""
+        return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
+                   torch.zeros_like(gate))
+
+    def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
+            edges: EdgeGrads) -> None:
+        """Computes the gradients of a slice of the heads."""
+        num_heads = len(logits.query)
+        grad_query, grad_key = (space[:num_heads] for space in spaces)
+        edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
+        run(_softmax_backward, orders.csc, logits.shape, *logits, *edges, grad_key, *edge_grads)
+        run(weighted_sums, orders.csr, logits.shape, logits.key, edges.workspace, grad_query)
+        self.query[:, heads] = grad_query.transpose(0, 1)
+        self.key[:, heads] = grad_key.transpose(0, 1)
+        for grad, csc_grad in zip((self.bias, self.gate), edge_grads):
+            if len(grad) and grad.size(1) == 1:
+                grad[orders.position] += csc_grad.sum(dim=1, keepdim=True)
+            elif len(grad):
+                grad[orders.position, heads] = csc_grad
+
+
+# Loops ###############################################################################
+
+
+@jit
+def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
+    """The weights of each query's edges, and what they can be made of again."""
+    indptr, edge_key = edges.indptr, edges.column
+    logit = np.empty(longest_row(indptr), query.dtype)
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            high, total = query.dtype.type(-np.inf), query.dtype.type(0)
+            if n > 0:
+                dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
+                modify(logit, terms, first, n, head)
+                high, total = exponentials(logit, n, high)
+            put_statistics(statistics[head], i, high, total)
+            share, row_weight = statistics[head, i, 1], weight[head, first:first + n]
+            for e in range(n):
+                row_weight[e] = logit[e] * share
+            drop_out(row_weight, terms, first, n, head)
+        span = claim(progress, 0)
+
+
+@jit_inline
+def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
+    """``_softmax`` of the edges to key ``j``."""
+    dots(weight, key[head], j, query[head], 0, row_query, n)
+    modify(weight, terms, first, n, head)
+    for e in range(n):
+        weight[e] -= statistics[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
+    for e in range(whole_vectors(n)):
+        weight[e] = exp(weight[e])
+    for e in range(n):
+        weight[e] *= statistics[head, np.uint64(row_query[e]), 1]
+
+
+@jit
+def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
+    """The same weights in the order by key."""
+    indptr, edge_query, position = edges.indptr, edges.column, edges.position
+    row_weight = np.empty(longest_row(indptr), query.dtype)
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for j in range(begin, end):
+            first, n = indptr[j], indptr[j + 1] - indptr[j]
+            _weigh(row_weight, key, j, query, terms, statistics, edge_query[first:first + n], head,
+                   first, n)
+            if terms.threshold > 0:
+                for e in range(n):
+                    row_weight[e] *= keep(terms, position[first + e], head)
+            target = weight[head, first:first + n]
+            for e in range(n):
+                target[e] = row_weight[e]
+        span = claim(progress, 0)
+
+
+@jit
+def _softmax_backward(
+        spans, progress, query, key, terms, weight, statistics, dot, delta, grad_logit,
+        grad_key, grad_bias, grad_gate, edges):
+    """The gradient of each key; also those of logits, into ``grad_logit`` in the order by query."""
+    indptr, edge_query, position = edges.indptr, edges.column, edges.position
+    longest = longest_row(indptr)
+    change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for j in range(begin, end):
+            clear_row(grad_key[head], j)
+            first, n = indptr[j], indptr[j + 1] - indptr[j]
+            row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
+            row_query, row_position = edge_query[first:first + n], position[first:first + n]
+            if terms.threshold > 0:  # weights that dropout has changed or lost
+                _weigh(product, key, j, query, terms, statistics, row_query, head, first, n)
+                for e in range(n):
+                    change[e] = (row_weight[e] * row_dot[e]
+                                 - product[e] * delta[head, np.uint64(row_query[e])])
+            else:
+                for e in range(n):
+                    change[e] = row_weight[e] * (row_dot[e] - delta[head, np.uint64(row_query[e])])
+            if grad_bias.shape[0] > 0:
+                for e in range(n):
+                    grad_bias[first + e, head] = change[e]
+            if grad_gate.shape[0] > 0:
+                dots(product, key[head], j, query[head], 0, row_query, n)
+                for e in range(n):
+                    grad_gate[first + e, head] = change[e] * product[e] * terms.scale
+            for e in range(n):
+                change[e] *= terms.scale
+            multiply_by_gate(change, terms, first, n, head)
+            for e in range(n):
+                grad_logit[head, np.uint64(row_position[e])] = change[e]
+            add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
+        span = claim(progress, 0)
+
+
+@jit
+def weighted_sums(spans, progress, x, weight, out, edges):
+    """The sum by weights of each row's columns."""
+    indptr, edge_key = edges.indptr, edges.column
+    span = claim(progress, 0)
+    while span < len(spans):
+        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        for i in range(begin, end):
+            clear_row(out[head], i)
+            first, n = indptr[i], indptr[i + 1] - indptr[i]
+            add_weighted(out[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
+        span = claim(progress, 0)

@@ -1,0 +1,94 @@
+"""Softmax weights of edges, and sums of values by them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn.ops.edge_dot.schema import edge_dot
+from graphattn.ops.registration import (
+    BOTH_ORDERS,
+    GRAPH,
+    accumulation_dtype,
+    define,
+    differentiate,
+    differentiate_no_more,
+    empty_unless,
+)
+
+LOGITS = 'Tensor query, Tensor key, Tensor? bias, Tensor? gate'
+
+
+# Softmax of the logits over the keys of each query, [heads, num_edges].
+
+
+def _fake_weights(query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+                  indptr: Tensor, edge_key: Tensor, *_) -> Tensor:
+    return query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+
+
+attention_weights = define('attention_weights', f'{LOGITS}, {BOTH_ORDERS}, float scale', 'Tensor',
+                           _fake_weights)
+
+
+def _fake_weights_backward(grad, weight, query, key, bias, gate, *rest) -> tuple[Tensor, ...]:
+    *_, needs_bias, needs_gate = rest
+    return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
+            empty_unless(needs_gate, gate, query))
+
+
+attention_weights_backward = define(
+    'attention_weights_backward',
+    f'Tensor grad, Tensor weight, {LOGITS}, {BOTH_ORDERS}, float scale, bool needs_bias, '
+    f'bool needs_gate', '(Tensor, Tensor, Tensor, Tensor)', _fake_weights_backward)
+differentiate_no_more(attention_weights_backward)
+
+
+def _save_weights(ctx, inputs, output) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(output, *tensors)
+
+
+def _differentiate_weights(ctx, grad: Tensor) -> dict[str, Tensor]:
+    *_, needs_bias, needs_gate = ctx.needs_input_grad[:4]
+    grads = attention_weights_backward(grad, *ctx.saved_tensors, ctx.scale, needs_bias, needs_gate)
+    return dict(zip(('query', 'key', 'bias', 'gate'), grads))
+
+
+differentiate(attention_weights, _differentiate_weights, _save_weights)
+
+
+# Sums of values by weights [heads, num_edges]: one hop, on any graph.
+
+
+def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
+    return value.new_empty(indptr.numel() - 1, *value.shape[1:])
+
+
+weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'Tensor', _fake_sum)
+
+
+# Its transpose: what queries have is brought to keys.
+
+
+def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) -> Tensor:
+    return at_query.new_empty(key_indptr.numel() - 1, *at_query.shape[1:])
+
+
+sum_to_keys = define('sum_to_keys', 'Tensor weight, Tensor at_query, Tensor key_indptr, '
+                     'Tensor edge_query, Tensor position', 'Tensor', _fake_sum_to_keys)
+differentiate_no_more(sum_to_keys)
+
+
+def _save_sum(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_sum(ctx, grad: Tensor) -> dict[str, Tensor]:
+    weight, value, *graph = ctx.saved_tensors
+    needs_weight, needs_value, *_ = ctx.needs_input_grad
+    return {'weight': edge_dot(grad, value, *graph).t() if needs_weight else None,
+            'value': sum_to_keys(weight, grad, *graph[2:5]) if needs_value else None}
+
+
+differentiate(weighted_sum, _differentiate_sum, _save_sum)

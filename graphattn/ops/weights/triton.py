@@ -1,0 +1,172 @@
+"""Weights of edges that are kept, and their gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.attention.triton import attend
+from graphattn.ops.edge_dot.triton import dot_rows
+from graphattn.ops.registration import accumulation_dtype, empty_unless, sum_to
+from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
+from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
+from graphattn.ops.triton.softmax import Terms, kept, logits
+from graphattn.ops.weights.triton_weighted_sum import sum_rows
+
+_EDGES_AT_ONCE = 64  # where a program holds numbers alone, no vectors
+
+
+@torch.library.register_kernel('graphattn::attention_weights', 'cuda')
+def attention_weights_cuda(
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float,
+) -> Tensor:
+    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0.)
+    return weigh(query, key, rows, terms, softmax_statistics(query, key, rows, terms))
+
+
+@torch.library.register_kernel('graphattn::attention_weights_backward', 'cuda')
+def attention_weights_backward_cuda(
+    grad: Tensor, weight: Tensor,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    scale: float, needs_bias: bool, needs_gate: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    grad_logit = grads_of_logits(weight, grad, both.csr, Terms.of(None, None, None, 1., 0.))
+    return both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
+                      needs_gate)
+
+
+class BothOrders(NamedTuple):
+    """The edges by query and by key, and the permutation from the first order to the second."""
+
+    csr: Rows
+    csc: Rows
+    position: Tensor
+
+    def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
+        """Sums by weights that are in the order by query."""
+        return sum_rows(weight[:, self.position], at_query, self.csc, dtype)
+
+    def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
+              gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
+        """The gradients of query, key, and of bias and gate where they are needed, from those of
+        logits ``[heads, num_edges]``."""
+        grad_gate = empty_unless(False, None, query)
+        if needs_gate:
+            dot = torch.empty_like(grad_logit)
+            dot_rows(query, key, self.csr, dot)
+            grad_gate = sum_to((grad_logit * dot * scale).t(), gate).contiguous()
+        grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
+                     else empty_unless(False, None, query))
+        grad_dot = grad_logit * scale if gate is None else grad_logit * scale * gate.t()
+        return (sum_rows(grad_dot, key, self.csr, key.dtype),
+                self.to_keys(grad_dot, query, query.dtype), grad_bias, grad_gate)
+
+
+def softmax_statistics(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Tensor:
+    """Of each query and head, ``[num_queries, heads, 2]``."""
+    _, statistics = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
+    return statistics
+
+
+def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, statistics: Tensor) -> Tensor:
+    """The weights ``[heads, num_edges]``, after dropout, by the statistics of the softmax."""
+    (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
+    weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
+    tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
+    launch(weigh_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
+           key.contiguous(), *terms, statistics, weight, rows.num_edges, HEADS=heads,
+           CHANNELS=channels, DTYPE=TYPES[dtype], ROWS=tile.ROWS, EDGES=tile.EDGES,
+           WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
+    return weight
+
+
+def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> Tensor:
+    """From the gradients of weights after dropout, and weights before it."""
+    heads, num_edges = weight.shape
+    grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
+    at_once = _EDGES_AT_ONCE // tile.EDGES
+    launch(softmax_backward, (triton.cdiv(rows.num_rows, at_once), heads), rows.indptr,
+           rows.tasks.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
+           terms.threshold, terms.keep_scale, grad_logit, num_edges, HEADS=heads,
+           DTYPE=TYPES[weight.dtype], ROWS=at_once, EDGES=tile.EDGES)
+    return grad_logit
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def weigh_rows(
+        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        query, key, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, statistics, weight,
+        num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, DTYPE: tl.constexpr,
+        ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr):
+    """The weights of the edges of some queries."""
+    row, begin, end, task, is_task, is_part = edges_of_tasks(
+        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    head = tl.program_id(1)
+    query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
+    high = tl.load(statistics + 2 * (row * HEADS + head), mask=is_task, other=0)
+    share = tl.load(statistics + 2 * (row * HEADS + head) + 1, mask=is_task, other=0)
+    of_head = weight + head.to(tl.int64) * num_edges
+    for first in range(0, tl.max(end - begin, axis=0), EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        j = tl.load(edge_key + edge, mask=inside, other=0)
+        key_j = gather(key, j, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
+        logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
+                       bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
+                       head, DTYPE)
+        weight_j = tl.exp(logit - high[:, None]) * share[:, None]
+        if seed is not None:
+            weight_j *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+        tl.store(of_head + edge, weight_j, mask=inside)
+
+
+@kernel
+def softmax_backward(
+        indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
+        grad_logit, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
+        EDGES: tl.constexpr):
+    """The gradients of the logits of some queries, whose edges are read twice."""
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1)
+    row = tl.load(order + place, mask=place < num_rows, other=0)
+    begin = tl.load(indptr + row, mask=place < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=place < num_rows, other=0)
+    longest = tl.max(end - begin, axis=0)
+    of_head = head.to(tl.int64) * num_edges
+    delta = tl.zeros([ROWS], DTYPE)
+    for first in range(0, longest, EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        delta += tl.sum(_changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale,
+                                 head, HEADS, DTYPE), axis=1)
+    for first in range(0, longest, EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        change = _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
+                          HEADS, DTYPE)
+        weight_j = tl.load(weight + of_head + edge, mask=inside, other=0)
+        tl.store(grad_logit + of_head + edge, change - weight_j * delta[:, None], mask=inside)
+
+
+@triton.jit
+def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
+             HEADS: tl.constexpr, DTYPE: tl.constexpr):
+    """Weights times their gradients."""
+    change = (tl.load(weight + of_head + edge, mask=inside, other=0)
+              * tl.load(grad + of_head + edge, mask=inside, other=0))
+    if seed is not None:
+        change *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+    return change

@@ -1,0 +1,498 @@
+"""The fused CPU kernel: the contract of every backend, and what it promises beyond."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphattn import BipartiteGraph, ops
+from graphattn.functional import edge_attention
+from graphattn.ops import LogitTerms
+from graphattn.ops.attention import cpu_few_edges as few_edges
+from graphattn.ops.attention import schema as operators
+from graphattn.ops.cpu import chunks, schedule
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.key_grads import KeyGrads
+from graphattn.ops.edge_dot import schema as dot_operators
+from graphattn.patterns import RandomKeys
+from tests.forked import peak_bytes
+from tests.graphs import GRAPHS, random_graph
+
+HEADS, CHANNELS, VALUE_CHANNELS = 2, 20, 17  # whole vectors of channels, and a remainder
+EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
+               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS},
+               'bias': {'edge_bias': 1}, 'gate': {'edge_gate': HEADS}}
+
+
+@pytest.fixture(params=['chunk by chunk', 'few edges'], autouse=True)
+def loops(request, monkeypatch):
+    """Both kinds of loops, whichever a graph is for."""
+    most = -1 if request.param == 'chunk by chunk' else 2**62
+    monkeypatch.setattr(few_edges, '_MOST_EDGES', most)
+    monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
+
+
+@pytest.fixture
+def restored_rng():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@pytest.fixture
+def many_parts(monkeypatch):
+    """Divides even the smallest graph among threads."""
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
+
+
+@pytest.fixture
+def with_threads(many_parts):
+    before = torch.get_num_threads()
+
+    def run(num_threads, function):
+        torch.set_num_threads(num_threads)
+        return function()
+
+    yield run
+    torch.set_num_threads(before)
+
+
+def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = CHANNELS,
+         value_channels: int = VALUE_CHANNELS, dtype: torch.dtype = torch.float64,
+         heads: int = HEADS) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {'query': (graph.num_queries, heads, channels),
+              'key': (graph.num_keys, heads, channels),
+              'value': (graph.num_keys, heads, value_channels)}
+    shapes |= {name: (graph.num_edges, columns)
+               for name, columns in EDGE_VALUES[edge_values].items()}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            .requires_grad_() for name, shape in shapes.items()}
+
+
+def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
+           scale: float = 0.3, dropout_p: float = 0.) -> Tensor:
+    query, key, value = (inputs[name] for name in ('query', 'key', 'value'))
+    terms = LogitTerms(inputs.get('edge_bias'), inputs.get('edge_gate'), scale, dropout_p)
+    kernel = ops.load(backend)
+    if kernel.attention is not None:
+        return kernel.attention(query, key, value, graph, terms)
+    return kernel.weighted_sum(kernel.attention_weights(query, key, graph, terms), value, graph)
+
+
+def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
+    return ops.load('numba').edge_dot(query, key, graph)
+
+
+def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
+                            dtype=torch.float64).mul(2).round().to(out)
+    grads = torch.autograd.grad(out, list(inputs.values()), cotangent)
+    return {'out': out.detach(), **dict(zip(inputs, grads))}
+
+
+def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
+                               check_dtype=check_dtype)
+
+
+# One meaning #########################################################################
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_blocks'])
+def test_equals_reference(name, edge_values, many_parts):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, edge_values)
+    assert_same(with_grads(attend(graph, inputs), inputs),
+                with_grads(attend(graph, inputs, 'reference'), inputs))
+
+
+def test_no_blocks():
+    graph = GRAPHS['no_blocks']()
+    inputs = draw(graph, 'shared')
+    shapes = {name: result.shape for name, result in with_grads(attend(graph, inputs),
+                                                                inputs).items()}
+    assert shapes == {'out': (0, HEADS, VALUE_CHANNELS),
+                      **{name: tensor.shape for name, tensor in inputs.items()}}
+
+
+@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (8, 16), (33, 64)])
+def test_every_width_equals_reference(channels, value_channels):
+    graph = random_graph(9, 150, 0.9)  # rows longer than a tile
+    inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
+    assert_same(with_grads(attend(graph, inputs), inputs),
+                with_grads(attend(graph, inputs, 'reference'), inputs))
+
+
+@pytest.mark.parametrize('num_threads', [1, 2, 3, 7])
+@pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head', 'no_tokens'])
+def test_any_number_of_threads_equals_reference(name, num_threads, with_threads):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'shared')
+    results = with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs))
+    assert_same(results, with_grads(attend(graph, inputs, 'reference'), inputs))
+
+
+def long_graph() -> BipartiteGraph:
+    """Whose keys are taken in several chunks, beside a block that is one."""
+    long, short = RandomKeys(60).build(150, 3000, seed=0), RandomKeys(5).build(40, 30, seed=0)
+    without_first = BipartiteGraph.from_edge_index(
+        long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)
+    return BipartiteGraph.batch([without_first, short])
+
+
+def test_the_long_graph_takes_chunks():
+    graph = long_graph()
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    for channels in (64 + 48, 2 * (64 + 48)):
+        assert chunks.keys_per_chunk(channels, edges, 0) < 3000
+        assert chunks.keys_per_chunk(channels, edges, 1) == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('heads', [1, 2])
+@pytest.mark.parametrize('edge_values', ['plain', 'shared'])
+def test_chunks_of_keys_equal_gather(edge_values, heads, with_threads):
+    graph = long_graph()
+    inputs = draw(graph, edge_values, channels=64, value_channels=48, heads=heads)
+    if 'edge_bias' in inputs:  # a first chunk that adds nothing, and one that fades away
+        bias = inputs['edge_bias'].data
+        bias[(graph.query < 50) & (graph.key < 1500)] = -torch.inf
+        bias[(graph.query >= 50) & (graph.key > 1000)] += 300
+    with torch.no_grad():
+        inputs['query'] *= 0.1
+    expected = with_grads(attend(graph, inputs, 'gather'), inputs)
+    for num_threads in (1, 3):
+        assert_same(with_threads(num_threads, lambda: with_grads(attend(graph, inputs), inputs)),
+                    expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('largest', [torch.inf, 0.], ids=['all edges', 'half without a gradient'])
+@pytest.mark.parametrize('heads', [1, 2])
+def test_edge_dot_in_chunks(heads, largest, with_threads):
+    graph = long_graph()
+    inputs = draw(graph, channels=200, heads=heads)
+    query, key = inputs['query'], inputs['key']
+    expected = (query[graph.query] * key[graph.key]).sum(-1)
+    actual = with_threads(2, lambda: edge_dot(query, key, graph))
+    weight = torch.randn(expected.shape, dtype=expected.dtype).clamp(max=largest)
+    weight[graph.query == graph.query.amax()] *= 0
+    for ours, theirs in zip((actual, *torch.autograd.grad((actual * weight).sum(), (query, key))),
+                            (expected,
+                             *torch.autograd.grad((expected * weight).sum(), (query, key)))):
+        assert torch.allclose(ours, theirs, atol=1e-11)
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_gradcheck(edge_values):
+    graph = random_graph(4, 5, 0.5)
+    inputs = draw(graph, edge_values, channels=9, value_channels=3)
+    assert torch.autograd.gradcheck(
+        lambda *tensors: attend(graph, dict(zip(inputs, tensors))), list(inputs.values()),
+        fast_mode=True)
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_rectangles', 'hub', 'no_tokens'])
+def test_edge_dot_and_its_gradients(name, many_parts):
+    graph = GRAPHS[name]()
+    inputs = {name: tensor for name, tensor in draw(graph).items() if name != 'value'}
+    expected = (inputs['query'][graph.query] * inputs['key'][graph.key]).sum(-1)
+    assert_same(with_grads(edge_dot(**inputs, graph=graph), inputs),
+                with_grads(expected, inputs))
+
+
+@pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate'])
+def test_gradient_of_one_input_alone(name):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared')
+    expected = with_grads(attend(graph, inputs), inputs)[name]
+    constants = {other: tensor.detach() for other, tensor in inputs.items()}
+    leaf = {name: inputs[name]}
+    assert_same(with_grads(attend(graph, {**constants, **leaf}), leaf)[name], expected)
+
+
+def test_layout_in_memory_does_not_matter():
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_head')
+    strided = {name: tensor.detach().movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
+               for name, tensor in inputs.items()}
+    assert not any(tensor.is_contiguous() for tensor in strided.values())
+    assert_same(with_grads(attend(graph, strided), strided),
+                with_grads(attend(graph, inputs), inputs), tolerance=0)
+
+
+def test_expanded_inputs_and_gradients():
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    one = {name: tensor[:, :1].detach().requires_grad_() for name, tensor in inputs.items()}
+    expanded = {name: tensor.expand(-1, HEADS, -1) for name, tensor in one.items()}
+    results = [torch.autograd.grad(attend(graph, expanded, backend).sum(), list(one.values()))
+               for backend in ('numba', 'reference')]
+    assert_same(*results)
+
+
+# Precision ###########################################################################
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
+def test_only_results_are_rounded(name, dtype):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_head', dtype=dtype)
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    results = with_grads(attend(graph, inputs), inputs)
+    assert {result.dtype for result in results.values()} == {dtype}
+    cotangent_error = 2 * torch.finfo(dtype).eps  # of the output inside <grad_out, out>
+    torch.testing.assert_close(results, with_grads(attend(graph, exact, 'reference'), exact),
+                               rtol=torch.finfo(dtype).eps,
+                               atol=20 * max(cotangent_error, 1e-6), check_dtype=False)
+
+
+@pytest.mark.slow
+def test_exponential_is_within_two_roundings():
+    x = torch.linspace(-86, 0, 5_001)
+    graph = BipartiteGraph.from_mask(torch.ones(1, x.numel(), dtype=torch.bool))
+    inputs = {'query': torch.zeros(1, 1, 1), 'key': torch.zeros(x.numel(), 1, 1),
+              'value': torch.eye(x.numel())[:, ::50].unsqueeze(1), 'edge_bias': x.unsqueeze(1)}
+    weight = x.double().softmax(0)[::50]
+    torch.testing.assert_close(attend(graph, inputs)[0, 0].double(), weight, rtol=1e-6, atol=1e-38)
+
+
+def test_minus_infinity_in_the_bias_removes_an_edge():
+    graph = GRAPHS['full']()
+    inputs = draw(graph, 'bias', dtype=torch.float32)
+    gone = (graph.key + graph.query) % 3 == 0
+    with torch.no_grad():
+        inputs['edge_bias'][gone] = -torch.inf
+    mask = graph.to_mask()
+    mask[graph.query[gone], graph.key[gone]] = False
+    smaller = BipartiteGraph.from_mask(mask)
+    kept = {**inputs, 'edge_bias': inputs['edge_bias'][~gone]}
+    assert_same(attend(graph, inputs), attend(smaller, kept), tolerance=1e-6)
+
+
+def test_large_logits_do_not_overflow():
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    results = with_grads(attend(graph, inputs, scale=1e4), inputs)
+    assert all(result.isfinite().all() for result in results.values())
+
+
+@pytest.mark.parametrize('poisoned', ['key', 'value'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_nan_reaches_only_the_query_that_attends_to_it(dtype, poisoned):
+    mask = random_graph(6, 8, 0.4).to_mask()
+    mask[:, 7] = False
+    mask[2, 7] = True
+    graph = BipartiteGraph.from_mask(mask)
+    inputs = draw(graph, 'per_head', dtype=dtype)
+    clean = with_grads(attend(graph, inputs), inputs)
+    with torch.no_grad():
+        inputs[poisoned][7] = torch.nan
+    results = with_grads(attend(graph, inputs), inputs)
+    assert results['out'][2].isnan().all()
+    spared = {**dict.fromkeys(('out', 'query'), torch.arange(6) != 2),
+              **dict.fromkeys(('key', 'value'), ~mask[2]),
+              **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 2)}
+    assert_same({name: results[name][rows] for name, rows in spared.items()},
+                {name: clean[name][rows] for name, rows in spared.items()}, tolerance=0)
+
+
+def test_poison_in_idle_nodes_reaches_nothing():
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph)
+    clean = with_grads(attend(graph, inputs), inputs)
+    with torch.no_grad():
+        inputs['query'][graph.in_degree() == 0] = torch.nan
+        for name in ('key', 'value'):
+            inputs[name][graph.out_degree() == 0] = torch.nan
+    assert_same(with_grads(attend(graph, inputs), inputs), clean, tolerance=0)
+
+
+# Dropout #############################################################################
+
+
+def dropped(graph: BipartiteGraph, inputs: dict[str, Tensor], seed: int, p: float) -> Tensor:
+    torch.manual_seed(seed)
+    return attend(graph, inputs, dropout_p=p)
+
+
+@pytest.mark.slow
+def test_dropout_gradcheck(restored_rng):
+    graph = random_graph(4, 5, 0.8)
+    inputs = draw(graph, 'per_head', channels=3, value_channels=9)
+    assert torch.autograd.gradcheck(
+        lambda *tensors: dropped(graph, dict(zip(inputs, tensors)), 0, 0.4),
+        list(inputs.values()))
+
+
+@pytest.mark.slow
+def test_dropout_drops_each_weight_alone(restored_rng):
+    graph, p = GRAPHS['full'](), 0.3
+    identity = torch.eye(6).unsqueeze(1).expand(-1, HEADS, -1)  # values that show the weights
+    inputs = {**draw(graph, dtype=torch.float32), 'value': identity}
+    undropped = attend(graph, inputs)
+    weights = torch.stack([dropped(graph, inputs, seed, p) for seed in range(400)])
+    kept = weights != 0
+    torch.testing.assert_close(weights, kept * undropped / (1 - p))
+    standard_error = math.sqrt(p * (1 - p) / len(kept))
+    rate = kept.double().mean(0)
+    assert ((rate - (1 - p)).abs() < 5 * standard_error).all()
+    correlation = torch.corrcoef(kept.flatten(1).double().t()).fill_diagonal_(0)
+    assert correlation.abs().max() < 6 / math.sqrt(len(kept))
+
+
+def test_dropout_of_a_seed_repeats_on_any_number_of_threads(with_threads, restored_rng):
+    graph = GRAPHS['hub']()
+    inputs = draw(graph)
+    first, same, other = (with_threads(threads, partial(dropped, graph, inputs, seed, 0.5))
+                          for threads, seed in ((1, 0), (3, 0), (1, 1)))
+    assert first.equal(same) and not first.equal(other)
+
+
+def test_no_dropout_draws_nothing():
+    graph = GRAPHS['square']()
+    state = torch.get_rng_state()
+    attend(graph, draw(graph))
+    assert torch.get_rng_state().equal(state)
+
+
+# Threads #############################################################################
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('make', [partial(random_graph, 300, 200, 0.2), partial(long_graph)],
+                         ids=['one chunk', 'chunks'])
+@pytest.mark.parametrize('heads', [1, 3])
+def test_bit_for_bit_the_same_in_any_number_of_threads(make, heads, with_threads):
+    graph = make()
+    inputs = draw(graph, dtype=torch.float32, channels=64, value_channels=48, heads=heads)
+
+    def train():
+        dot = edge_dot(inputs['query'], inputs['key'], graph)
+        leaves = {name: inputs[name] for name in ('query', 'key')}
+        return with_grads(attend(graph, inputs), inputs), with_grads(dot, leaves)
+
+    expected = with_threads(1, train)
+    for num_threads in (2, 2, 3, 4):
+        assert_same(with_threads(num_threads, train), expected, tolerance=0)
+
+
+def test_many_python_threads_at_once(with_threads):
+    graph = random_graph(100, 100, 0.2)
+    inputs = draw(graph)
+    expected = with_threads(2, lambda: attend(graph, inputs))
+    with ThreadPoolExecutor(4) as pool:
+        for out in pool.map(lambda _: attend(graph, inputs), range(40)):
+            assert out.equal(expected)
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('num_threads', [1, 2, 5])
+def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_threads):
+    graph = GRAPHS[name]()
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    spans = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
+    times = torch.zeros(graph.num_queries, HEADS)
+    for head, first, last, *_ in spans:
+        times[first:last, head] += 1
+    assert (times == 1).all()
+    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in spans]
+    longest = int(graph.in_degree().max()) if graph.num_queries else 0
+    if num_threads > 1 and sizes:
+        assert max(sizes) <= graph.num_edges * HEADS / (16 * num_threads) + longest + 1
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_spans_that_share_keys_have_rows_of_their_own(name, many_parts):
+    graph = GRAPHS[name]()
+    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
+    grads = KeyGrads.of(edges, (HEADS, 8), inputs, torch.float)
+    writers = {}
+    for head, _, _, block, row in grads.spans.tolist():
+        writers.setdefault((head, block), []).append(row)
+    rows = sorted((row, int(graph.key_ptr[block + 1] - graph.key_ptr[block]))
+                  for (_, block), own in writers.items() for row in own[1:])
+    assert all(own[0] == -1 for own in writers.values())
+    assert [row for row, _ in rows] == [sum(n for _, n in rows[:i]) for i in range(len(rows))]
+    assert sum(n for _, n in rows) == grads.shared[0].size(0)
+
+
+# Memory and autograd #################################################################
+
+
+@pytest.mark.parametrize('edge_values', ['plain', 'shared'])
+def test_bytes_saved_for_backward(edge_values):
+    graph = random_graph(60, 50, 0.2)
+    inputs = draw(graph, edge_values, dtype=torch.float32)
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = attend(graph, inputs)
+    given = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs.values(), out))
+    assert out.grad_fn is not None and sum(saved.values()) >= given
+    assert sum(saved.values()) <= given + 8 * out.size(0) * HEADS + 12 * graph.num_edges
+
+
+@pytest.mark.parametrize('changed', ['key', 'edge_bias'])
+def test_a_change_between_the_passes_is_an_error(changed):
+    graph = GRAPHS['square']()
+    leaves = draw(graph, 'shared')
+    inputs = {name: leaf * 1 for name, leaf in leaves.items()}
+    out = attend(graph, inputs)
+    with torch.no_grad():
+        inputs[changed].add_(0)
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        out.sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('edge_values', ['plain', 'shared', 'per_head'])
+def test_operators_keep_torchs_rules(edge_values):
+    graph = GRAPHS['square']()
+    inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
+    edges = (*graph.csr, *graph.csc, graph.query_ptr, graph.key_ptr)
+    inputs['feature_query'] = torch.randn(*inputs['query'].shape[:2], 3, dtype=torch.double,
+                                          requires_grad=True)
+    inputs['edge_attr'] = torch.randn(graph.num_edges, 3, dtype=torch.double, requires_grad=True)
+    names = ('query', 'key', 'value', 'feature_query', 'edge_attr', 'edge_bias', 'edge_gate')
+    torch.library.opcheck(operators.edge_attention,
+                          (*(inputs[name] for name in names), *edges, None, 0.3, 0.))
+    torch.library.opcheck(dot_operators.edge_dot, (inputs['query'], inputs['key'], *edges))
+
+
+@pytest.mark.slow
+def test_compiles_without_a_graph_break():
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared')
+    compiled = torch.compile(lambda tensors: attend(graph, tensors), fullgraph=True,
+                             backend='eager')
+    assert_same(with_grads(compiled(inputs), inputs), with_grads(attend(graph, inputs), inputs))
+
+
+def train(num_nodes, degree):
+    query = torch.arange(num_nodes).repeat_interleave(degree)
+    key = (query + 4001 * torch.arange(degree).repeat(num_nodes)) % num_nodes
+    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
+    del query, key
+    tensors = [torch.randn(num_nodes, 4, 32, requires_grad=True) for _ in range(3)]
+    edge_attention(*tensors, graph, backend='numba').sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
+def test_a_long_sequence_trains_in_little_memory():
+    train(128, 32)  # compiles
+    assert peak_bytes(lambda: train(131_072, 32)) < 1200 * 2**20

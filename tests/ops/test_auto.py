@@ -1,0 +1,139 @@
+"""What backend='auto' chooses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph, ops
+from graphattn.functional import choose, edge_attention
+from graphattn.patterns import Full, RandomKeys
+from tests.forked import run_anew
+from tests.ops.test_backends import draw
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The names of the kernels that ran."""
+    names = []
+    load = ops.load
+
+    def watched(function, name):
+        def call(*args):
+            names.append(name)
+            return function(*args)
+        return call if function else None
+
+    def spy(name):
+        backend = load(name)
+        return replace(backend, attention=watched(backend.attention, name),
+                       attention_weights=watched(backend.attention_weights, name))
+
+    monkeypatch.setattr(ops, 'load', spy)
+    return names
+
+
+def run(graph, loaded, poison=None, **options):
+    inputs = draw(graph, 'per_edge' if options.pop('gated', False) else 'plain')
+    if poison:
+        inputs[poison][0] = torch.nan
+    inputs['query'].requires_grad_()
+    edge_attention(graph=graph, **inputs, **options)
+    return loaded[-1]
+
+
+def test_sparse_graphs_are_fused(loaded):
+    assert run(RandomKeys(2).build(20, seed=0), loaded) == 'numba'
+    assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
+
+
+@pytest.mark.parametrize('n, share', [(20, 0.6), (256, 0.6), (512, 0.8)])
+def test_nearly_full_graphs_are_dense_in_training(loaded, monkeypatch, n, share):
+    monkeypatch.setattr(choose, 'DENSE_ABOVE', {256: 0.6, 1024: 1.})
+    assert run(RandomKeys(int(n * share) - 1).build(n, seed=0), loaded) == 'numba'
+    almost = RandomKeys(int(n * share) + 1).build(n, seed=0)
+    assert run(almost, loaded) == 'sdpa'
+    with torch.no_grad():
+        assert run(almost, loaded) == 'numba'
+
+
+@pytest.mark.slow
+def test_large_graphs_are_fused_unless_complete(loaded):
+    n = max(choose.DENSE_ABOVE)
+    assert run(RandomKeys(n - 1).build(n, seed=0), loaded) == 'numba'
+    assert run(Full().build(n), loaded) == 'sdpa'
+
+
+def test_a_bias_that_learns_is_fused_at_every_density(loaded):
+    graph = Full().build(20)
+    bias = torch.zeros(graph.num_edges, dtype=torch.double, requires_grad=True)
+    assert run(graph, loaded, edge_bias=bias) == 'numba'
+    assert run(graph, loaded, edge_bias=bias.detach()) == 'sdpa'
+
+
+@pytest.mark.parametrize('graph', [RandomKeys(19).build(20, seed=0), Full().build(20)])
+def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, graph):
+    assert run(graph, loaded, dropout_p=0.1) == 'numba'
+    with torch.no_grad():
+        assert run(graph, loaded, dropout_p=0.1) == 'numba'
+
+
+def test_size_means_the_keys_of_a_block(loaded):
+    block = RandomKeys(14).build(20, seed=0)
+    assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'
+
+
+def test_complete_graphs_are_dense(loaded):
+    assert run(Full().build(20), loaded) == 'sdpa'
+    with torch.no_grad():
+        assert run(Full().build(20), loaded) == 'sdpa'
+    assert run(Full().build(20), loaded, gated=True) == 'numba'
+
+
+@pytest.mark.parametrize('lengths, expected', [
+    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 200), 'sdpa'), ((), 'sdpa')])
+def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
+    full = BipartiteGraph.batch([Full().build(n) for n in lengths] or [Full().build(0)])
+    nearly = [RandomKeys(n - 1).build(n, seed=0) for n in lengths if n < 200]
+    assert run(full, loaded) == expected
+    with torch.no_grad():
+        assert run(full, loaded) == expected
+    if nearly:
+        assert run(BipartiteGraph.batch(nearly), loaded) == expected
+
+
+@pytest.mark.parametrize('poison', ['query', 'key', 'value'])
+def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
+    assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'
+    assert run(Full().build(20), loaded, poison) == 'sdpa'
+
+
+def test_weights_come_from_a_kernel_that_forms_them(loaded):
+    graph = Full().build(20)
+    name = run(graph, loaded, return_attention_weights=True)
+    assert ops.load(name).forms_weights
+
+
+WITHOUT_NUMBA = """
+import warnings
+import torch
+from graphattn.patterns import Star
+graph, x = Star().build(100), torch.randn(100, 1, 4)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    from graphattn.functional import edge_attention
+    for _ in range(3):
+        edge_attention(x, x, x, graph)
+messages = [str(w.message) for w in caught if 'numba' in str(w.message)]
+assert len(messages) == 1 and 'pip install numba' in messages[0], messages
+try:
+    edge_attention(x, x, x, graph, backend='numba')
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_without_numba_auto_warns_once_and_numba_raises():
+    result = run_anew(WITHOUT_NUMBA, missing=['numba'])
+    assert "numba, which cannot be imported" in result.stdout, result.stderr

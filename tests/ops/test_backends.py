@@ -1,0 +1,551 @@
+"""The contract of every backend: what ``'reference'`` means, on every graph of the table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn import BipartiteGraph, ops
+from graphattn.functional import edge_attention
+from tests.forked import peak_bytes
+from tests.graphs import GRAPHS, random_graph
+
+HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
+EDGE_VALUES = {'plain': None, 'per_edge': (), 'per_edge_and_head': (HEADS,)}
+NODES = ('query', 'key', 'value')
+
+
+def skip_if_missing(backend: str) -> str:
+    if backend == 'gather_ext':
+        for package in ('torch_scatter', 'torch_sparse'):
+            pytest.importorskip(package, reason=f"backend 'gather_ext' needs {package}")
+    return backend
+
+
+# Triton's kernels run on a GPU, or interpreted: triton/test_triton.py.
+ON_CPUS = [name for name in ops.BACKENDS if name != 'triton']
+
+# Dense ones form no weights and let NaN travel: test_sdpa.py, test_flex.py.
+DENSE = ('sdpa', 'flex')
+BACKENDS = [name for name in ON_CPUS if name not in DENSE]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
+def fast_backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+def attention(backend: str, **arguments) -> tuple[Tensor, Tensor]:
+    """Output, in one pass where the backend can, and weights."""
+    out, weight = edge_attention(**arguments, backend=backend, return_attention_weights=True)
+    return (out if ops.load(backend).attention is None
+            else edge_attention(**arguments, backend=backend)), weight
+
+
+@pytest.fixture
+def restored_rng():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = CHANNELS,
+         value_channels: int = VALUE_CHANNELS, dtype: torch.dtype = torch.float64,
+         ) -> dict[str, Tensor]:
+    """The Tensor arguments of ``edge_attention``."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {'query': (graph.num_queries, HEADS, channels),
+              'key': (graph.num_keys, HEADS, channels),
+              'value': (graph.num_keys, HEADS, value_channels)}
+    if EDGE_VALUES[edge_values] is not None:
+        shape = (graph.num_edges, *EDGE_VALUES[edge_values])
+        shapes |= {'edge_bias': shape, 'edge_gate': shape}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            for name, shape in shapes.items()}
+
+
+def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str, *,
+           autocast: bool = False, **options) -> dict[str, Tensor]:
+    """Output, weights, and the gradients of both with respect to every input."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    with torch.autocast(graph.device.type, torch.bfloat16, enabled=autocast):
+        out, weight = attention(backend, graph=graph, **leaves, **options)
+    generator = torch.Generator().manual_seed(1)
+    cotangents = [torch.randn(result.shape, generator=generator, dtype=torch.float64)
+                  for result in (out, weight)]
+    # Small integers, which are exact in every dtype.
+    cotangents = [cotangent.mul(2).round().to(out) for cotangent in cotangents]
+    grads = torch.autograd.grad((out, weight), list(leaves.values()), cotangents)
+    return {'out': out.detach(), 'weight': weight.detach(), **dict(zip(leaves, grads))}
+
+
+def rounding(graph: BipartiteGraph, dtype: torch.dtype) -> float:
+    """How far sums of numbers of order 1 may be off: one rounding for each of their terms."""
+    most_terms = max([CHANNELS, VALUE_CHANNELS, *graph.in_degree().tolist(),
+                      *graph.out_degree().tolist()])
+    return torch.finfo(dtype).eps * 8 * most_terms
+
+
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], *,
+                rtol: float = 1e-12, atol: float = 1e-12, check_dtype: bool = True) -> None:
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_dtype=check_dtype)
+
+
+def in_double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.double() for name, tensor in inputs.items()}
+
+
+# One meaning #########################################################################
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', GRAPHS)
+def test_equals_reference(name, edge_values, fast_backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, edge_values)
+    assert_same(attend(graph, inputs, fast_backend), attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0)])
+@pytest.mark.parametrize('way', ON_CPUS)
+def test_equals_reference_without_channels(channels, value_channels, way):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, channels=channels, value_channels=value_channels)
+    assert_same(train(graph, inputs, way), train(graph, inputs, 'reference'))
+    if way not in DENSE:
+        assert_same(attend(graph, inputs, way), attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+def test_equals_reference_on_a_gpu(backend):
+    if not ops.load(backend).is_available(torch.device('cuda')):
+        pytest.skip('it does not run there')
+    for make in GRAPHS.values():
+        graph, inputs = make(), draw(make(), 'per_edge_and_head')
+        on_gpu = {name: tensor.cuda() for name, tensor in inputs.items()}
+        results = attend(graph.to('cuda'), on_gpu, backend)
+        assert_same({name: result.cpu() for name, result in results.items()},
+                    attend(graph, inputs, 'reference'))
+
+
+@pytest.mark.parametrize('name', ['square', 'graph_per_head'])
+def test_auto_and_scale_equal_reference(name):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    scaled = {**inputs, 'query': inputs['query'] * 0.3 * math.sqrt(CHANNELS)}
+    assert_same({'out': edge_attention(graph=graph, **inputs, scale=0.3)},
+                {'out': attend(graph, scaled, 'reference')['out']})
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_gradcheck(backend, edge_values):
+    graph = random_graph(4, 5, 0.5)
+    names, leaves = zip(*draw(graph, edge_values).items())
+
+    def function(*tensors):
+        return attention(backend, graph=graph, **dict(zip(names, tensors)))
+
+    assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves],
+                                    fast_mode=True)
+
+
+@pytest.mark.parametrize('name', ['square', 'more_keys', 'idle_nodes', 'shuffled_duplicates',
+                                  'full', 'hub'])
+@pytest.mark.parametrize('additive', [False, True])
+def test_reference_equals_scaled_dot_product_attention(name, additive):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head')
+    inputs = {name: tensor.requires_grad_() for name, tensor in inputs.items()
+              if name in NODES or additive and name == 'edge_bias'}
+    mask = graph.to_mask().expand(HEADS, -1, -1)
+    if additive:
+        mask = torch.full(mask.shape, -torch.inf, dtype=torch.float64).index_put(
+            (torch.arange(HEADS), graph.query[:, None], graph.key[:, None]), inputs['edge_bias'])
+
+    has_keys = graph.in_degree() > 0  # torch gives NaN to the others
+    query, key, value = (inputs[name].transpose(0, 1) for name in NODES)
+    expected = F.scaled_dot_product_attention(query[:, has_keys], key, value,
+                                              attn_mask=mask[:, has_keys]).transpose(0, 1)
+    out = edge_attention(graph=graph, **inputs, backend='reference')[has_keys]
+    leaves = list(inputs.values())
+    torch.testing.assert_close(
+        (out, *torch.autograd.grad(out.square().sum(), leaves)),
+        (expected, *torch.autograd.grad(expected.square().sum(), leaves)), rtol=1e-12, atol=1e-12)
+
+
+def test_weights_are_a_softmax_over_the_keys_of_each_query(backend):
+    graph = GRAPHS['idle_nodes']()
+    weight = attend(graph, draw(graph), backend)['weight']
+    total = torch.zeros(graph.num_queries, HEADS, dtype=torch.float64)
+    total.index_add_(0, graph.query, weight)
+    expected = (graph.in_degree() > 0).double().unsqueeze(1).expand(-1, HEADS)
+    assert_same({'total': total}, {'total': expected})
+
+
+def test_the_weight_of_a_single_edge_has_no_gradient(backend):
+    """Torch takes a strided tensor for a contiguous one where a size is 1."""
+    graph = BipartiteGraph.from_edge_index(torch.tensor([[0], [0]]), 1)
+    query, key, value = torch.randn(3, 1, HEADS, 4, requires_grad=True)
+    _, weight = edge_attention(query, key, value, graph, backend=backend,
+                               return_attention_weights=True)
+    cotangent = torch.randn(2, 2 * HEADS)[1:, 1::2]
+    assert (torch.autograd.grad(weight, query, cotangent)[0] == 0).all()
+
+
+# Precision ###########################################################################
+
+
+@pytest.mark.parametrize('name', ['ragged_batch', 'idle_nodes', 'hub'])
+def test_float32_is_within_rounding(name, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head', dtype=torch.float32)
+    expected = attend(graph, in_double(inputs), 'reference')
+    tolerance = rounding(graph, torch.float32)
+    results = attend(graph, inputs, backend)
+    assert {result.dtype for result in results.values()} == {torch.float32}
+    assert_same(results, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
+def test_half_precision_rounds_only_its_results(name, dtype, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
+    expected = attend(graph, in_double(inputs), 'reference')
+    results = attend(graph, inputs, backend)
+    assert {result.dtype for result in results.values()} == {dtype}
+    # Where output and weights are computed apart, the gradients of both are rounded and added up.
+    atol = rounding(graph, torch.float32)
+    atol = 4 * torch.finfo(dtype).eps if ops.load(backend).attention is not None else atol
+    assert_same(results, expected, rtol=torch.finfo(dtype).eps, atol=atol, check_dtype=False)
+
+
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_autocast_changes_nothing(backend, edge_values):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, edge_values, dtype=torch.float32)
+    expected = attend(graph, inputs, backend)
+    results = attend(graph, inputs, backend, autocast=True)
+    tolerance = rounding(graph, torch.float32)
+    assert_same(results, expected, rtol=tolerance, atol=tolerance)
+
+
+# Nobody there ########################################################################
+
+
+@pytest.mark.parametrize('name', ['idle_nodes', 'no_edges', 'ragged_rectangles'])
+def test_idle_nodes_get_exactly_zero(name, backend):
+    graph = GRAPHS[name]()
+    results = attend(graph, draw(graph, 'per_edge'), backend)
+    idle_query, idle_key = graph.in_degree() == 0, graph.out_degree() == 0
+    assert idle_query.any() and idle_key.any()
+    for idle, names in ((idle_query, ('out', 'query')), (idle_key, ('key', 'value'))):
+        assert not any(results[name][idle].any() for name in names)
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+def test_poison_in_idle_nodes_reaches_nothing(backend, poison):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph, 'per_edge')
+    clean = attend(graph, inputs, backend)
+    inputs['query'][graph.in_degree() == 0] = poison
+    for name in ('key', 'value'):
+        inputs[name][graph.out_degree() == 0] = poison
+    assert_same(attend(graph, inputs, backend), clean)
+
+
+@pytest.mark.parametrize('poisoned', ['key', 'value'])
+def test_nan_reaches_only_the_query_that_attends_to_it(backend, poisoned):
+    mask = random_graph(6, 8, 0.4).to_mask()
+    mask[:, 7] = False
+    mask[2, 7] = True
+    graph = BipartiteGraph.from_mask(mask)
+    inputs = draw(graph, 'per_edge_and_head')
+    clean = attend(graph, inputs, backend)
+    inputs[poisoned][7] = torch.nan
+    results = attend(graph, inputs, backend)
+
+    assert results['out'][2].isnan().all()
+    spared = {**dict.fromkeys(('out', 'query'), torch.arange(6) != 2),
+              **dict.fromkeys(('key', 'value'), ~mask[2]),
+              **dict.fromkeys(('weight', 'edge_bias', 'edge_gate'), graph.query != 2)}
+    assert_same({name: results[name][rows] for name, rows in spared.items()},
+                {name: clean[name][rows] for name, rows in spared.items()})
+
+
+def test_large_logits_do_not_overflow(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    inputs['query'] *= 1e4
+    assert all(result.isfinite().all() for result in attend(graph, inputs, backend).values())
+
+
+# What 'auto' gives is held to the same, whichever way it takes.
+EVERY_WAY = ['auto', *BACKENDS]
+
+
+def nearly_full_graph() -> BipartiteGraph:
+    """Which ``'auto'`` takes for dense in training. Query 0 attends to key 11, which no other does,
+    and not to keys 1 to 3."""
+    mask = torch.ones(12, 12, dtype=torch.bool)
+    mask[1:, 11] = mask[0, 1:4] = False
+    return BipartiteGraph.from_mask(mask)
+
+
+def train(graph: BipartiteGraph, inputs: dict[str, Tensor], way: str, **options
+          ) -> dict[str, Tensor]:
+    """Output and gradients."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    out = edge_attention(graph=graph, **leaves, **options, backend=skip_if_missing(way))
+    cotangent = torch.arange(out.numel()).view(out.shape).remainder(5).sub(2).to(out)
+    return {'out': out.detach(), **dict(zip(leaves, torch.autograd.grad(
+        out, list(leaves.values()), cotangent)))}
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(backend, dtype):
+    graph = GRAPHS['hub']()
+    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
+    # The gradient of a logit is a small difference where all values are nearly the same.
+    inputs['value'] = (inputs['value'] / 64 + 8).to(dtype)
+    assert_same(train(graph, inputs, backend), train(graph, in_double(inputs), 'reference'),
+                rtol=torch.finfo(dtype).eps, atol=rounding(graph, torch.float32) * 8,
+                check_dtype=False)
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+@pytest.mark.parametrize('poisoned, position', [
+    ('query', 0), ('key', 11), ('value', 11), ('edge_bias', 2), ('edge_gate', 2)])
+@pytest.mark.parametrize('way', EVERY_WAY)
+def test_poison_reaches_one_query_and_what_it_attends_to(way, poisoned, position, poison):
+    graph = nearly_full_graph()
+    inputs = draw(graph, 'per_edge_and_head')
+    inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
+    clean = train(graph, inputs, way)
+    inputs[poisoned][position] = poison
+    results = train(graph, inputs, way)
+    assert not results['out'][0].isfinite().all()
+    spared = {**dict.fromkeys(('out', 'query'), slice(1, None)),
+              **dict.fromkeys(('key', 'value'), slice(1, 4)),
+              **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 0)}
+    assert_same({name: results[name][spared[name]] for name in clean},
+                {name: clean[name][spared[name]] for name in clean})
+
+
+BIASES = [0., 1e4, -1e4, 1e6, 1e9, -1e9, torch.finfo(torch.float32).max,
+          torch.finfo(torch.float32).min, -torch.inf]
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('hops', [1, 2])
+@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa'])
+def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
+    if way == 'sdpa' and hops > 1:
+        pytest.skip('it has one hop')
+    graph = nearly_full_graph()
+    inputs = draw(graph, dtype=dtype, value_channels=CHANNELS)  # torch's fused kernels need as many
+    inputs['query'] *= 0  # products beside a large bias would be rounded away
+    options = dict(hops=hops, teleport=0.1 * (hops - 1))
+    right = train(graph, in_double(inputs), 'reference', **options)
+    away = torch.full((graph.num_edges,), -torch.inf)
+    nothing = train(graph, in_double(inputs) | {'edge_bias': away}, 'reference', **options)
+    tolerance = 30 * max(torch.finfo(dtype).eps, 1e-15)
+    for bias in BIASES:
+        edge_bias, expected = torch.full_like(away, bias), nothing if bias == -torch.inf else right
+        learned = train(graph, inputs | {'edge_bias': edge_bias}, way, **options)
+        given = train(graph, inputs, way, edge_bias=edge_bias, **options)  # torch takes other ways
+        for name in inputs:
+            assert_same({name: learned[name], 'again': given[name]},
+                        {name: expected[name], 'again': expected[name]}, rtol=0, atol=tolerance,
+                        check_dtype=False)
+
+
+@pytest.mark.parametrize('size', [1e3, 1e4, 1e6, 5e7])
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
+def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    inputs['query'] = inputs['query'].sign() * size
+    inputs['key'] = torch.ones_like(inputs['key'])  # so that many logits of a query are the highest
+    inputs['key'][::3] = -1.
+    expected = train(graph, in_double(inputs), 'reference', scale=1.)
+    results = train(graph, inputs, way, scale=1.)
+    for name, result in results.items():
+        atol = 2e-6 * max(1., float(expected[name].abs().max()), size if name == 'key' else 0.)
+        torch.testing.assert_close(result.double(), expected[name], atol=atol, rtol=0)
+
+
+# Derivatives #########################################################################
+
+
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
+def test_gradients_of_many_outputs_at_once_are_those_of_each_or_refused(way):
+    graph = GRAPHS['square']()
+    leaves = {name: x.requires_grad_() for name, x in draw(graph).items()}
+    out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))
+    cotangents = torch.stack([torch.ones_like(out), out.detach()])
+    try:
+        together = torch.autograd.grad(out, list(leaves.values()), cotangents, retain_graph=True,
+                                       is_grads_batched=True)
+    except NotImplementedError as error:
+        assert 'is_grads_batched' in str(error) and "backend='gather'" in str(error)
+        assert way != 'gather'
+        return
+    for row, cotangent in enumerate(cotangents):
+        alone = torch.autograd.grad(out, list(leaves.values()), cotangent, retain_graph=True)
+        torch.testing.assert_close([grad[row] for grad in together], [*alone])
+
+
+@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
+def test_the_gradient_at_an_output_is_that_of_what_follows(way):
+    graph = GRAPHS['square']()
+    leaves = {name: x.requires_grad_() for name, x in draw(graph).items()}
+    out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))
+    grad, = torch.autograd.grad(out.square().sum(), out, create_graph=True)
+    assert torch.equal(grad, 2 * out)
+
+
+# Dropout #############################################################################
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_nodes'])
+def test_dropout_of_a_seed_is_that_of_reference(name, backend, restored_rng):
+    if ops.load(backend).attention is not None:
+        pytest.skip('its weights lie in another order in memory, by which torch draws')
+    graph, results = GRAPHS[name](), []
+    inputs = draw(graph, 'per_edge_and_head')
+    for each in (backend, 'reference'):
+        torch.manual_seed(3)
+        results.append(edge_attention(graph=graph, **inputs, backend=each, dropout_p=0.4,
+                                      return_attention_weights=True))
+    assert_same(*(dict(zip(('out', 'weight'), result)) for result in results))
+
+
+def test_dropout_zeroes_weights_and_scales_the_others(backend, restored_rng):
+    graph = GRAPHS['full']()
+    inputs = draw(graph)
+    torch.manual_seed(0)
+    weight = attend(graph, inputs, backend, dropout_p=0.2)['weight']
+    kept = weight != 0
+    assert 0 < kept.sum() < kept.numel()
+    undropped = attend(graph, inputs, backend)['weight']
+    assert_same({'weight': weight[kept]}, {'weight': undropped[kept] / 0.8})
+
+
+@pytest.mark.slow
+def test_dropout_keeps_the_mean(backend, restored_rng):
+    copies, graph = 600, random_graph(3, 6, 0.7)
+    inputs = draw(graph)
+    tiled = {name: tensor.repeat(copies, 1, 1) for name, tensor in inputs.items()}
+    torch.manual_seed(0)
+    out = edge_attention(graph=BipartiteGraph.batch([graph] * copies), **tiled, backend=backend,
+                         dropout_p=0.3).unflatten(0, (copies, graph.num_queries))
+    standard_error = out.std(0) / math.sqrt(copies)
+    deviation = out.mean(0) - attend(graph, inputs, backend)['out']
+    assert (deviation.abs() <= 5 * standard_error).all() and standard_error.min() > 0
+
+
+def test_no_dropout_draws_nothing(backend):
+    graph = GRAPHS['square']()
+    state = torch.get_rng_state()
+    attend(graph, draw(graph), backend, dropout_p=0.)
+    assert torch.get_rng_state().equal(state)
+
+
+# Layout and symmetry #################################################################
+
+
+def test_layout_in_memory_does_not_matter(backend, restored_rng):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_edge_and_head')
+    strided = {name: tensor.permute(*range(tensor.dim())[::-1]).contiguous()
+               .permute(*range(tensor.dim())[::-1]) for name, tensor in inputs.items()}
+    assert not any(tensor.is_contiguous() for tensor in strided.values())
+    results = []
+    for tensors in (inputs, strided):
+        torch.manual_seed(0)
+        results.append(attend(graph, tensors, backend, dropout_p=0.3))
+    assert_same(*results)
+
+
+def test_inputs_are_not_changed(backend):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph, 'per_edge_and_head')
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    attend(graph, inputs, backend, dropout_p=0.)
+    assert_same(inputs, before, rtol=0, atol=0)
+
+
+def test_gradient_of_one_input_alone(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_edge')
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+    together = torch.autograd.grad(
+        edge_attention(graph=graph, **leaves, backend=backend).square().sum(), leaves.values())
+    for name, expected in zip(inputs, together):
+        out = edge_attention(graph=graph, **{**inputs, name: leaves[name]}, backend=backend)
+        grad, = torch.autograd.grad(out.square().sum(), leaves[name])
+        assert_same({name: grad}, {name: expected})
+
+
+def test_heads_with_graphs_of_their_own_fold_into_nodes(backend):
+    graphs = [random_graph(5, 7, 0.5, seed) for seed in range(HEADS)]
+    inputs = draw(graphs[0])
+    folded = {name: tensor.transpose(0, 1).reshape(-1, 1, tensor.size(2))
+              for name, tensor in inputs.items()}
+    out = edge_attention(graph=BipartiteGraph.batch(graphs), **folded, backend=backend)
+    alone = [edge_attention(graph=graph, backend=backend,
+                            **{name: tensor[:, [head]] for name, tensor in inputs.items()})
+             for head, graph in enumerate(graphs)]
+    assert_same({'out': out}, {'out': torch.cat(alone)})
+
+
+def test_sequences_of_a_batch_are_alone(backend):
+    graphs = [random_graph(n, m, 0.5, seed=n) for n, m in ((3, 8), (0, 2), (9, 4), (1, 1))]
+    each = [draw(graph, 'per_edge') for graph in graphs]
+    together = {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
+    out = edge_attention(graph=BipartiteGraph.batch(graphs), **together, backend=backend)
+    alone = [edge_attention(graph=graph, **inputs, backend=backend)
+             for graph, inputs in zip(graphs, each)]
+    assert_same({'out': out}, {'out': torch.cat(alone)})
+
+
+def test_permuting_nodes_permutes_the_output(backend):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph)
+    generator = torch.Generator().manual_seed(2)
+    query_order, key_order = (torch.randperm(n, generator=generator)
+                              for n in (graph.num_queries, graph.num_keys))
+    permuted = BipartiteGraph.from_mask(graph.to_mask()[query_order][:, key_order])
+    moved = {'query': inputs['query'][query_order], 'key': inputs['key'][key_order],
+             'value': inputs['value'][key_order]}
+    assert_same({'out': edge_attention(graph=permuted, **moved, backend=backend)},
+                {'out': edge_attention(graph=graph, **inputs, backend=backend)[query_order]})
+
+
+# Memory ##############################################################################
+
+
+def forward_and_backward(num_nodes, backend):
+    query = torch.arange(num_nodes).repeat_interleave(3)
+    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
+    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
+    tensors = [torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3)]
+    edge_attention(*tensors, graph, backend=backend).sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('backend', ['gather', 'csr', 'numba'])
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
+def test_memory_is_linear_in_edges(backend):
+    forward_and_backward(100, backend)  # compiles
+    assert peak_bytes(lambda: forward_and_backward(20_000, backend)) < 200e6  # the pairs: 1.6e9

@@ -1,0 +1,787 @@
+"""Attention diffusion: its meaning, one for all kernels, and what the compiled one promises."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import APPNP
+
+from graphattn import BipartiteGraph
+from graphattn.functional import (
+    attention_diffusion,
+    attention_weights,
+    edge_attention,
+    heat_teleport,
+)
+from graphattn.ops.cpu import orders, schedule
+from graphattn.ops.diffusion import schema as operators
+from graphattn.ops.weights import schema as weight_operators
+from graphattn.patterns import SlidingWindow
+from tests.forked import peak_bytes
+from tests.graphs import GRAPHS, random_graph
+from tests.ops.test_backends import BACKENDS, skip_if_missing
+
+HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
+SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
+EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
+               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
+TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
+             'head': lambda n: torch.tensor([0.2, 0.7]).double(),
+             'all': lambda n: torch.rand(HOPS, n, HEADS, dtype=torch.double,
+                                         generator=torch.Generator().manual_seed(2))}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
+def fast_backend(request) -> str:
+    return skip_if_missing(request.param)
+
+
+@pytest.fixture
+def with_threads(monkeypatch):
+    """Divides even the smallest graph among so many threads."""
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
+    before = torch.get_num_threads()
+
+    def run(num_threads, function):
+        torch.set_num_threads(num_threads)
+        return function()
+
+    yield run
+    torch.set_num_threads(before)
+
+
+def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, dtype: torch.dtype = torch.float64,
+         channels: int = CHANNELS, value_channels: int = VALUE_CHANNELS,
+         heads: int = HEADS) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {'query': (graph.num_queries, heads, channels),
+              'key': (graph.num_keys, heads, channels),
+              'value': (graph.num_keys, heads, value_channels)}
+    shapes |= {name: (graph.num_edges, columns) if columns > 1 else (graph.num_edges,)
+               for name, columns in EDGE_VALUES[edge_values].items()}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            .requires_grad_() for name, shape in shapes.items()}
+
+
+def diffuse(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
+            hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
+    inputs = {**inputs}
+    value, teleport = inputs.pop('value'), inputs.pop('teleport', teleport)
+    alpha = attention_weights(graph=graph, **inputs, dropout_p=dropout_p, backend=backend)
+    return attention_diffusion(alpha, value, graph, hops=hops, teleport=teleport, backend=backend)
+
+
+def diffuse_in_one(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
+                   hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
+    return edge_attention(graph=graph, **{'teleport': teleport, **inputs}, hops=hops,
+                          dropout_p=dropout_p, backend=backend)
+
+
+def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
+                            dtype=torch.float64).mul(2).round().to(out)
+    grads = torch.autograd.grad(out, list(inputs.values()), cotangent, allow_unused=True)
+    grads = [torch.zeros_like(leaf) if grad is None else grad
+             for grad, leaf in zip(grads, inputs.values())]
+    return {'out': out.detach(), **dict(zip(inputs, grads))}
+
+
+def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
+                               check_dtype=check_dtype)
+
+
+def dense_weights(graph: BipartiteGraph, alpha: Tensor) -> Tensor:
+    """``[heads, queries, keys]``."""
+    dense = alpha.new_zeros(graph.num_queries, graph.num_keys, alpha.size(1))
+    return dense.index_put((graph.query, graph.key), alpha).permute(2, 0, 1)
+
+
+def cycle(n: int) -> BipartiteGraph:
+    """Every token attends to the next one alone."""
+    query = torch.arange(n)
+    return BipartiteGraph.from_edge_index(torch.stack([(query + 1) % n, query]), n)
+
+
+# What it means #######################################################################
+
+
+@pytest.mark.parametrize('teleport, expected', [
+    (0.1, [.1, .09, .081, .0729, .06561, .59049]),
+    (0., [0, 0, 0, 0, 0, 1]),
+    ((.5, .5, 0., .5, 1.), [.5, .25, 0, .125, .125, 0]),
+])
+def test_weights_of_the_hops(backend, teleport, expected):
+    graph, alpha = cycle(8), torch.ones(8, 1, dtype=torch.double)
+    out = attention_diffusion(alpha, torch.eye(8).double().unsqueeze(1), graph, hops=5,
+                              teleport=teleport, backend=backend)
+    torch.testing.assert_close(out[0, 0], torch.tensor([*expected, 0, 0]).double())
+    torch.testing.assert_close(out[2, 0].roll(-2), out[0, 0])
+
+
+@pytest.mark.parametrize('hops, time', [(5, 2.), (3, 0.01), (6, 40.), (0, 1.), (200, 3.)])
+def test_weights_of_the_heat_kernel(hops, time):
+    n = hops + 2
+    out = attention_diffusion(torch.ones(n, 1).double(), torch.eye(n).double().unsqueeze(1),
+                              cycle(n), hops=hops, teleport=heat_teleport(hops, time))
+    poisson = torch.distributions.Poisson(torch.tensor(time, dtype=torch.double))
+    weight = poisson.log_prob(torch.arange(hops + 1).double()).exp()
+    torch.testing.assert_close(out[0, 0, :-1], weight / weight.sum(), atol=1e-14, rtol=1e-9)
+
+
+@pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_tokens', 'hub'])
+@pytest.mark.parametrize('hops', [1, 2, 5])
+def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    alpha, value = (x.detach().requires_grad_() for x in (alpha, inputs['value']))
+    first_node = graph.num_queries * torch.arange(HEADS)
+    edge_index = (graph.edge_index.as_tensor()[:, None] + first_node[:, None]).flatten(1)
+    appnp = APPNP(hops, 0.1, normalize=False, add_self_loops=False)
+    expected = appnp(value.transpose(0, 1).flatten(0, 1), edge_index, alpha.t().flatten())
+    expected = expected.unflatten(0, (HEADS, -1)).transpose(0, 1)
+    out = attention_diffusion(alpha, value, graph, hops=hops, teleport=0.1, backend=backend)
+    leaves = {'alpha': alpha, 'value': value}
+    assert_same(with_grads(out, leaves), with_grads(expected, leaves), 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('edge_values, teleport', [
+    *(('plain', teleport) for teleport in TELEPORTS), ('shared', 'number'), ('per_head', 'all')])
+@pytest.mark.parametrize('name', SQUARE)
+def test_equals_reference(name, edge_values, teleport, fast_backend, with_threads):
+    graph = GRAPHS[name]()
+    teleport = TELEPORTS[teleport](graph.num_queries)
+    inputs = draw(graph, edge_values)
+    if isinstance(teleport, Tensor):
+        inputs['teleport'] = teleport.requires_grad_()
+    run = partial(diffuse, graph, inputs, teleport=teleport)
+    actual = with_threads(2, lambda: with_grads(run(backend=fast_backend), inputs))
+    assert_same(actual, with_grads(run(backend='reference'), inputs))
+
+
+@pytest.mark.parametrize('hops', [0, 1, 4])
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
+def test_reference_is_the_recursion_of_matrices(name, hops):
+    graph = GRAPHS[name]()
+    inputs = draw(graph)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    z = start
+    for _ in range(hops):
+        z = 0.7 * attention @ z + 0.3 * start
+    out = diffuse(graph, inputs, 'reference', hops=hops)
+    assert_same(with_grads(out, inputs), with_grads(z.transpose(0, 1), inputs))
+
+
+def test_weights_are_those_of_attention(backend):
+    graph = GRAPHS['idle_tokens']()
+    inputs = draw(graph, 'per_head')
+    value = inputs.pop('value')
+    expected = edge_attention(graph=graph, value=value, **inputs, backend='reference',
+                              return_attention_weights=True)[1]
+    alpha = attention_weights(graph=graph, **inputs, backend=backend)
+    assert_same(with_grads(alpha, inputs), with_grads(expected, inputs))
+
+
+def test_weights_on_a_rectangular_graph(fast_backend):
+    graph = GRAPHS['ragged_rectangles']()
+    inputs = {name: tensor for name, tensor in draw(graph, 'shared').items() if name != 'value'}
+    results = [with_grads(attention_weights(graph=graph, **inputs, backend=name), inputs)
+               for name in (fast_backend, 'reference')]
+    assert_same(*results)
+
+
+@pytest.mark.parametrize('hops', [1, 7, math.inf])
+def test_constants_stay_what_they_are(backend, hops):
+    graph = GRAPHS['full']()
+    inputs = draw(graph) | {'value': torch.full((6, HEADS, 3), 2.5).double()}
+    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.2)
+    assert_same(out, inputs['value'], 1e-13)
+
+
+@pytest.mark.parametrize('options', [dict(hops=0), dict(teleport=1.), dict(hops=0, teleport=0.),
+                                     dict(hops=math.inf, teleport=1)])
+def test_who_does_not_leave_keeps_the_values(backend, options):
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    assert torch.equal(diffuse(graph, inputs, backend, **options), inputs['value'])
+
+
+@pytest.mark.parametrize('hops', [1, 4, math.inf])
+def test_without_keys_what_is_left_is_the_share_that_stays(backend, hops):
+    graph = GRAPHS['idle_tokens']()
+    inputs = draw(graph)
+    idle = graph.in_degree() == 0
+    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.3)
+    assert idle.any()
+    assert_same(out[idle], 0.3 * inputs['value'][idle])
+
+
+def test_causal_at_any_depth(backend):
+    mask = random_graph(12, 12, 0.5).to_mask() | torch.eye(12, dtype=torch.bool).roll(-1, dims=1)
+    graph = BipartiteGraph.from_mask(mask.tril())
+    inputs = draw(graph)
+    out = diffuse(graph, inputs, backend, hops=6, teleport=0.1)
+    for i in range(12):
+        grads = torch.autograd.grad(out[i].sum(), list(inputs.values()), retain_graph=True)
+        assert not any(grad[i + 1:].any() for grad in grads)
+    assert grads[2][0].any()  # the first token reaches the last
+
+
+# To the limit ########################################################################
+
+
+def resolvent(attention: Tensor, start: Tensor, teleport: Tensor | float) -> Tensor:
+    identity = torch.eye(attention.size(-1), dtype=attention.dtype)
+    return torch.linalg.solve(identity - (1 - teleport) * attention, teleport * start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
+def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph) | {'teleport': torch.tensor([0.3, 0.6]).double().requires_grad_()}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    expected = resolvent(dense_weights(graph, alpha), inputs['value'].transpose(0, 1),
+                         inputs['teleport'][:, None, None]).transpose(0, 1)
+    expected = with_grads(expected, inputs)
+    for hops in (120, math.inf):
+        out = diffuse(graph, inputs, backend, hops=hops)
+        assert_same(with_grads(out, inputs), expected, 1e-10)
+    with torch.no_grad():
+        assert_same(diffuse(graph, inputs, backend, hops=math.inf), expected['out'], 1e-10)
+
+
+def window(n: int) -> BipartiteGraph:
+    return SlidingWindow(2).build(n)
+
+
+def limit_and_resolvent(graph: BipartiteGraph, alpha: Tensor, teleport: float, dtype: torch.dtype,
+                        **options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs and gradients, those of a dense solve in float64."""
+    heads = alpha.size(1)
+    inputs = {'alpha': alpha.to(dtype), 'value': draw(graph, dtype=dtype, heads=heads)['value'],
+              'teleport': torch.full((heads,), teleport, dtype=dtype)}
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    right = resolvent(dense_weights(graph, exact['alpha']), exact['value'].transpose(0, 1),
+                      exact['teleport'][:, None, None]).transpose(0, 1)
+    out = attention_diffusion(**inputs, graph=graph, hops=math.inf, **options)
+    return with_grads(out, inputs), with_grads(right, exact)
+
+
+def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], share: float) -> None:
+    """As far from each other as the docs of :func:`attention_diffusion` allow."""
+    rounding = 10 * torch.finfo(results['out'].dtype).eps / share
+    for name, right in expected.items():
+        scale = float(right.abs().max())
+        if name == 'teleport':  # a sum of what each message is worth, times what it is
+            scale = float(expected['value'].abs().sum() * expected['out'].abs().max()) / share
+        torch.testing.assert_close(results[name].double(), right, rtol=0, atol=rounding * scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('make, n, teleport', [
+    *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
+      for teleport in (0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
+def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
+    graph = make(n)
+    inputs = draw(graph, heads=1)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference').detach()
+    assert_settled(*limit_and_resolvent(graph, alpha, teleport, dtype, backend='csr'), teleport)
+
+
+@pytest.mark.slow
+def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
+    """As dropout makes them: some rows grow and others lose more."""
+    graph, alpha = cycle(6), torch.tensor([1.9, 0.2] * 3).double().unsqueeze(1)
+    for scale in (1., -1.):
+        results, expected = limit_and_resolvent(graph, scale * alpha, 0.1, torch.double)
+        assert_settled(results, expected, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('teleport', [1e-3, 0.3])
+def test_nan_leaves_the_limit_of_others_alone(teleport):
+    graph = BipartiteGraph.batch([cycle(3), cycle(4)])
+    inputs = {'alpha': torch.ones(7, 1), 'value': draw(graph, dtype=torch.float, heads=1)['value']}
+    expected, _ = limit_and_resolvent(graph, torch.ones(7, 1), teleport, torch.float)
+    for poisoned in ('alpha', 'value'):
+        arguments = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+        arguments[poisoned][1] = torch.nan
+        out = attention_diffusion(**arguments, graph=graph, hops=math.inf, teleport=teleport)
+        assert out[:3].isnan().all()
+        assert_same(out[3:], expected['out'][3:], 1e-6 / teleport)
+
+
+def test_the_limit_keeps_one_hop_for_its_gradients():
+    graph = random_graph(50, 50, 0.2)
+    inputs = draw(graph)
+    assert saved_bytes(partial(diffuse, graph, inputs, hops=math.inf, teleport=0.01)) < \
+        saved_bytes(partial(diffuse, graph, inputs, hops=8, teleport=0.01))
+
+
+@pytest.mark.slow
+def test_weights_above_one_do_not_pass_for_a_limit():
+    graph, value = cycle(4), torch.ones(4, 1, 1)
+    for weight in (2., 1.25):
+        with pytest.raises(RuntimeError, match="'hops' without end did not converge"):
+            attention_diffusion(torch.full((4, 1), weight), value, graph, hops=math.inf,
+                                teleport=0.2)
+
+
+def test_the_limit_of_nan_is_nan():
+    value = torch.tensor([1., torch.nan, 1., 1.]).view(4, 1, 1)
+    out = attention_diffusion(torch.ones(4, 1), value, cycle(4), hops=math.inf, teleport=0.5)
+    assert out.isnan().any()
+
+
+# Gradients and precision #############################################################
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('hops', [1, 3])
+def test_gradcheck(edge_values, hops, backend):
+    graph = random_graph(5, 5, 0.5)
+    inputs = draw(graph, edge_values, channels=3, value_channels=2)
+    inputs['teleport'] = torch.rand(hops, 5, HEADS, dtype=torch.double).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), backend, hops=hops),
+        list(inputs.values()), fast_mode=True)
+
+
+@pytest.mark.slow
+def test_gradcheck_of_the_limit():
+    graph = random_graph(5, 5, 0.5)
+    inputs = draw(graph, channels=3, value_channels=2)
+    inputs['teleport'] = torch.tensor([0.3, 0.5]).double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), hops=math.inf),
+        list(inputs.values()), check_undefined_grad=False, fast_mode=True)
+
+
+def test_the_gradient_of_a_teleport_of_0_and_of_1(backend):
+    graph = GRAPHS['idle_tokens']()
+    teleport = torch.tensor([[[0., 0.4]], [[1., 0.]], [[0.3, 1.]]]).double().requires_grad_()
+    inputs = draw(graph) | {'teleport': teleport}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    z = start
+    for of_hop in reversed(teleport.transpose(1, 2).unsqueeze(-1).unbind()):
+        z = (1 - of_hop) * (attention @ z) + of_hop * start
+    expected = with_grads(z.transpose(0, 1), inputs)
+    assert (expected['teleport'] != 0).sum() == 5  # one comes before a hop that forgets it
+    assert_same(with_grads(diffuse(graph, inputs, backend), inputs), expected)
+    assert_same(with_grads(diffuse_in_one(graph, inputs, backend), inputs), expected)
+
+
+@pytest.mark.parametrize('backend', ['gather', 'reference'])
+def test_forward_mode_and_second_derivative_of_a_teleport_of_0(backend):
+    graph = GRAPHS['square']()
+    inputs = {name: tensor.detach() for name, tensor in draw(graph).items()}
+    alpha = attention_weights(inputs['query'], inputs['key'], graph)
+
+    def of(teleport: Tensor) -> Tensor:
+        return attention_diffusion(alpha, inputs['value'], graph, hops=2, teleport=teleport,
+                                   backend=backend)
+
+    zero, one = torch.zeros(()).double(), torch.ones(()).double()
+    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
+    first = attention @ start + start - 2 * attention @ attention @ start  # of (1-t)^2 A^2 + ...
+    second = 2 * (attention @ attention @ start - attention @ start)
+    assert_same(torch.func.jvp(of, (zero,), (one,))[1], first.transpose(0, 1))
+    leaf = zero.clone().requires_grad_()
+    grad, = torch.autograd.grad(of(leaf).sum(), leaf, create_graph=True)
+    assert_same(torch.autograd.grad(grad, leaf)[0], second.sum(), 1e-9)
+
+
+@pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate', 'teleport'])
+def test_gradient_of_one_input_alone(name, backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared') | {'teleport': torch.full((HEADS,), 0.4).double()
+                                      .requires_grad_()}
+    expected = with_grads(diffuse(graph, inputs, backend), inputs)[name]
+    constants = {other: tensor.detach() for other, tensor in inputs.items()}
+    leaf = {name: inputs[name]}
+    assert_same(with_grads(diffuse(graph, {**constants, **leaf}, backend), leaf)[name], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (16, 32), (33, 64)])
+def test_every_width_equals_reference(channels, value_channels):
+    graph = random_graph(150, 150, 0.9)  # rows longer than a tile
+    inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
+    assert_same(with_grads(diffuse(graph, inputs), inputs),
+                with_grads(diffuse(graph, inputs, 'gather'), inputs), 1e-10)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
+def test_only_results_are_rounded(name, dtype, backend):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'per_head', dtype=dtype)
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    results = with_grads(diffuse(graph, inputs, backend, hops=5), inputs)
+    assert {result.dtype for result in results.values()} == {dtype}
+    torch.testing.assert_close(
+        results, with_grads(diffuse(graph, exact, 'reference', hops=5), exact),
+        rtol=torch.finfo(dtype).eps, atol=1e-4, check_dtype=False)
+
+
+def test_autocast_changes_nothing(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared', dtype=torch.float32)
+    expected = with_grads(diffuse(graph, inputs, backend), inputs)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = diffuse(graph, inputs, backend)
+    assert_same(with_grads(out, inputs), expected, 1e-5)
+
+
+def test_layout_in_memory_does_not_matter(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_head')
+    strided = {name: tensor.detach().movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
+               for name, tensor in inputs.items()}
+    assert not any(tensor.is_contiguous() for tensor in strided.values())
+    assert_same(with_grads(diffuse(graph, strided, backend), strided),
+                with_grads(diffuse(graph, inputs, backend), inputs))
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+@pytest.mark.parametrize('teleport', [0., 0.3])
+def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
+    graph = cycle(8)
+    inputs = draw(graph)
+    with torch.no_grad():
+        inputs['value'][5] = poison
+    out = diffuse(graph, inputs, backend, hops=2, teleport=teleport)
+    reached = (~out.isfinite()).all(dim=(1, 2))
+    assert reached.nonzero().flatten().tolist() == ([3] if teleport == 0 else [3, 4, 5])
+    assert out[~reached].isfinite().all()
+
+
+# Dropout, threads, memory ############################################################
+
+
+@pytest.fixture
+def restored_rng():
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
+    graph = GRAPHS['full']()
+    inputs = draw(graph)
+    torch.manual_seed(3)
+    alpha = attention_weights(inputs['query'], inputs['key'], graph, dropout_p=0.4,
+                              backend=backend)
+    dense = dense_weights(graph, alpha)
+    assert (dense == 0).any()
+    torch.manual_seed(3)
+    out = diffuse(graph, inputs, backend, hops=2, teleport=0., dropout_p=0.4)
+    assert_same(out, (dense @ dense @ inputs['value'].transpose(0, 1)).transpose(0, 1))
+
+
+@pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
+@pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
+def test_bit_for_bit_the_same_in_any_number_of_threads(name, run, with_threads):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, 'shared', dtype=torch.float32)
+    inputs['teleport'] = torch.full((HEADS,), 0.4).requires_grad_()
+
+    def train():
+        return with_grads(run(graph, inputs), inputs)
+
+    expected = with_threads(1, train)
+    for num_threads in (1, 2, 2, 3, 4, 7):
+        assert_same(with_threads(num_threads, train), expected, 0)
+
+
+@pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
+def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeypatch):
+    """Were there fewer threads than asked for, all work would be the first one's."""
+    graph = GRAPHS[name]()
+    inputs = draw(graph, dtype=torch.float32)
+
+    def train():
+        return with_grads(diffuse_in_one(graph, inputs, hops=6, teleport=0.1), inputs)
+
+    def one_after_the_other(calls):
+        called.append(len(calls))
+        for kernel, *arguments in calls:
+            kernel(*arguments)
+
+    called, expected = [], with_threads(3, train)
+    monkeypatch.setattr(schedule, 'run_calls', one_after_the_other)
+    assert_same(with_threads(3, train), expected, 0)
+    assert max(called) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('hops', [1, 2])
+def test_more_tokens_than_16_bits_can_number(hops):
+    num_tokens, query = 2**16 + 3, torch.arange(2**16 + 3)
+    edge_index = torch.stack([torch.cat([query.roll(1), query.roll(-2)]), query.repeat(2)])
+    graph = BipartiteGraph.from_edge_index(edge_index, num_tokens)
+    inputs = draw(graph, dtype=torch.float32, channels=2, value_channels=2, heads=1)
+    actual, expected = (with_grads(diffuse_in_one(graph, inputs, name, hops=hops, teleport=0.),
+                                   inputs) for name in ('numba', 'gather'))
+    assert_same(actual, expected, 1e-5)
+
+
+def saved_bytes(forward) -> int:
+    """Each storage once."""
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()
+    assert out.grad_fn is not None
+    return sum(saved.values())
+
+
+@pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
+@pytest.mark.parametrize('hops', [1, 5])
+def test_bytes_saved_for_backward(hops, run):
+    graph = random_graph(60, 60, 0.2)
+    inputs = draw(graph, dtype=torch.float32, value_channels=CHANNELS)
+    per_edge = 4 * HEADS * graph.num_edges if run is diffuse else 0
+    statistics = 0 if run is diffuse else 8 * HEADS * 60
+    needed = per_edge + statistics + (3 + hops) * inputs['value'].numel() * 4
+    edges = 4 * graph.num_edges + 8 * graph.num_edges + 2 * 8 * 61  # in both orders
+    saved = saved_bytes(partial(run, graph, inputs, hops=hops, teleport=0.1))
+    assert needed <= saved <= needed + edges + 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('edges_at_once', [1, 2**20])
+@pytest.mark.parametrize('teleport', TELEPORTS)
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', SQUARE)
+def test_one_operator_gives_what_two_give(name, edge_values, teleport, edges_at_once, monkeypatch):
+    graph = GRAPHS[name]()
+    inputs = draw(graph, edge_values)
+    teleport = TELEPORTS[teleport](graph.num_queries)
+    if isinstance(teleport, Tensor):
+        inputs['teleport'], teleport = teleport.requires_grad_(), None
+    expected = with_grads(diffuse(graph, inputs, teleport=teleport), inputs)
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)  # heads apart, or together
+    assert_same(with_grads(diffuse_in_one(graph, inputs, teleport=teleport), inputs), expected,
+                tolerance=1e-13)
+    assert_same(with_grads(diffuse(graph, inputs, teleport=teleport), inputs), expected,
+                tolerance=1e-13)
+
+
+@pytest.mark.parametrize('needed', [('query',), ('key',), ('value',), ('edge_bias',),
+                                    ('edge_gate',), ('teleport',), ('value', 'edge_gate')])
+def test_one_operator_gives_the_gradients_that_are_asked_for(needed):
+    graph = GRAPHS['square']()
+    inputs = {**draw(graph, 'per_head'), 'teleport': torch.rand(HOPS, 1, HEADS).double()}
+    inputs = {name: tensor.detach().requires_grad_(name in needed)
+              for name, tensor in inputs.items()}
+    expected, actual = (run(graph, inputs) for run in (diffuse, diffuse_in_one))
+    leaves = [inputs[name] for name in needed]
+    assert_same(torch.autograd.grad(actual.sum(), leaves),
+                torch.autograd.grad(expected.sum(), leaves))
+
+
+@pytest.mark.parametrize('changes', [
+    {'hops': 0}, {'hops': math.inf}, {'teleport': 1.}, {'backend': 'gather'}])
+def test_what_one_operator_does_not_do_two_do(changes):
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    expected, actual = (with_grads(run(graph, inputs, **changes), inputs)
+                        for run in (diffuse, diffuse_in_one))
+    assert_same(actual, expected)
+
+
+@pytest.mark.parametrize('edges_at_once', [1, 2**20])
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
+def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
+    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
+    graph = GRAPHS[name]()
+    inputs, n = draw(graph, edge_values), graph.num_queries
+
+    def run(inputs, **options):
+        torch.manual_seed(3)
+        return diffuse_in_one(graph, inputs, dropout_p=0.4, **options)
+
+    # After one hop of the unit vectors there are the weights that dropout has left.
+    units = torch.eye(n).double()[:, None].expand(n, HEADS, n)
+    left = run({**inputs, 'value': units}, hops=1, teleport=0.).detach()[graph.query, :, graph.key]
+    alpha = attention_weights(graph=graph, backend='reference', **{
+        name: tensor for name, tensor in inputs.items() if name != 'value'})
+    assert_same(left[left != 0], (alpha / 0.6)[left != 0])
+    expected = attention_diffusion(alpha * (left != 0) / 0.6, inputs['value'], graph, hops=HOPS,
+                                   teleport=0.3, backend='reference')
+    assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
+
+
+@pytest.mark.slow
+def test_dropout_in_one_operator_keeps_its_share(restored_rng):
+    graph, ones = GRAPHS['full'](), torch.ones(6, HEADS, 1)
+    inputs = {'query': ones, 'key': ones, 'value': torch.eye(6)[:, None].expand(6, HEADS, 6)}
+    drawn = torch.stack([diffuse_in_one(graph, inputs, hops=1, teleport=1e-9, dropout_p=0.25)
+                         for _ in range(400)])
+    kept = (drawn > 0.1).double().mean(dim=0)
+    assert kept.mean().item() == pytest.approx(0.75, abs=0.02)
+    assert kept.min() > 0.6 and kept.max() < 0.9
+
+
+def test_one_operator_in_half_precision():
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'per_head', dtype=torch.bfloat16)
+    actual, expected = (with_grads(run(graph, inputs), inputs) for run in (diffuse_in_one, diffuse))
+    assert actual['out'].dtype == torch.bfloat16
+    assert_same(actual, expected, tolerance=0.02)
+
+
+def test_weights_of_diffusion_are_returned():
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    out, alpha = edge_attention(graph=graph, **inputs, hops=2, teleport=0.1,
+                                return_attention_weights=True)
+    assert_same(out, edge_attention(graph=graph, **inputs, hops=2, teleport=0.1))
+    assert_same(alpha, attention_weights(inputs['query'], inputs['key'], graph))
+
+
+def test_inference_keeps_nothing_and_transposes_nothing():
+    graph = random_graph(30, 30, 0.2)
+    inputs = {name: tensor.detach() for name, tensor in draw(graph).items()}
+    diffuse(graph, inputs)
+    assert graph._csc is None
+
+
+@pytest.mark.parametrize('changed', ['query', 'value'])
+def test_a_change_between_the_passes_is_an_error(changed):
+    graph = GRAPHS['square']()
+    leaves = draw(graph)
+    inputs = {name: leaf * 1 for name, leaf in leaves.items()}
+    out = diffuse(graph, inputs)
+    with torch.no_grad():
+        inputs[changed].add_(0)
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize('learn_teleport', [False, True])
+def test_the_gradient_that_comes_in_stays_what_it_is(learn_teleport):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, heads=1)  # a head alone lies apart as it is, and is not copied
+    inputs['teleport'] = torch.tensor(0.3).double().requires_grad_(learn_teleport)
+    out = diffuse(graph, inputs)
+    cotangent = torch.ones_like(out)
+    out.backward(cotangent)
+    assert bool((cotangent == 1).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+def test_operators_keep_torchs_rules(edge_values):
+    graph = GRAPHS['square']()
+    inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
+    terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
+             .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
+    edges = (*graph.csr, *graph.csc)
+    torch.library.opcheck(weight_operators.attention_weights,
+                          (inputs['query'], inputs['key'], *terms, *edges, 0.3))
+    weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
+    teleport = torch.rand(2, 12, HEADS, dtype=torch.double, requires_grad=True)
+    torch.library.opcheck(operators.attention_diffusion,
+                          (weight, inputs['value'], teleport, *edges, True))
+    torch.library.opcheck(operators.attention_diffusion, (
+        weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
+    torch.library.opcheck(operators.diffused_attention, (
+        inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
+        torch.tensor([5]), 0.3, 0.2, True))
+
+
+def train(num_nodes):
+    query = torch.arange(num_nodes).repeat_interleave(3)
+    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
+    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
+    query, key, value = (torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3))
+    alpha = attention_weights(query, key, graph, backend='numba')
+    attention_diffusion(alpha, value, graph, hops=5, teleport=.1, backend='numba').sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
+def test_memory_is_linear_in_edges():
+    train(100)  # compiles
+    assert peak_bytes(lambda: train(20_000)) < 200e6  # [20000, 20000] is 1.6e9
+
+
+# What is refused #####################################################################
+
+
+def call(**changes) -> Tensor:
+    """A valid call, but for ``changes``."""
+    graph = GRAPHS['square']()
+    arguments = {'alpha': torch.rand(graph.num_edges, HEADS), 'value': torch.randn(12, HEADS, 3),
+                 'graph': graph, 'hops': 2, 'teleport': 0.1}
+    return attention_diffusion(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize('changes, error, match', [
+    (dict(hops=-1), ValueError, r"'hops' must not be negative \(got -1\)"),
+    (dict(hops=1.5), TypeError, "'hops' must be an int .got float"),
+    (dict(hops=True), TypeError, "'hops' must be an int .got bool"),
+    (dict(teleport=-0.1), ValueError, r"'teleport' must be in \[0, 1\] \(got -0.1\)"),
+    (dict(teleport=1.1), ValueError, r"'teleport' must be in \[0, 1\] \(got 1.1\)"),
+    (dict(teleport=math.nan), ValueError, r"'teleport' must be in \[0, 1\] \(got nan\)"),
+    (dict(teleport=(0.1, 2.)), ValueError, r"'teleport' must be in \[0, 1\]"),
+    (dict(teleport=(0.1,) * 3), ValueError, r"one for each of the 2 hops \(got 3\)"),
+    (dict(teleport='0.1'), TypeError, "'teleport' must be a number, one for each hop, or a"),
+    (dict(teleport=torch.tensor([0.1, 1.5])), ValueError, r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
+    (dict(teleport=torch.rand(3)), ValueError, r"broadcast to \[2, 12, 2\].*got shape \(3,\)"),
+    (dict(teleport=torch.ones(2).long()), TypeError, "'teleport' must be a floating point"),
+    (dict(teleport=torch.ones(2, device='meta')), ValueError, "'teleport' must be"),
+    (dict(teleport=0., hops=math.inf), ValueError, "'teleport' must be positive where hops are"),
+    (dict(teleport=(0.1,), hops=math.inf), ValueError, "one for each of the inf hops"),
+    (dict(alpha=torch.rand(3, HEADS)), ValueError, "'alpha' must be .num_edges, heads. with"),
+    (dict(alpha=[1.]), TypeError, "'alpha' must be a floating point Tensor"),
+    (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must be .* with 12 tokens"),
+    (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
+    (dict(graph=GRAPHS['more_keys']()), ValueError, "as many keys as queries in every block"),
+    (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
+    (dict(backend='sdpa'), ValueError, "'backend' must be one that forms weights .got 'sdpa'"),
+    (dict(backend='numbra'), ValueError, "did you mean 'numba'"),
+])
+def test_refuses(changes, error, match):
+    with pytest.raises(error, match=match):
+        call(**changes)
+
+
+def test_the_unchanged_call_is_accepted():
+    assert call().shape == (12, HEADS, 3)
+
+
+@pytest.mark.parametrize('hops, time, error, match', [
+    (-1, 1., ValueError, "'hops' must not be negative"),
+    (2, 0., ValueError, "'time' must be positive and finite .got 0.0"),
+    (2, math.inf, ValueError, "'time' must be positive and finite"),
+    (2, '1', TypeError, "'time' must be a number .got str"),
+])
+def test_heat_teleport_refuses(hops, time, error, match):
+    with pytest.raises(error, match=match):
+        heat_teleport(hops, time)

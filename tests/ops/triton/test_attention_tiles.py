@@ -1,0 +1,208 @@
+"""Attention by tiles, beside rows of edges: who takes which, and that both say the same."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
+from tests.graphs import GRAPHS, random_graph
+from tests.ops import test_backends as contract
+from tests.ops.triton.interpreter import interpreted
+from tests.ops.triton.test_triton import attend, inputs
+
+pytest.importorskip('triton', reason="backend 'triton' needs triton")
+
+from graphattn.ops.attention import triton_tiles as tiles  # noqa: E402
+from graphattn.ops.triton.softmax import Terms  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
+
+
+PLAIN = Terms.of(None, None, None, 1., 0.)
+
+
+def demand(edges_of_a_tile, monkeypatch):
+    """Heads of every width go by tiles that have so many."""
+    monkeypatch.setattr(tiles, 'EDGES_OF_A_TILE',
+                        dict.fromkeys(tiles.EDGES_OF_A_TILE, edges_of_a_tile))
+
+
+def by(edges_of_a_tile, monkeypatch, graph, tensors, **options):
+    """Output and gradients, tiles having at least so many edges."""
+    demand(edges_of_a_tile, monkeypatch)
+    with interpreted():
+        return attend('triton', graph, *tensors, **options)
+
+
+def assert_same(monkeypatch, graph, tensors, expected=None, **options):
+    """By tiles alone as by rows alone, or as expected."""
+    if expected is None:
+        expected = by(10**9, monkeypatch, graph, tensors, **options)
+    actual = by(1, monkeypatch, graph, tensors, **options)
+    for part, other in zip(actual, expected):
+        scale = other.nan_to_num(0., 0., 0.).abs().max().clamp(min=1).item() if other.numel() else 1
+        torch.testing.assert_close(part.double(), other.double(), rtol=2e-2, atol=1e-2 * scale,
+                                   equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', ['ragged_rectangles', 'hub', 'more_queries', 'no_edges',
+                                  'graph_per_head', 'no_keys'])
+def test_equals_rows(name, dtype, monkeypatch):
+    graph = GRAPHS[name]()
+    assert_same(monkeypatch, graph, inputs(graph, 2, 2, 8, 2, dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('channels', [20, 64, 128])
+def test_equals_rows_at_every_width(channels, monkeypatch):
+    graph = random_graph(70, 40, 0.3)
+    assert_same(monkeypatch, graph, inputs(graph, 2, 1, channels, 2, torch.bfloat16))
+
+
+def far_from_one_another():
+    mask = torch.rand(40, 290) < 0.3
+    mask[:, 20:270] = False
+    return BipartiteGraph.from_mask(mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('graph, key_heads, dropout_p', [
+    (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.5), 1, 0.3),
+    (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 2, 0.)],
+    ids=['far', 'close', 'batch'])
+def test_many_tiles_are_cut_into_parts(graph, key_heads, dropout_p, monkeypatch):
+    """Some of which have no edges, where these are far from one another."""
+    graph, sizes = graph(), []
+    tensors = inputs(graph, 2, key_heads, 4, 2, torch.bfloat16)
+    monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 16)
+    monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 10**6)
+    expected = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
+    monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 1)
+    monkeypatch.setattr(tiles, '_tasks', recording(sizes, tiles._tasks))
+    actual = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
+    assert len(sizes) == 3 and min(sizes) >= 2
+    torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-3)
+
+
+def recording(sizes, make):
+    """``make``, and the most parts that some 64 rows were cut into."""
+    def made(*arguments):
+        tasks = make(*arguments)
+        sizes.append(tasks.last_task.diff(prepend=tasks.last_task.new_zeros(1)).max().item())
+        return tasks
+    return made
+
+
+def test_parts_are_no_more_than_there_is_memory_for(monkeypatch):
+    monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 100)
+    for heads, sizes in product((1, 3, 40, 200), ([900], [0, 1], [33] * 50, [*range(90)])):
+        num_tiles = torch.tensor(sizes, dtype=torch.int32)
+        tasks = tiles._tasks(num_tiles, 64 * len(sizes), 2**30, heads)
+        last = tasks.last_task[-1].item()
+        assert last <= tasks.number and set(tasks.place_of_task[:last].tolist()) == {
+            *range(sum(size > 0 for size in sizes))}
+        assert tasks.parts(heads, 1, torch.float).size(1) >= 64 * sum(
+            parts for parts in tasks.last_task.diff(prepend=torch.zeros(1)).tolist() if parts > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_only_results_are_rounded(dtype, monkeypatch):
+    demand(1, monkeypatch)
+    with interpreted():
+        contract.test_half_precision_rounds_only_its_results('full', dtype, 'triton')
+        contract.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
+            'triton', dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('heads, key_heads, dropout_p', [(2, 2, 0.3), (4, 2, 0.), (4, 1, 0.3)])
+def test_dropout_and_shared_keys(heads, key_heads, dropout_p, monkeypatch):
+    """Whose numbers are those of a CPU."""
+    graph = random_graph(70, 40, 0.3)
+    tensors = inputs(graph, heads, key_heads, 4, heads, torch.bfloat16)
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    expected = attend('numba', graph, *exact, dropout_p=dropout_p)
+    assert_same(monkeypatch, graph, tensors, expected, dropout_p=dropout_p)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('part', range(3), ids=['query', 'key', 'value'])
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+def test_what_is_not_finite_reaches_whom_an_edge_joins(part, poison, monkeypatch):
+    graph = GRAPHS['hub']()
+    tensors = inputs(graph, 1, 1, 4, 1, torch.bfloat16)
+    tensors[part].data[7, 0, 1] = poison
+    assert_same(monkeypatch, graph, tensors)
+
+
+@pytest.mark.slow
+def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
+    """And long ones of these in parts, which those of tiles are not."""
+    mask = torch.rand(200, 90) < 0.02
+    mask[:60], mask[150] = True, True
+    graph = BipartiteGraph.from_mask(mask)
+    tensors = inputs(graph, 2, 2, 4, 2, torch.bfloat16)
+    expected = by(10**9, monkeypatch, graph, tensors)
+    monkeypatch.setattr('graphattn.ops.triton.rows.EDGES_OF_A_PART', 16)
+    actual = by(100, monkeypatch, graph, tensors)
+    assert chosen(graph) == [True, False, False, False]
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+
+
+def chosen(graph, channels=8, dtype=torch.bfloat16):
+    with interpreted():
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, channels, dtype, PLAIN)
+    return None if num_tiles is None else (num_tiles > 0).tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pattern, expected', [
+    (SlidingWindow(32), [True] * 4), (RandomKeys(8), [False] * 4), (RandomKeys(128), [True] * 4),
+    (SlidingWindow(2), [False] * 4), (SlidingWindow(2) | GlobalTokens(1), [False] * 4),
+    (SlidingWindow(0) - SlidingWindow(0), [False] * 4)], ids=str)
+def test_edges_that_stand_close_are_taken_by_tiles(pattern, expected, monkeypatch):
+    assert chosen(pattern.build(256, seed=0)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('density', [0., 0.01, 0.06, 0.2, 1.])
+def test_rows_are_tiled_by_the_tiles_they_have(density):
+    """Which are counted, or bounded where that is enough to know."""
+    mask = torch.rand(150, 300) < density
+    mask[3], mask[64:] = True, mask[64:] & (torch.arange(300) > 220)
+    graph = BipartiteGraph.from_mask(mask)
+    with interpreted():
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, PLAIN)
+    padded = torch.zeros(192, 320, dtype=torch.bool)
+    padded[:150, :300] = mask
+    in_tiles = padded.view(3, 64, 10, 32).sum((1, 3))
+    have, edges = (in_tiles > 0).sum(1), in_tiles.sum(1)
+    is_close = (edges >= tiles.EDGES_OF_A_TILE[64] * have) & (have > 0)
+    assert (num_tiles > 0).tolist() == is_close.tolist()
+    assert (num_tiles >= have)[is_close].all()
+
+
+@pytest.mark.slow
+def test_terms_of_edges_ask_for_more_edges_in_a_tile():
+    graph, one = random_graph(64, 32, 0.06), torch.ones(1, 1)
+    fewest = graph.num_edges / tiles.EDGES_OF_A_TILE[64]
+    assert 1 < fewest < 1.7
+    for terms, expected in [(PLAIN, True), (PLAIN._replace(bias=one), False),
+                            (PLAIN._replace(gate=one), False),
+                            (PLAIN._replace(seed=one), fewest >= 1.5)]:
+        with interpreted():
+            num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, terms)
+        assert (num_tiles > 0).tolist() == [expected]
+
+
+def test_what_tensor_cores_do_not_take_goes_by_rows():
+    graph = random_graph(9, 9, 1.)
+    assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
+    assert tiles.choose(*graph.csr, tiles.MOST_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None

@@ -1,0 +1,220 @@
+"""The contract of every backend, which Triton's interpreter is too slow to go through case by case;
+and what the kernels of Triton promise beside it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphattn import BipartiteGraph, ops
+from graphattn.functional import edge_attention
+from graphattn.ops import LogitTerms
+from tests.graphs import GRAPHS, random_graph
+from tests.ops import test_backends as attention
+from tests.ops import test_contract as promises
+from tests.ops import test_diffusion as diffusion
+from tests.ops.triton.interpreter import interpreted
+
+triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
+
+import triton.language as tl  # noqa: E402
+from triton.runtime.errors import InterpreterError  # noqa: E402
+
+from graphattn.ops.triton.softmax import place  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of numpy, in which the interpreter divides and subtracts what is masked afterwards.
+    pytest.mark.filterwarnings('ignore::RuntimeWarning')]
+
+BOTH = 'per_edge_and_head'
+EQUAL = attention.test_equals_reference
+POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
+
+
+@pytest.mark.parametrize('test, arguments', [
+    *[(EQUAL, dict(name=name, edge_values=BOTH)) for name in (
+        'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_blocks',
+        'shuffled_duplicates')],
+    *[(EQUAL, dict(name=name, edge_values='per_edge')) for name in ('more_queries', 'one_token')],
+    *[(EQUAL, dict(name=name, edge_values='plain')) for name in ('full', 'graph_per_head')],
+    (attention.test_equals_reference_without_channels, dict(channels=0, value_channels=3)),
+    (attention.test_equals_reference_without_channels, dict(channels=4, value_channels=0)),
+    (attention.test_float32_is_within_rounding, dict(name='ragged_batch')),
+    (attention.test_half_precision_rounds_only_its_results,
+     dict(name='hub', dtype=torch.bfloat16)),
+    (attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded,
+     dict(dtype=torch.bfloat16)),
+    (attention.test_idle_nodes_get_exactly_zero, dict(name='ragged_rectangles')),
+    (attention.test_poison_in_idle_nodes_reaches_nothing, dict(poison=torch.nan)),
+    (POISON, dict(poisoned='query', position=0, poison=torch.nan)),
+    (POISON, dict(poisoned='value', position=11, poison=torch.inf)),
+    (attention.test_large_logits_do_not_overflow, {}),
+    (attention.test_large_logits_that_are_exact_have_exact_weights_in_both_passes,
+     dict(size=1e6)),
+    (attention.test_no_dropout_draws_nothing, {}),
+    (attention.test_layout_in_memory_does_not_matter, {}),
+    (promises.test_a_query_whose_keys_are_all_biased_away_gives_0,
+     dict(hops=1, dtype=torch.float64)),
+    (promises.test_a_query_whose_keys_are_all_biased_away_gives_0,
+     dict(hops=3, dtype=torch.float32)),
+    (promises.test_second_derivatives_are_right_or_refused, dict(hops=1)),
+    (promises.test_forward_mode_is_right_or_refused, dict(name='square')),
+    *[(diffusion.test_equals_reference, dict(name=name, edge_values=values, teleport=teleport))
+      for name, values, teleport in (('hub', 'per_head', 'each_hop'),
+                                     ('ragged_batch', 'shared', 'head'))],
+    (diffusion.test_nan_travels_no_further_than_the_hops, dict(teleport=0., poison=torch.inf)),
+    (diffusion.test_the_gradient_of_a_teleport_of_0_and_of_1, {}),
+    (diffusion.test_only_results_are_rounded, dict(name='hub', dtype=torch.bfloat16)),
+])
+def test_keeps_the_contract(test, arguments):
+    needed = test.__code__.co_varnames[:test.__code__.co_argcount]
+    given = {'backend': 'triton', 'fast_backend': 'triton', 'way': 'triton', 'restored_rng': None,
+             'with_threads': lambda _, function: function()}
+    with interpreted(), torch.random.fork_rng(devices=[]):
+        test(**{name: given[name] for name in needed if name in given}, **arguments)
+
+
+@triton.jit
+def copy_three(x, out, LENGTH: tl.constexpr):
+    number = tl.arange(0, 4)
+    tl.store(out + number, tl.load(x + number, mask=number < LENGTH), mask=number < 3)
+
+
+@pytest.mark.parametrize('length, room, does', [(3, 3, None), (4, 3, 'reads 1'),
+                                                (3, 2, 'writes 1')])
+def test_the_interpreter_checks_memory(length, room, does):
+    """Of tensors that are parts of a larger one, as what a GPU's allocator gives out."""
+    x, out = torch.arange(8.)[2:5], torch.zeros(8)[4:4 + room]
+    expected = nullcontext() if does is None else pytest.raises(
+        InterpreterError, match=f'a kernel {does} numbers beside its tensors')
+    with interpreted(), expected:
+        copy_three[1,](x, out, LENGTH=length)
+
+
+def inputs(graph, heads: int, key_heads: int, channels: int, edge_heads: int,
+           dtype: torch.dtype = torch.double) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(graph.num_queries, heads, channels), (graph.num_keys, key_heads, channels),
+              (graph.num_keys, key_heads, channels + 1), (graph.num_edges, edge_heads),
+              (graph.num_edges, edge_heads)]
+    return [torch.randn(shape, generator=generator, dtype=torch.double).to(dtype).requires_grad_()
+            for shape in shapes]
+
+
+def attend(backend: str, graph, query, key, value, bias, gate, dropout_p=0.) -> list[Tensor]:
+    """Output and gradients, by one seed."""
+    leaves = query, key, value, bias, gate
+    torch.manual_seed(3)
+    out = ops.load(backend).attention(query, key, value, graph,
+                                          LogitTerms(bias, gate, 0.3, dropout_p))
+    return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+
+def diffuse(backend: str, graph, query, key, value, bias, gate, dropout_p=0.) -> list[Tensor]:
+    leaves = query, key, value, bias, gate
+    torch.manual_seed(3)
+    bias, gate = (x.squeeze(1) if x.size(1) == 1 else x for x in (bias, gate))
+    out = edge_attention(*leaves[:3], graph, edge_bias=bias, edge_gate=gate, hops=2, teleport=0.2,
+                         dropout_p=dropout_p, backend=backend)
+    return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+
+def assert_same(actual, expected, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize('run', [attend, diffuse])
+@pytest.mark.parametrize('edge_heads', [1, 2])
+def test_drops_the_edges_that_cpus_drop(run, edge_heads):
+    graph = GRAPHS['ragged_batch']()
+    tensors = inputs(graph, 2, 2, 4, edge_heads)
+    expected = run('numba', graph, *tensors, dropout_p=0.3)
+    with interpreted():
+        assert_same(run('triton', graph, *tensors, dropout_p=0.3), expected)
+
+
+@pytest.mark.parametrize('dropout_p', [0., 0.3])
+def test_heads_that_share_keys(dropout_p):
+    graph = GRAPHS['idle_nodes']()
+    tensors = inputs(graph, 6, 2, 4, 6)
+    expected = attend('numba', graph, *tensors, dropout_p=dropout_p)
+    with interpreted():
+        assert_same(attend('triton', graph, *tensors, dropout_p=dropout_p), expected)
+
+
+@pytest.mark.parametrize('run', [attend, diffuse])
+def test_long_rows_in_parts(run, monkeypatch):
+    """Of a hub that attends to all and is attended by all, row and column are cut, and a row that
+    fills its parts."""
+    from graphattn.ops.triton import rows
+
+    monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 4)
+    mask = GRAPHS['hub']().to_mask()
+    mask[3, :8] = mask[5, :4] = True
+    graph = BipartiteGraph.from_mask(mask)
+    tensors = inputs(graph, 2, 2, 3, 2)
+    expected = run('numba', graph, *tensors)
+    with interpreted():
+        assert_same(run('triton', graph, *tensors), expected)
+
+
+@pytest.mark.parametrize('run', [attend, diffuse])
+def test_rows_that_all_are_long(run, monkeypatch):
+    from graphattn.ops.triton import rows
+
+    monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 2)
+    graph = BipartiteGraph.from_mask(torch.ones(7, 7, dtype=torch.bool))
+    tensors = inputs(graph, 2, 2, 3, 2)
+    expected = run('numba', graph, *tensors)
+    with interpreted():
+        assert_same(run('triton', graph, *tensors), expected)
+    several = rows.Rows.of(*graph.csr).tasks
+    assert several.most_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
+
+
+@pytest.mark.parametrize('channels', [1, 16, 33, 80, 255])
+def test_head_widths(channels):
+    graph = random_graph(4, 6, 0.6)
+    tensors = inputs(graph, 1, 1, channels, 1, torch.float32)
+    tensors[0].data /= channels**0.5
+    expected = attend('numba', graph, *[x.detach().double().requires_grad_() for x in tensors])
+    with interpreted():
+        actual = attend('triton', graph, *tensors)
+    torch.testing.assert_close([x.double() for x in actual], expected, rtol=1e-5, atol=2e-5)
+
+
+@triton.jit
+def put_places(out, edge_stride, head_stride):
+    from_head = tl.program_id(0)
+    edge = tl.arange(0, 2).to(tl.int64)
+    at = out + 2 * from_head + tl.arange(0, 2)
+    tl.store(at, place(edge_stride, head_stride, edge, from_head))
+
+
+def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
+    """As of ``[heads, num_edges]`` transposed, whose strides fit into 32 bits each."""
+    out = torch.empty(16, 2, dtype=torch.long)
+    with interpreted():
+        put_places[16,](out, 1, 2**28)
+    assert torch.equal(out, torch.arange(16)[:, None] * 2**28 + torch.arange(2))
+
+
+@triton.jit
+def copy_masked(x, is_on, out):
+    number = tl.arange(0, 4)
+    mask = (number >= 0) & tl.load(is_on)
+    tl.store(out + number, number, mask=mask)
+
+
+@pytest.mark.parametrize('is_on, room', [(True, 2), (False, 0)])
+def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
+    """Which it has as numbers 0 and 1, no places."""
+    x = out = torch.zeros(16, dtype=torch.int32)[4:4 + room]
+    expected = nullcontext() if not is_on else pytest.raises(
+        InterpreterError, match='a kernel writes 2 numbers beside its tensors')
+    with interpreted(), expected:
+        copy_masked[1,](x, torch.tensor(is_on), out)
