@@ -130,7 +130,8 @@ def test_tiles_of_graphs_with_hardly_an_edge(density):
 def test_products_of_an_edge_are_those_in_the_source_of_its_kernel():
     roofline = pytest.importorskip('experiments.benchmarks.roofline', exc_type=ImportError)
     formed = {}
-    for path in Path(ops.__file__).parent.glob('triton/*.py'):
+    folder = Path(ops.__file__).parent
+    for path in [*folder.glob('triton/*.py'), *folder.glob('*/triton*.py')]:
         source = path.read_text()
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef):
