@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -11,6 +12,8 @@ from scipy.sparse.csgraph import connected_components
 
 from analysis.graphs import GraphLike, as_graph
 from graphattn import BipartiteGraph
+
+MOVED = 1e-13  # a hundred times rounding
 
 
 def square_graph(graph: GraphLike) -> BipartiteGraph:
@@ -64,8 +67,9 @@ def strong_components(attention: sp.csr_array) -> np.ndarray:
     return connected_components(attention, connection='strong')[1]
 
 
-def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarray) -> np.ndarray:
-    """All eigenvalues of a matrix that is block triangular in the order of its components.
+def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarray,
+                          moved: float = 0.) -> np.ndarray:
+    """Return all eigenvalues of a matrix that is block triangular in the order of its components.
 
     Each component is solved alone. The whole of such a matrix can be so far from normal that
     LAPACK finds a second modulus of 0.93 where it is 0.5: 256 pairs of tokens, each of which also
@@ -75,13 +79,28 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
         matrix: ``[n, n]``, dense or sparse.
         component: :func:`strong_components` of the graph whose attention or polynomial in the
             attention ``matrix`` is.
+        moved: Size of a random matrix to add to each component. Where ``MOVED``, which is much more
+            than rounding, moves eigenvalues far, as it does those of defective matrices, they are
+            known no better without it.
 
     Returns:
         complex128 array ``[n]``, largest modulus first.
     """
     loners, blocks = diagonal_blocks(matrix, component)
-    values = np.concatenate([loners, *map(np.linalg.eigvals, blocks)]).astype(complex)
+    solved = (np.linalg.eigvals(_moved(block, moved) if moved else block) for block in blocks)
+    values = np.concatenate([loners, *solved]).astype(complex)
     return values[np.argsort(-np.abs(values), kind='stable')]
+
+
+def distance_of_sets(left: np.ndarray, right: np.ndarray) -> float:
+    """Return the largest distance from a number of either array to the nearest of the other."""
+    apart = np.abs(left[:, None] - right)
+    return float(max(apart.min(axis=0).max(), apart.min(axis=1).max()))
+
+
+def _moved(block: np.ndarray, size: float) -> np.ndarray:
+    noise = np.random.default_rng(0).standard_normal(block.shape)
+    return block + noise * size / math.sqrt(len(block))
 
 
 def members_of(component: np.ndarray) -> list[np.ndarray]:

@@ -15,7 +15,9 @@ from analysis.diffusion.responses import ppr_response
 from analysis.graphs import GraphLike
 from analysis.result import Result
 from analysis.walk import (
+    MOVED,
     component_eigenvalues,
+    distance_of_sets,
     is_symmetric,
     strong_components,
     uniform_attention,
@@ -43,6 +45,7 @@ class Diffusion(Result):
     imaginary: float | None  #: Largest imaginary part of the attention's eigenvalues.
     response_error: float | None  #: Largest difference that infinitely many hops would make.
     prediction_error: float | None  #: From the operator's own eigenvalues to the predicted ones.
+    eigenvalue_shift: float | None  #: Of the attention, if it moves by 1e-13: 0 if symmetric.
     field_mean: np.ndarray
     field_min: np.ndarray
     field_max: np.ndarray
@@ -130,7 +133,8 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
     """The fields of the result that take matrices ``[n, n]``."""
     if not spectra:
-        scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error'
+        scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
+            'eigenvalue_shift'
         arrays = ('distance', 'distance_frobenius', 'eigenvalue', 'response',
                   'eigenvalue_after')
         return dict.fromkeys(scalars) | dict.fromkeys(arrays, np.array([]))
@@ -144,20 +148,22 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
     eigenvalue = _eigenvalues(attention, attention)
     response = ppr_response(eigenvalue, teleport, hops)
     eigenvalue_after = _eigenvalues(matrix, attention)
-    apart = np.abs(response[:, None] - eigenvalue_after)
     return {
         'distance_at_last': float(distance[-1]),
         'imaginary': float(np.abs(eigenvalue.imag).max()),
         'response_error': float(np.abs(response - ppr_response(eigenvalue, teleport)).max()),
-        'prediction_error': float(max(apart.min(axis=0).max(), apart.min(axis=1).max())),
+        'prediction_error': distance_of_sets(response, eigenvalue_after),
+        'eigenvalue_shift': distance_of_sets(eigenvalue,
+                                             _eigenvalues(attention, attention, MOVED)),
         'distance': np.array(distance), 'distance_frobenius': np.array(frobenius),
         'eigenvalue': eigenvalue, 'response': response, 'eigenvalue_after': eigenvalue_after}
 
 
-def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array) -> np.ndarray:
-    """Eigenvalues of the attention or a polynomial in it, largest modulus first."""
+def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
+                 moved: float = 0.) -> np.ndarray:
+    """Return eigenvalues of the attention or of a polynomial in it, largest modulus first."""
     if not is_symmetric(attention):
-        return component_eigenvalues(matrix, strong_components(attention))
+        return component_eigenvalues(matrix, strong_components(attention), moved)
     # Of a symmetric graph D^(1/2) A D^(-1/2) is symmetric, D being its degrees.
     root = np.sqrt(np.maximum(np.diff(attention.indptr), 1))
     dense = matrix.toarray() if sp.issparse(matrix) else matrix

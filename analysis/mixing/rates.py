@@ -10,12 +10,11 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
-from analysis.walk import diagonal_blocks
+from analysis.walk import MOVED, component_eigenvalues
 
 _LARGEST_SYMMETRIC = 2048  # for all eigenvalues in seconds
 _LARGEST_GENERAL = 1024
 _CERTAIN = 1e-6  # to which a modulus is found, or it is not
-_MOVED = 1e-13
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
@@ -32,9 +31,8 @@ def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
     """Return the second largest modulus of any walk's eigenvalues, or None where it is not certain
     to ``_CERTAIN``."""
     if np.bincount(component).max() <= _LARGEST_GENERAL:
-        loners, blocks = diagonal_blocks(walk, component)
-        pairs = [(np.abs(loners), np.abs(loners)), *map(_moduli, blocks)]
-        second, when_moved = (_second(np.concatenate(moduli)) for moduli in zip(*pairs))
+        second, when_moved = (_second(component_eigenvalues(walk, component, moved))
+                              for moved in (0., MOVED))
         return second if abs(second - when_moved) <= _CERTAIN else None
     if component.max() > 0:
         return None
@@ -50,15 +48,8 @@ def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
     return float(abs(value)) if is_certain else None
 
 
-def _moduli(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the moduli of a matrix's eigenvalues, and of one that differs by much more than
-    rounding: where these are far apart, neither are those of the matrix."""
-    moved = np.random.default_rng(0).standard_normal(block.shape) * _MOVED / math.sqrt(len(block))
-    return np.abs(np.linalg.eigvals(block)), np.abs(np.linalg.eigvals(block + moved))
-
-
-def _second(moduli: np.ndarray) -> float:
-    return float(np.partition(moduli, -2)[-2]) if len(moduli) > 1 else 0.
+def _second(values: np.ndarray) -> float:
+    return float(abs(values[1])) if len(values) > 1 else 0.
 
 
 def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
