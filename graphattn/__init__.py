@@ -1,7 +1,30 @@
 """Attention heads as message passing over bipartite graphs of keys and queries."""
 
+from importlib import import_module
+
 from graphattn.graphs.graph import BipartiteGraph
 
 __version__ = '0.1.0'
 
-__all__ = ['BipartiteGraph']
+_HOME = {
+    'Encoder': 'graphattn.models',
+    'attach': 'graphattn.hugging_face',
+    'edge_attention': 'graphattn.functional',
+    **dict.fromkeys(('GraphAttention', 'GraphTransformerConv', 'MultiheadAttention'),
+                    'graphattn.layers'),
+    **dict.fromkeys(('BlockModelSource', 'LearnedMaskSource', 'PatternSource'),
+                    'graphattn.sources'),
+}
+
+__all__ = ['BipartiteGraph', *_HOME]
+
+
+def __getattr__(name: str) -> object:
+    # PyG, which layers need, takes seconds to import; graphs do without.
+    if name not in _HOME:
+        raise AttributeError(f"module 'graphattn' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -62,6 +62,7 @@ MAY_IMPORT = {
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
     'experiments.compile': {'compile', 'experiments.data'},
+    'experiments.entry': {'experiments.cli'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
     'experiments.cli': {'ops', 'graphattn', '_extras', 'experiments.quick_help',

@@ -1,0 +1,71 @@
+"""The wheel: what it puts into site-packages, and that its commands run from another folder."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import graphattn
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ('graphattn', 'experiments', 'analysis')
+METADATA = ('setup.py', 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE')
+BUILD = 'from setuptools.build_meta import build_wheel; print(build_wheel({!r}))'
+COMMAND = 'import sys; from graphattn_commands import main; sys.argv = ["graphattn", *{}]; main()'
+
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory) -> Path:
+    """A folder with what a wheel of this clone installs."""
+    clone, site = tmp_path_factory.mktemp('clone'), tmp_path_factory.mktemp('site')
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns('__pycache__'))
+    for name in METADATA:
+        shutil.copy(ROOT / name, clone)
+    built = subprocess.run([sys.executable, '-c', BUILD.format(str(site))], cwd=clone, check=True,
+                           capture_output=True, text=True)
+    wheel = site / built.stdout.splitlines()[-1]
+    ZipFile(wheel).extractall(site)
+    wheel.unlink()
+    return site
+
+
+def run(site: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, '-c', COMMAND.format(arguments)], cwd=site.parent,
+                          capture_output=True, text=True, env={'PYTHONPATH': str(site)})
+
+
+@pytest.mark.slow
+def test_a_wheel_installs_no_package_called_experiments_or_analysis(site):
+    assert {path.name for path in site.iterdir()} == {
+        'graphattn', 'graphattn_commands', f'graphattn-{graphattn.__version__}.dist-info'}
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_that_modules_read(site):
+    places = {'graphattn': 'graphattn', 'experiments': 'graphattn_commands/experiments',
+              'analysis': 'graphattn_commands/analysis'}
+    for name, folder in places.items():
+        tracked = {path.relative_to(ROOT / name) for path in (ROOT / name).rglob('*')
+                   if path.is_file() and path.suffix in {'.py', '.yaml', '.typed'}}
+        installed = {path.relative_to(site / folder) for path in (site / folder).rglob('*')}
+        of_the_package_itself = {Path('entry/__init__.py')}
+        assert tracked - installed <= of_the_package_itself
+
+
+@pytest.mark.slow
+def test_commands_of_a_wheel_run_from_any_folder(site):
+    overview, refused = run(site, '--help'), run(site, 'spectrum', '--n', '0')
+    assert overview.returncode == 0 and 'digits/sbm' in overview.stdout, overview.stderr
+    assert refused.returncode == 2 and "graphattn spectrum: error: 'n'" in refused.stderr
+
+
+def test_the_names_on_the_front_page_are_imported_when_they_are_asked_for():
+    assert len(graphattn.__all__) == 10
+    assert all(callable(getattr(graphattn, name)) for name in graphattn.__all__)
+    assert set(graphattn.__all__) <= set(dir(graphattn))
+    with pytest.raises(AttributeError, match='Transformer'):
+        getattr(graphattn, 'Transformer')  # noqa: B009
