@@ -14,7 +14,7 @@ Symmetrization = Literal['union', 'mean', 'intersection']
 
 def symmetric_adjacency(graph: GraphLike,
                         symmetrization: Symmetrization = 'union') -> sp.csr_array:
-    r"""The adjacency matrix of a graph whose direction is forgotten.
+    r"""Return the adjacency matrix of a graph without the direction of its edges.
 
     .. math::
         \texttt{union}: \max(A, A^\top), \quad \texttt{mean}: (A + A^\top) / 2, \quad
@@ -48,7 +48,7 @@ def symmetric_adjacency(graph: GraphLike,
 
 
 def describe_symmetrization(graph: BipartiteGraph, symmetrization: str) -> str:
-    """The name of the symmetrisation, or that the graph needed none."""
+    """Return the name of the symmetrisation, or that the graph needed none."""
     adjacency = graph.to_scipy()
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

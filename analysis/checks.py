@@ -1,4 +1,4 @@
-"""What arguments of the questions must be."""
+"""Checks of the arguments of questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands ``python -m analysis.<module>`` have in common."""
+"""Options, files and errors that all commands ``python -m analysis.<module>`` share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ask(
     pattern: str = 'diffuser',
     n: int = 512,
 ) -> None:
-    """Runs a question as a command: the graphs that were asked for, a table, and files.
+    """Run a question as a command: read the graphs, print a table and write files.
 
     Args:
         question: ``question(graph, **options)``; its keyword arguments become options.
@@ -83,7 +83,7 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """A parser of the options that every command has: which graphs, and where results go."""
+    """Return a parser with the options of every command: which graphs, and where results go."""
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -106,8 +106,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """The graphs that a command was asked about, by label; a head's samples and a file's blocks
-    under one."""
+    """Return the graphs of a command by label: the samples of a head, or the blocks of a file."""
     if options.checkpoint is not None:
         samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
                                  options.trust.split(','))
@@ -122,8 +121,8 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
-    """Parses and runs; what a user got wrong becomes one line and exit status 2. ``--out`` may be
-    a file of these endings."""
+    """Parse and run; print one line and exit with status 2 at a user's error. ``--out`` may be a
+    file with one of ``endings``."""
     try:
         options = parser.parse_args(arguments)
         for name, (least, most) in LIMITS.items():
@@ -161,7 +160,7 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """What results say of tokens that have names, such as a path of them; a line for each."""
+    """Return a line for each field of named tokens, such as a path."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -188,7 +187,7 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:
-    """Checks that results can be written to ``--out``, a folder or a file of such an ending.
+    """Raise unless results can be written to ``--out``, a folder or a file with one of ``endings``.
 
     Raises:
         ValueError: They cannot.
@@ -200,12 +199,12 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """A text of types that JSON knows."""
+    """Return types that JSON knows as text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 
 def as_csv(results: Results) -> str:
-    """A row for each graph, numbered under its label, and a column for each scalar."""
+    """Return CSV: a row for each graph, numbered below its label, and a column for each scalar."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

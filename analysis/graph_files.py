@@ -71,7 +71,7 @@ _SNIFFED = 100  # lines
 
 @dataclass(frozen=True)
 class GraphFile:
-    """What a file holds.
+    """The content of a graph file.
 
     Attributes:
         graph (BipartiteGraph): Which key each query attends to; of several blocks if the file holds

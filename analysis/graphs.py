@@ -1,5 +1,4 @@
-"""Where the graphs of a question come from: objects, patterns, and trained models; files are in
-:mod:`analysis.graph_files`."""
+"""Graphs from objects, patterns and trained models; :mod:`analysis.graph_files` reads files."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
 def as_graph(graph: GraphLike) -> BipartiteGraph:
-    """A graph from whatever the constructors of :class:`~graphattn.BipartiteGraph` take.
+    """Return a graph from whatever the constructors of :class:`~graphattn.BipartiteGraph` take.
 
     Args:
         graph: A BipartiteGraph, a bool mask ``[query, key]``, a scipy sparse array
@@ -68,8 +67,7 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
 
 
 def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
-    """The graph on ``n`` tokens of a preset's name or an expression for
-    :func:`graphattn.patterns.parse`.
+    """Build a preset, or an expression for :func:`graphattn.patterns.parse`, on ``n`` tokens.
 
     Raises:
         ValueError, TypeError: The expression is none, or a parameter is wrong.
@@ -84,7 +82,7 @@ def sampled_graphs(
     checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
     trust: Iterable[str] = (),
 ) -> dict[str, list[BipartiteGraph]]:
-    """What each head of a trained model samples for one example of its test set.
+    """Sample the graph of each head of a trained model for one example of its test set.
 
     Args:
         checkpoint: A checkpoint of ``experiments.train``, in its run's folder: the config.yaml

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 
 def as_text(label: str) -> str:
-    """The label, every ``$`` of which is drawn as it is."""
+    """Return the label with every ``$`` escaped."""
     return label.replace('$', r'\$')
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """A ``draw`` whose arguments are dicts by label, or anything else."""
+    """Wrap a ``draw`` whose arguments are dicts by label, or anything else."""
     @functools.wraps(draw)
     def drawn(*arguments: object) -> Figure:
         return draw(*({as_text(label): value for label, value in given.items()}

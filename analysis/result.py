@@ -1,4 +1,4 @@
-"""What the questions of this package return."""
+"""Results of questions: dataclasses that print as a table and convert to a dict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 100  # of a table with a row for each result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """A field of a result that holds numbers of tokens, which may have names."""
+    """Return a dataclass field of token numbers, which may have names."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
@@ -34,14 +34,15 @@ class Result:
         return plain | (self.tokens(names) if names else {})
 
     def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """The fields that hold tokens, by their names."""
+        """Return the fields that hold tokens, by their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS in field.metadata}
         return {field: [names[token] for token in tokens] for field, tokens in values.items()
                 if tokens is not None}
 
     def scalars(self) -> dict[str, object]:
-        """The fields that fit into a cell of a table: numbers, truth values, text and ``None``."""
+        """Return the fields that fit into a cell of a table: numbers, truth values, text and
+        ``None``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS not in field.metadata}
         return {name: value for name, value in values.items()
@@ -59,7 +60,7 @@ Results = dict[str, list[Result]]
 
 
 def table(results: Results) -> str:
-    """The scalars of results as text, of at most 50 of one label.
+    """Return the scalars of results as text, at most 50 of one label.
 
     Example:
         >>> from analysis.expander import expander
@@ -81,8 +82,8 @@ def table(results: Results) -> str:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """The scalars of results: of one label with several results a row for each, the last for all;
-    else a row for each scalar and a column for each label. The first row is the header.
+    """Return the scalars of results as rows, the header first. One label with several results has a
+    row for each and a last one for all; several labels have a column each.
 
     What stands for several results is mean ± standard deviation.
     """
@@ -100,13 +101,13 @@ def table_rows(results: Results) -> list[list[str]]:
 
 
 def scalar_names(results: Results) -> list[str]:
-    """The scalars that results have, each once."""
+    """Return the names of the scalars of results, each once."""
     return list(dict.fromkeys(name for samples in results.values() for sample in samples
                               for name in sample.scalars()))
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it: six digits of a float, yes or no, ``-`` for what is missing."""
+    """Format a value for a table: six digits of a float, yes or no, ``-`` for what is missing."""
     if value is None:
         return '-'
     if isinstance(value, bool | np.bool_):

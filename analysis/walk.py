@@ -17,7 +17,7 @@ MOVED = 1e-13  # a hundred times rounding
 
 
 def square_graph(graph: GraphLike) -> BipartiteGraph:
-    """A graph that hops can be repeated on.
+    """Return a graph whose hops can be repeated.
 
     Raises:
         ValueError: It has no tokens, or not as many keys as queries.
@@ -30,7 +30,7 @@ def square_graph(graph: GraphLike) -> BipartiteGraph:
 
 
 def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero') -> sp.csr_array:
-    r"""The attention matrix whose queries weigh all their keys alike.
+    r"""Return the attention matrix whose queries weigh all their keys alike.
 
     .. math:: A_{ij} = \mathbb{1}[j \in \mathcal{N}(i)] \, / \, |\mathcal{N}(i)|
 
@@ -57,13 +57,13 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
 
 def is_symmetric(attention: sp.csr_array) -> bool:
-    """Whether every edge has its reverse."""
+    """Return whether every edge has its reverse."""
     edges = attention != 0
     return (edges != edges.T).nnz == 0
 
 
 def strong_components(attention: sp.csr_array) -> np.ndarray:
-    """The number of each token's strongly connected component, int32 ``[n]``."""
+    """Return the number of each token's strongly connected component, int32 ``[n]``."""
     return connected_components(attention, connection='strong')[1]
 
 

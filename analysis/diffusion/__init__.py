@@ -1,5 +1,5 @@
-"""What K hops of attention diffusion do: to the spectrum, to the receptive field, and how far they
-are from infinitely many.
+"""K hops of attention diffusion: the spectrum, the receptive field, the distance to infinitely
+many.
 
 ::
 

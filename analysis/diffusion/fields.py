@@ -17,7 +17,7 @@ _BYTES_AT_ONCE = 2**26
 def receptive_field(
     graph: GraphLike, *, hops: int, queries: int | None = None, queries_seed: int = 0,
 ) -> np.ndarray:
-    """How many keys reach a query within 0, 1, ... hops, exactly.
+    """Count the keys that reach a query within 0, 1, ... hops, exactly.
 
     A query reaches itself in no hop, for diffusion begins with its value. Sets of queries travel
     as bits from queries to keys, so a hop costs O(edges x queries / 8) bytes of traffic.
@@ -72,7 +72,7 @@ def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> 
 
 
 def _count_bits(bits: np.ndarray) -> np.ndarray:
-    """How often each bit is set over the rows, int64 ``[8 * columns]``."""
+    """Count how often each bit is set over the rows, int64 ``[8 * columns]``."""
     most = np.iinfo(np.uint8).max  # of rows whose sum fits into a byte, which numpy adds fastest
     return sum(np.unpackbits(bits[first:first + most], axis=1).sum(axis=0, dtype=np.uint8)
                .astype(np.int64) for first in range(0, len(bits), most))

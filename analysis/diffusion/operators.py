@@ -14,7 +14,7 @@ LARGEST_DENSE = 2048
 
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
-    """The matrix ``[n, n]`` that K hops multiply the values by.
+    """Return the matrix ``[n, n]`` that K hops multiply the values by.
 
     Args:
         attention: ``[n, n]``, query over key, of at most 2,048 tokens: that of
@@ -31,7 +31,7 @@ def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
 
 
 def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
-    r"""The limit :math:`a (I - (1 - a) A)^{-1}` of :func:`operator`, ``[n, n]``.
+    r"""Return the limit :math:`a (I - (1 - a) A)^{-1}` of :func:`operator`, ``[n, n]``.
 
     Source: Diffuser, Proposition 4.
     """
@@ -43,7 +43,7 @@ def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
 
 def operators_by_hop(attention: sp.csr_array, hops: int,
                      teleport: float) -> Iterator[np.ndarray]:
-    """The matrices after 0, 1, ... hops (Eq. S.7)."""
+    """Yield the matrices after 0, 1, ... hops (Eq. S.7)."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     restart = teleport * np.eye(attention.shape[0])

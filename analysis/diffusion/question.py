@@ -1,4 +1,4 @@
-"""What diffusion does on a graph: the question and its answer."""
+"""Diffusion on a graph: the question and its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from analysis.walk import (
 
 @dataclass(frozen=True)
 class Diffusion(Result):
-    """What diffusion does on a graph.
+    """Receptive fields, distances and eigenvalues of diffusion on a graph.
 
     Arrays over hops begin at hop 0. Without ``spectra`` the last six but ``distance_bound`` are
     empty, and their scalars ``None``.
@@ -131,7 +131,7 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """The fields of the result that take matrices ``[n, n]``."""
+    """Return the fields of the result that take matrices ``[n, n]``."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'

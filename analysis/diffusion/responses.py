@@ -1,4 +1,4 @@
-"""What diffusion makes of eigenvalues."""
+"""Responses of diffusion to eigenvalues of the attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analysis.checks import check_count, check_positive, check_probability
 
 
 def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = None) -> np.ndarray:
-    r"""What personalised PageRank makes of eigenvalues of the attention.
+    r"""Map eigenvalues of the attention to those of personalised PageRank.
 
     .. math::
         \tilde\mu = \frac{a}{1 - (1 - a) \mu}, \qquad
@@ -44,7 +44,7 @@ def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = Non
 
 
 def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) -> np.ndarray:
-    r"""What the heat kernel makes of eigenvalues of the attention.
+    r"""Map eigenvalues of the attention to those of the heat kernel.
 
     .. math::
         \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}, \qquad

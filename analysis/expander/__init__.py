@@ -1,4 +1,4 @@
-"""How well an attention graph expands: its gap, its bounds, its best cut and its diameter.
+"""Expansion of an attention graph: its gap, its bounds, its best cut and its diameter.
 
 ::
 

@@ -14,7 +14,7 @@ _SWEEPS = 16
 
 
 def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, bool]:
-    """The diameter of a connected graph, or a lower bound, and whether it is exact.
+    """Return the diameter of a connected graph, or a lower bound, and whether it is exact.
 
     Each search from a node v bounds the eccentricity of every other node w from both sides,
     :math:`|e_v - d(v, w)| \\le e_w \\le e_v + d(v, w)`, until no node can be farther from some
@@ -44,7 +44,7 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
 
 
 def is_bipartite(adjacency: sp.csr_array) -> bool:
-    """Of the component of node 0, and so of a connected graph: no edge joins equal parities."""
+    """Return whether the component of node 0 is bipartite: no edge joins nodes of equal parity."""
     parity = _distances(adjacency, 0) % 2
     row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
     reached = parity[row] >= 0
@@ -52,7 +52,8 @@ def is_bipartite(adjacency: sp.csr_array) -> bool:
 
 
 def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
-    """Steps from ``start`` to every node, -1 where it does not lead, by one search in breadth."""
+    """Return the steps from ``start`` to every node by breadth-first search, -1 where unreachable.
+    """
     order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
     place = np.full(adjacency.shape[0], -1)
     place[order] = np.arange(order.size)

@@ -9,7 +9,7 @@ EXACT_UP_TO = 20  # tokens, a million sets
 
 
 def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
-    r"""The least ratio of each kind, over all sets of tokens.
+    r"""Return the smallest ratio of each kind over all sets of tokens.
 
     - conductance :math:`E(S, \bar S) / \min(\mathrm{vol}\,S, \mathrm{vol}\,\bar S)`, Cheeger's
       constant of the normalised Laplacian;
@@ -48,7 +48,7 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
-    """Of each set, the sum of the values of its members; bit i of its number says if i is one."""
+    """Sum the values of each set's members; bit i of a set's number says whether it holds i."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])
@@ -56,7 +56,7 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _cuts(weight: np.ndarray) -> np.ndarray:
-    """Of each set, the weight of the edges that leave it: who joins closes those to members."""
+    """Sum the weight of the edges that leave each set. A new member closes its edges to members."""
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])
@@ -64,7 +64,7 @@ def _cuts(weight: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(weight: np.ndarray) -> np.ndarray:
-    """Of each set, those that have a neighbour in it, as the bits of a number."""
+    """Return the tokens with a neighbour in each set, as the bits of a number."""
     bits = (weight > 0) @ (1 << np.arange(weight.shape[0], dtype=np.int64))
     reached = np.zeros(1, np.int64)
     for own in bits:

@@ -1,4 +1,4 @@
-"""How well a graph expands: the question and its answer."""
+"""Expansion of a graph: the question and its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from analysis.spectrum import Laplacian
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    """What :func:`expander` finds; ``None`` where a question does not apply.
+    """Expansion of a graph; fields are ``None`` where a question does not apply.
 
     Attributes:
         num_nodes (int): Number of tokens n.
@@ -103,7 +103,7 @@ class Expansion(Result):
 
 
 def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> Expansion:
-    r"""How well a graph expands.
+    r"""Measure how well a graph expands.
 
     With :math:`\lambda_i` the eigenvalues of the normalised Laplacian, :math:`\Lambda_i` those of
     the combinatorial one, and :math:`\mu_i = d - \Lambda_i` those of the adjacency matrix of a

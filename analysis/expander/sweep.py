@@ -17,7 +17,7 @@ def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
 
 
 def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
-    """The conductance of every prefix of an order, and the best prefix as a witness."""
+    """Compute the conductance of every prefix of an order, and return the best as a witness."""
     n = order.size
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)

@@ -171,7 +171,7 @@ def _rows(model: str, n: int, printed: Parts, computed: Parts, fitted: Parts) ->
 
 
 def _bigbird(n: int, seed: int) -> list[Parts]:
-    """With its three blocks of 64 as local part, and with overlapping blocks of 192."""
+    """Return densities of three blocks of 64 as local part, and of overlapping blocks of 192."""
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
@@ -182,8 +182,9 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Of several draws, with the standard deviation of the total; of one where the input has a
-    whole graph, which is as dense as the next one to a hundredth of a per cent."""
+    """Return mean densities over several draws and the standard deviation of the total. Where the
+    input has a whole graph, one draw does, because the next is as dense to a hundredth of a per
+    cent."""
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]
@@ -199,7 +200,8 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
-    """In per cent: total, local, global and random, each pair counted once, global ones last."""
+    """Return total, local, global and random density in per cent. Each pair counts once, global
+    ones last."""
     local, is_random, is_global = (parts[name] for name in ('local', 'random', 'global'))
     is_other = is_random > local
     counted = local, is_global > (local | is_other), is_other

@@ -26,7 +26,7 @@ _PATTERNS = {  # with Table 4's sparsity, with the diagonal and without
 
 
 def sparsebert_1(seed: int = 0) -> Picture:
-    """The six masks at 16 tokens, and their sparsity at the 128 of the experiments.
+    """Draw the six masks at 16 tokens, and compare their sparsity at the experiments' 128.
 
     Sparsity is the share of the pairs that do not attend, in per cent.
 

@@ -1,4 +1,4 @@
-"""What a figure of this package is: a drawing, and what was printed beside what comes out."""
+"""Figures of this package: a drawing, and the printed values beside the computed ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Picture:
 
 
 def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
-    """A mask ``[query, key]``, an edge being dark, without labels of its axes."""
+    """Draw a mask ``[query, key]`` with dark edges and no labels."""
     mask = graph.to_mask().numpy()
     axes.imshow(mask, vmin=0, vmax=1)
     if len(mask) <= 32:

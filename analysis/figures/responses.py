@@ -14,7 +14,7 @@ TELEPORT, HOPS = 0.1, 5  # Table S.10
 
 
 def diffuser_s7(seed: int = 0) -> Picture:
-    r"""The eigenvalue :math:`\tilde\lambda` after diffusion against :math:`\lambda` before it.
+    r"""Draw the eigenvalue :math:`\tilde\lambda` after diffusion against :math:`\lambda` before it.
 
     .. math::
         \tilde\lambda = 1 - \frac{a}{1 - (1 - a)(1 - \lambda)}
@@ -68,7 +68,7 @@ def _diffusions_of_cycle() -> dict[str, np.ndarray]:
 
 
 def _on_cycle(matrices: dict[str, np.ndarray], frequency: int) -> tuple[float, dict[str, float]]:
-    """The Laplacian's eigenvalue at a frequency, and what each kernel makes of it."""
+    """Return the Laplacian's eigenvalue at a frequency, and each kernel's response to it."""
     vector = np.cos(2 * np.pi * frequency * np.arange(12) / 12)
     value = {name: round(1 - float(vector @ matrix @ vector / (vector @ vector)), 12)
              for name, matrix in matrices.items()}

@@ -123,7 +123,8 @@ def _draw_planes(cases: dict[str, tuple[Tensor, Tensor, Tensor]],
 # Figure 6 ########################################################################################
 
 def sbm_6(seed: int = 0) -> Picture:
-    """The three patterns of Lemma 2 at n = 16 and k = 4, and after how many layers all is reached.
+    """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers that reach all
+    pairs.
 
     Args:
         seed (int): Of the search for the Hamiltonian path.

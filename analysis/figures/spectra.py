@@ -156,7 +156,7 @@ def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndar
 
 
 def _is_larger(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> bool:
-    """Whether lambda_2 is, by more than rounding, at every size."""
+    """Return whether lambda_2 is larger, by more than rounding, at every size."""
     return all(bool(one[size][1] > other[size][1] + 1e-9) for size in _SIZES)
 
 

@@ -52,7 +52,7 @@ def solve(links: sp.csr_array, deadline: float, seed: int
 
 @contextmanager
 def _clock(seconds: float) -> Iterator[None]:
-    """A progress bar of the time, for a search that does not know how far it is."""
+    """Show a progress bar of time, because the search does not know how far it is."""
     is_over = threading.Event()
 
     def tick() -> None:

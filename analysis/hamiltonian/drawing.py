@@ -19,8 +19,8 @@ _EDGE, _STEP = 'C5', 'C1'
 @labels_as_text
 def draw(graphs: dict[str, list[BipartiteGraph]],
          results: dict[str, list[HamiltonianPath]]) -> Figure:
-    """The edges in the order of the tokens and in that of the path, one row for each label: its
-    first graph."""
+    """Draw the edges in the order of the tokens and of the path: a row for the first graph of each
+    label."""
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]

@@ -34,9 +34,9 @@ def _matching(links: sp.csr_array) -> str | None:
 
 
 def _removal(links: sp.csr_array) -> str | None:
-    """Taking k tokens out of a path leaves k + 1 parts at most. For all k at once: let the tokens
-    come in by rising degree; those of the first m have m components less one for each edge of the
-    minimum spanning forest that is complete by then."""
+    """Return a removal of k tokens that leaves more than k + 1 parts, which no path allows. For all
+    k at once: let the tokens come in by rising degree; those of the first m have m components less
+    one for each edge of the minimum spanning forest that is complete by then."""
     n = links.shape[0]
     either_way = links.maximum(links.T).tocoo()
     degree = np.bincount(either_way.row, minlength=n)
@@ -60,8 +60,8 @@ def _removal(links: sp.csr_array) -> str | None:
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
-    """A path goes through the strong components in turn, each once: from every one there must be
-    an edge to the next in topological order."""
+    """Return two strong components that no path can visit in turn: in topological order every one
+    must have an edge to the next."""
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
     leaving = component[edges.row] != component[edges.col]
@@ -78,7 +78,7 @@ def _strong_components(links: sp.csr_array) -> str | None:
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """The blocks of a connected graph that has a path hang together like a chain."""
+    """Return a token that keeps the blocks of a connected graph from forming a chain."""
     token, block = _blocks(links.maximum(links.T).tocsr())
     membership = np.bincount(token)
     most = int(membership.argmax())
@@ -93,7 +93,7 @@ def _cut_tokens(links: sp.csr_array) -> str | None:
 
 
 def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """The biconnected components of a connected graph: pairs of a token and a block that it is in.
+    """Return the biconnected components of a connected graph, as pairs of a token and its block.
 
     Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a tree of
     breadth-first search, where no other edge joins a token to one above it.
@@ -117,8 +117,8 @@ def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of a tree whose parents come before their children, each token's number in preorder and the
-    one after its subtree's last; the least and the greatest number that an edge of it leads to."""
+    """Return each token's number in preorder, the end of its subtree, and the least and greatest
+    number that an edge of the subtree leads to. Parents come before their children."""
     above = parent.tolist()
     n = len(above)
     size, first = [1] * n, [0] * n

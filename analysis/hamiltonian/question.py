@@ -1,4 +1,4 @@
-"""Whether a graph has a Hamiltonian path: the question and its answer, in three stages."""
+"""Hamiltonian paths: the question and its answer, in three stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """Whether a graph has a Hamiltonian path, and how that is known."""
+    """Existence of a Hamiltonian path, and how it is known."""
 
     exists: bool | None
     """``None``: the time ran out."""
@@ -37,7 +37,7 @@ class HamiltonianPath(Result):
 def hamiltonian_path(
     graph: GraphLike, *, directed: bool = True, time_limit: float = 30., seed: int = 0,
 ) -> HamiltonianPath:
-    r"""Looks for an order of the tokens in which each attends to the one before it,
+    r"""Find an order of the tokens in which each attends to the one before it,
 
     .. math::
         \gamma(i) \in \mathcal{A}_{\gamma(i + 1)} \quad \text{for all } i \in [n - 1],

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
                       seed: int) -> np.ndarray | None:
-    """A path through all tokens, or ``None`` if neither moves nor time found one."""
+    """Return a path through all tokens, or ``None`` if moves or time ran out."""
     n = links.shape[0]
     rng = np.random.default_rng(seed)
     # Random cubic graphs need some n^2 / 10 and are hard for CP-SAT; with directions it is reverse
@@ -69,8 +69,8 @@ class _GrowingPath:
         return True
 
     def exchange_segments(self) -> bool:
-        """A rotation without reversal: the last token closes a cycle with one further up, and
-        the path before enters that cycle elsewhere."""
+        """Rotate without reversal: the last token closes a cycle with one further up, and the path
+        before enters that cycle elsewhere."""
         ways = self.successors[self.order[self.length - 1]]
         for pivot in self.rng.permutation(self.position[ways]):
             if pivot == 0:
@@ -85,7 +85,7 @@ class _GrowingPath:
         return False
 
     def _cut_cycle(self) -> bool:
-        """The path is a cycle: it may end at any token, best at one that leads off it."""
+        """Cut a path that is a cycle, best at a token that leads off it."""
         ends = np.flatnonzero(self.free[self.order[:self.length]])
         end = int(self.rng.choice(ends) if ends.size else self.rng.integers(self.length))
         self._replace(0, np.roll(self.order[:self.length], -end - 1))

@@ -1,4 +1,4 @@
-"""How fast the random walk of attention forgets where it started.
+"""Mixing of the random walk of attention: how fast it forgets its start.
 
 ::
 

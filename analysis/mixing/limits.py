@@ -1,4 +1,4 @@
-"""What walks converge to, and what may keep them from it: closed classes and periods."""
+"""Limits of walks, and what may keep walks from them: closed classes and periods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PANEL = 128  # tokens that are censored before the others hear of it, in one pr
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """The components that no step leaves, as arrays of tokens."""
+    """Return the components that no step leaves, as arrays of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -37,7 +37,8 @@ def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
 
 
 def period_of(walk: sp.csr_array) -> int:
-    """The greatest common divisor of the lengths of all closed walks of an irreducible walk."""
+    """Return the greatest common divisor of the lengths of all closed walks of an irreducible walk.
+    """
     if walk.diagonal().any():
         return 1
     depth = dijkstra(walk, indices=0, unweighted=True).astype(int)
@@ -47,8 +48,8 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """That which weighs each closed class by its size. Of more than ``_LARGEST_DENSE`` tokens,
-    what is below ``ROUNDING`` is 0."""
+    """Return the stationary distribution that weighs each closed class by its size. Beyond
+    ``_LARGEST_DENSE`` tokens, values below ``ROUNDING`` are 0."""
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
     for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
@@ -79,8 +80,8 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
 
 
 def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
-    """The stationary distribution of an irreducible walk, each probability to full relative
-    accuracy, for nothing is subtracted: tokens are censored, the last first, and then get their
+    """Return the stationary distribution of an irreducible walk, each probability to full relative
+    accuracy, because nothing is subtracted: tokens are censored, the last first, and then get their
     mass from those before. The walk is overwritten."""
     _censor(walk)
     mass = np.zeros(len(walk))

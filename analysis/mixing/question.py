@@ -1,4 +1,4 @@
-"""How fast a walk forgets where it started: the question and its answer."""
+"""Mixing of a walk: the question and its answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGEST_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """How far the walk is from its limit, step by step."""
+    """Distances of a walk from its limit, step by step."""
 
     num_tokens: int
     starts: int  #: From how many tokens the walk was started; see ``all_starts``.

@@ -1,4 +1,4 @@
-"""How fast a walk nears its limit: what is second to the eigenvalue or singular value 1."""
+"""Rates at which a walk nears its limit: the second eigenvalue and the second singular value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CERTAIN = 1e-6  # to which a modulus is found, or it is not
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    """The second largest modulus of a walk that is symmetric but for a scale."""
+    """Return the second largest modulus of a walk that is symmetric but for a scale."""
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
     if n <= _LARGEST_SYMMETRIC:
@@ -62,8 +62,8 @@ def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
 
 
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    r"""The second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, where none of
-    :math:`\pi` is 0 or has lost digits to underflow."""
+    r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, or None where
+    :math:`\pi` has zeros or has lost digits to underflow."""
     if stationary.min() < np.finfo(float).tiny:
         return None
     root = np.sqrt(stationary)
@@ -76,7 +76,7 @@ def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
 
 
 def _norm_without(top: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float | None:
-    """The norm of a symmetric operator whose eigenvector ``top`` of eigenvalue 1 is taken out."""
+    """Return the norm of a symmetric operator without its eigenvector ``top`` of eigenvalue 1."""
     deflated = LinearOperator((len(top), len(top)), dtype=float,
                               matvec=lambda vector: product(vector) - top * (top @ vector))
     try:

@@ -50,7 +50,7 @@ img {{ display: block; margin: 1rem 0; }}
 
 
 def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = None) -> str:
-    """The page of a report, with its pictures in it.
+    """Return the page of a report, with its pictures in it.
 
     Args:
         title (str): Its heading.

@@ -1,4 +1,4 @@
-"""What a report consists of: every question, asked of the same graphs."""
+"""Sections of a report: every question, asked of the same graphs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_MASKS = 7
 
 @dataclass(frozen=True)
 class Size(Result):
-    """How large a graph is."""
+    """Size of a graph."""
 
     queries: int
     keys: int
@@ -68,7 +68,7 @@ class Section:
 
 
 def size(graph: GraphLike) -> Size:
-    """How many tokens and edges a graph has.
+    """Count the tokens and edges of a graph.
 
     Args:
         graph: As :func:`analysis.graphs.as_graph` takes it.

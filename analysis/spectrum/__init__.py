@@ -1,4 +1,4 @@
-"""How the eigenvalues of an attention graph are spread.
+"""Eigenvalues of an attention graph's Laplacian.
 
 ::
 

@@ -32,7 +32,7 @@ def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int,
 
 def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
              ) -> np.ndarray:
-    """Of the matrix upside down, where the smallest are the largest: what ARPACK finds safely.
+    """Find the largest eigenvalues of the flipped matrix, because ARPACK finds those safely.
 
     The null space goes to the other end. A few more pairs than asked for, and a large subspace,
     pay where the wanted end is crowded or hubs stand far off at the other.
@@ -65,7 +65,8 @@ def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, me
 
 def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: np.ndarray
                 ) -> tuple[np.ndarray, float]:
-    """The eigenvector of the smallest eigenvalue outside ``known``, and a shift just below it.
+    """Return the eigenvector of the smallest eigenvalue outside ``known``, and a shift just below
+    it.
 
     By the inverse of the matrix less a shift, which moves up until eigenvalues that crowd together
     are far apart. The pivots have the signs of the eigenvalues (Sylvester's law of inertia), so a
@@ -110,7 +111,7 @@ def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.Sup
 
 
 def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
-    """An order of the nodes in which the matrix is cheap to factor, if there is one.
+    """Return an order of the nodes in which the matrix is cheap to factor, or None.
 
     Reverse Cuthill-McKee, with hubs last: they would join everything to everything.
     """
@@ -133,5 +134,5 @@ def _outside(null_space: sp.csc_array, vectors: np.ndarray) -> np.ndarray:
 
 
 def _start(null_space: sp.csc_array) -> np.ndarray:
-    """The same first vector every time, for the same graph must give the same result."""
+    """Return the same first vector every time, because the same graph must give the same result."""
     return _outside(null_space, np.random.default_rng(0).standard_normal(null_space.shape[0]))

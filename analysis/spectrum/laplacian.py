@@ -64,7 +64,7 @@ class Laplacian:
 
     @cached_property
     def mean(self) -> float:
-        """Of the eigenvalues outside the null space."""
+        """Return the mean of the eigenvalues outside the null space."""
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
@@ -76,7 +76,7 @@ class Laplacian:
         return self._pairs(values, vectors, 'dense')
 
     def smallest(self, count: int) -> Eigenpairs:
-        """The ``count`` smallest, the exact zeros among them."""
+        """Return the ``count`` smallest eigenpairs, the exact zeros among them."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(0, count))
         null_space = self.null_space[:, :count].toarray()
@@ -88,7 +88,7 @@ class Laplacian:
         return self._pairs(values, np.hstack([null_space, vectors]), method)
 
     def largest(self, count: int) -> Eigenpairs:
-        """The ``count`` largest."""
+        """Return the ``count`` largest eigenpairs."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(self.num_nodes - count, self.num_nodes))
         if self.num_components == self.num_nodes:

@@ -61,7 +61,7 @@ def spectrum(
     symmetrization: Symmetrization = 'union',
     extremes: int | None = None,
 ) -> Spectrum:
-    r"""The eigenvalues of a graph's Laplacian, or its singular values if it is not square.
+    r"""Compute the eigenvalues of a graph's Laplacian, or its singular values if it is not square.
 
     With A the symmetric adjacency matrix and D its row sums,
 

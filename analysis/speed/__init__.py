@@ -1,4 +1,4 @@
-"""How long attention along a graph takes beside full attention, on this machine.
+"""Time of attention along a graph beside full attention, on this machine.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How long attention along a graph takes beside full attention: the question and its answer."""
+"""Time of attention along a graph beside full attention: the question and its answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def speed(
     backward: bool = False,
     at_least: float = 0.2,
 ) -> Speed:
-    """How long attention along a graph takes beside full attention, in float32 on the processor.
+    """Time attention along a graph and full attention, in float32 on the CPU.
 
     Each runs once unmeasured. Times change from run to run with whatever else the machine does.
 
@@ -96,7 +96,8 @@ def speed(
 
 
 def _medians(cases: list[Callable[[], Tensor]], backward: bool, at_least: float) -> list[float]:
-    """Of each case, in turns: what else the machine does meets all of them."""
+    """Return the median time of each case. Cases take turns, so that a busy machine slows all
+    alike."""
     from torch.utils.benchmark import Timer
 
     def step(case: Callable[[], Tensor]) -> None:

@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
-    """For each sample of a trained model, or once, the graphs that layers apply one by one."""
+    """Return the graphs that layers apply in turn, for each sample of a trained model or once."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
         return [_layers({label: samples[index] for label, samples in heads.items()})
@@ -88,7 +88,7 @@ def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
 
 
 def _layers(heads: dict[str, BipartiteGraph]) -> dict[str, BipartiteGraph]:
-    """The heads of a layer work side by side: information passes along the edges of any."""
+    """Join the heads of each layer, because information passes along the edges of any head."""
     layers = {}
     for label, graph in heads.items():
         layer = label.partition(',')[0]

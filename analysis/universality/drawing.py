@@ -18,7 +18,7 @@ _CELLS = 512  # of a picture, at most: an edge darkens its cell
 
 @labels_as_text
 def draw(graphs: dict[str, BipartiteGraph], result: Universality) -> Figure:
-    """The patterns in turn, and the share of pairs that are reached after each layer."""
+    """Draw the patterns in turn, and the share of pairs that each layer reaches."""
     columns = min(len(graphs) + 1, 4)
     rows = math.ceil((len(graphs) + 1) / columns)
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')

@@ -81,7 +81,7 @@ class Relays(Pattern):
 
 
 def lemma_2(clusters: int) -> tuple[Pattern, Pattern, Pattern]:
-    r"""The patterns :math:`\mathcal{A}^1, \mathcal{A}^2, \mathcal{A}^3` of Lemma 2.
+    r"""Return the patterns :math:`\mathcal{A}^1, \mathcal{A}^2, \mathcal{A}^3` of Lemma 2.
 
     They satisfy Assumption 1, with three corrections to the paper:
 
@@ -104,7 +104,7 @@ def lemma_2(clusters: int) -> tuple[Pattern, Pattern, Pattern]:
 
 
 def is_rectangle(graph: GraphLike) -> bool:
-    r"""Whether a graph is :math:`I \times J`, up to self-loops.
+    r"""Return whether a graph is :math:`I \times J`, up to self-loops.
 
     Only then can Eq. 5 of SBM-Transformer give all of its edges probability 1. In
 

@@ -25,7 +25,7 @@ NODES = 3  # of Gauss and Legendre, along each side of a cell
 
 @dataclass(frozen=True)
 class PiecewiseConstant(Result):
-    """What Lemmas 6 and 7 say of a function of all tokens, and what is found."""
+    """Statements of Lemmas 6 and 7 about a function of all tokens, and what is found."""
 
     cells: int
     """Of the grid, as many as there are quantised sequences."""
@@ -112,8 +112,8 @@ def _distance(corners: np.ndarray, values: np.ndarray, steps: int) -> float:
 
 
 def _left(numbers: list[Tokens], values: np.ndarray) -> float:
-    """How far the best function of the tokens' numbers is from their values; 0 only if it is
-    them."""
+    """Return the distance of the best function of the tokens' numbers from their values; 0 only if
+    it equals them."""
     of_number: defaultdict[Fraction, list[float]] = defaultdict(list)
     for sequence, row in zip(numbers, values):
         for number, value in zip(sequence, row.tolist()):

@@ -1,4 +1,4 @@
-"""Which conditions of a proof hold: for patterns in turn, and for one pattern that diffuses."""
+"""Conditions of proofs: for patterns in turn, and for one pattern that diffuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class Universality(Result):
-    """Which conditions of Assumption 1 (Yun et al.) hold for patterns applied in turn."""
+    """Conditions of Assumption 1 (Yun et al.) that hold for patterns applied in turn."""
 
     assumption_1: bool | None
     """All three, which is sufficient and not necessary; ``None`` if the Hamiltonian path is not
@@ -46,7 +46,7 @@ class Universality(Result):
 
 @dataclass(frozen=True)
 class DiffusionUniversality(Result):
-    """What Diffuser's Theorem 1 assumes of its pattern, and what its proof adds."""
+    """Conditions of Diffuser's Theorem 1 on its pattern, and those that its proof adds."""
 
     assumption_1: bool | None
     """Self-loops, connected, a Hamiltonian path; not necessary either."""
@@ -136,7 +136,7 @@ def universality(
 def diffusion_universality(
     graph: GraphLike, *, hops: int = 5, time_limit: float = 30., seed: int = 0,
 ) -> DiffusionUniversality:
-    r"""What Diffuser's Theorem 1 asks of one pattern, which diffusion applies K times a layer.
+    r"""Check the conditions of Diffuser's Theorem 1 on one pattern that diffuses K hops a layer.
 
     Its Assumption 1 has two parts: all tokens attend to themselves; the graph is connected and
     has a Hamiltonian path :math:`\gamma`. The proof of Lemma 8 adds two: :math:`\gamma(1)` is a
@@ -180,7 +180,7 @@ def diffusion_universality(
 
 
 def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
-    """Whether some Hamiltonian path begins at a global token: where no edge enters, it must."""
+    """Return whether a Hamiltonian path begins at a global token: it must where no edge enters."""
     n = graph.num_queries
     other = graph.without_self_loops()
     is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)

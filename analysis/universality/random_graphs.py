@@ -8,7 +8,7 @@ from analysis.checks import check_count
 
 
 def expected_hamiltonian_cycles(n: int, p: float) -> float:
-    r"""The expected number of Hamiltonian cycles of a directed random graph,
+    r"""Return the expected number of Hamiltonian cycles of a directed random graph,
 
     .. math::
         (n - 1)! \; p^n.
@@ -42,7 +42,7 @@ def expected_hamiltonian_cycles(n: int, p: float) -> float:
 
 
 def lemma_1_density(n: int) -> float:
-    r"""The density that Lemma 1 takes for enough, :math:`\frac{e}{n} n^{1/n}`.
+    r"""Return the density that Lemma 1 takes for enough, :math:`\frac{e}{n} n^{1/n}`.
 
     A path exists with high probability only from :math:`p = (\ln n + \omega(1)) / n` on, which is
     :math:`n \ln n` edges and not O(n).
@@ -55,7 +55,8 @@ def lemma_1_density(n: int) -> float:
 
 
 def hamiltonian_path_bound(n: int, p: float) -> float:
-    r"""An upper bound on the probability that a directed random graph has a Hamiltonian path.
+    r"""Return an upper bound on the probability that a directed random graph has a Hamiltonian
+    path.
 
     All tokens but the first attend to another one, which with :math:`q = 1 - (1 - p)^{n - 1}` has
     the probability

@@ -1,4 +1,4 @@
-"""How far information comes when layers apply patterns in turn."""
+"""Reach of information when layers apply patterns in turn."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ MOST_SEQUENCES = 100_000
 
 @dataclass(frozen=True)
 class SelectiveShift(Result):
-    """What holds of Lemma 8's steps for all sequences on the grid, on a path with self-loops whose
-    first token all attend to, and that attends to all."""
+    """Steps of Lemma 8 for all sequences on the grid, on a path with self-loops whose first token
+    is global."""
 
     sequences: int
     """How many there are."""
@@ -39,7 +39,7 @@ class SelectiveShift(Result):
 
 
 def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
-    r"""The steps of Lemma 8 for d = 1 and K = n + 1 hops, in fractions, without rounding.
+    r"""Check the steps of Lemma 8 for d = 1 and K = n + 1 hops, in fractions, without rounding.
 
     Of the grid :math:`\{0, \delta, \dots, n - \delta\}` the sequences are those that positions put
     in order (S.15): :math:`z_1 \in [n - 1, n)` and :math:`z_i \in [i - 2, i - 1)` for i > 1, in the
@@ -103,14 +103,14 @@ def check_grid(tokens: int, steps: int) -> None:
 
 
 def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """What the heads of the largest and of the smallest neighbours make of the first token of each
-    sequence, in K = n + 1 hops."""
+    """Return the first token of each sequence after the heads of the largest and of the smallest
+    neighbours, in K = n + 1 hops."""
     neighbours = path_with_global_token(len(sequences[0]))
     return [_both_heads(sequence, neighbours, steps, len(sequence) + 1) for sequence in sequences]
 
 
 def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """That by S.18 and S.19."""
+    """Return the same by S.18 and S.19."""
     return [(_s18(sequence, steps, len(sequence) + 1), _s19(sequence, steps, len(sequence) + 1))
             for sequence in sequences]
 
@@ -122,7 +122,7 @@ def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
 
 
 def shifted_by_first(z: Tokens, steps: int) -> Tokens:
-    """What the last layer makes of all tokens."""
+    """Return all tokens after the last layer."""
     return tuple(number + steps**(len(z) + 2) * z[0] for number in z)
 
 
@@ -134,7 +134,8 @@ def path_with_global_token(tokens: int) -> Neighbours:
 
 
 def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
-    """Those of S.15, in the order of the path: the last n - 1 rise, and the first is above them."""
+    """Yield the sequences of S.15 in the order of the path: the last n - 1 tokens rise, and the
+    first is above them."""
     first = (tokens - 1, *range(tokens - 1))
     for numbers in product(range(steps), repeat=tokens):
         yield tuple(start + Fraction(number, steps) for start, number in zip(first, numbers))

@@ -11,7 +11,7 @@ from analysis.result import Result
 
 
 def is_full_without_diagonal(graph: GraphLike) -> bool:
-    """Whether more than two tokens all attend to all others and none to itself.
+    """Return whether more than two tokens all attend to all others and none to itself.
 
     Of such attention SparseBERT's Theorem 1 says that it is universal, to which Assumption 1 does
     not apply for want of self-loops.
@@ -36,7 +36,7 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
 
 @dataclass(frozen=True)
 class ThreeTokens(Result):
-    """What the construction of SparseBERT's Theorem 1 does with all sequences of three tokens."""
+    """Sequences of three tokens under the construction of SparseBERT's Theorem 1."""
 
     sequences: int
     """How many there are, up to the order of their tokens."""
