@@ -1,4 +1,4 @@
-"""What tasks hand to objectives: sequences one after the other, and what is to be said of them."""
+"""Batches that tasks hand to objectives: sequences one after the other, and their targets."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ChoiceBatch(NamedTuple):
 
 
 def check_batch(batch: object, kind: type = Batch) -> None:
-    """Checks what a data module of the user's gives.
+    """Check a batch of a data module that the user wrote.
 
     Args:
         batch (object): What came.

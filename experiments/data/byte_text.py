@@ -23,10 +23,10 @@ LONGEST_REVIEW = 2**16  # bytes; the longest one has 14,000
 
 
 class ByteSource(SequenceSource):
-    """Where texts come from that are read byte by byte."""
+    """Base of sources of texts that are read byte by byte."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """The line and the bytes of each text of a table, or of both of each pair, see
+        """Yield the line and the bytes of each text of a table, or of both texts of each pair, see
         :func:`experiments.data.text.text_table.read_texts`."""
         for row in read_texts(path):
             yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
@@ -100,11 +100,11 @@ class DocumentBytes(ByteSource):
 
 
 def bytes_of(text: str, max_length: int) -> np.ndarray:
-    """The bytes of a text, uint8 ``[length]``, cut at ``max_length``."""
+    """Return the bytes of a text, uint8 ``[length]``, cut at ``max_length``."""
     return np.frombuffer(text.encode()[:max_length], np.uint8)
 
 
 def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
-    """The bytes of texts with labels, cut at ``max_length``."""
+    """Return the bytes of texts with labels, cut at ``max_length``."""
     return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
                         [label for _, label in rows])

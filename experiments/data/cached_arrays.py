@@ -17,7 +17,7 @@ from graphattn._reading import read_json
 
 def cached_arrays(cache: Path, name: str, law: dict[str, Any],
                   make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """What ``make()`` gives, which is asked for once.
+    """Return the result of ``make()``, which is called once.
 
     ``cache/name-DIGEST`` holds an ``.npy`` file for each array, without pickle, and
     ``manifest.json`` with ``law`` and the digest of each file. The folder is filled under another
@@ -49,7 +49,7 @@ def cached_arrays(cache: Path, name: str, law: dict[str, Any],
 
 
 def _read(folder: Path, law: dict) -> dict[str, np.ndarray] | None:
-    """The arrays in a folder; ``None`` if they are not those of ``law``, or not as they were."""
+    """Read the arrays in a folder; return ``None`` if they have another ``law`` or were changed."""
     try:
         manifest = read_json(folder / 'manifest.json')
         if manifest['law'] != law or not manifest['digests']:

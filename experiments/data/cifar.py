@@ -72,7 +72,7 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The colours of the images in a file, uint8 ``[10000, 3, 1024]``, and their classes.
+    """Read the colours of the images in a file, uint8 ``[10000, 3, 1024]``, and their classes.
 
     Raises:
         ValueError: The file is missing, of another length, or has a label that is no class.

@@ -37,8 +37,8 @@ class DigitImages(SequenceSource):
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
-    """The rows of :func:`read_digits` for training, development and testing, in a fixed stratified
-    split of 1,257, 180 and 360.
+    """Split the rows of :func:`read_digits` into 1,257 for training, 180 for development and 360
+    for testing, stratified and always the same.
 
     Args:
         path (str, optional): Another file than scikit-learn's.
@@ -56,7 +56,7 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """The lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
+    """Read the lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
     path = Path(str(path))
     try:
         rows = [_row(line, f'{path}, line {number}')

@@ -66,7 +66,7 @@ class ImageFiles(SequenceSource):
         return data._replace(shape=(*size, 3 if self.colour else 1))
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-        """The name and the bytes of each image in a folder and those in it, or of one file."""
+        """Yield the name and the bytes of each image below a folder, or of one file."""
         files, left_out = ([path], {}) if path.is_file() else listed(path, SUFFIXES)
         _check_some(files, path)
         tell(path, f'{number_of("image", len(files))} {SEEN}', left_out)
@@ -97,7 +97,7 @@ class ImageFiles(SequenceSource):
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """The bytes of an image, whose size is noted; all must have the first one's."""
+        """Return the bytes of an image and note its size; all must have the first one's."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:

@@ -68,7 +68,7 @@ class ImageNet64(SequenceSource):
 
 
 def _stamps(folder: Path) -> list[list]:
-    """The name, size and time of each file that is read, as JSON has them."""
+    """Return the name, size and time of each file, in types that JSON has."""
     arrays = [path for part in BESIDE for path in sorted(folder.glob(f'{part}_data*.npz'))]
     pictures = [path for beside in BESIDE.values()
                 for path in listed(folder / beside, ('.png',)).files]
@@ -84,7 +84,7 @@ def _stamps_in(cache: Path) -> list[list] | None:
 
 
 def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
-    """Some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
+    """Yield some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
     pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:
@@ -99,7 +99,7 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """The images of a released file, uint8 ``[num_images, 12288]``; no pickle is opened.
+    """Read the images of a released file, uint8 ``[num_images, 12288]``, without opening a pickle.
 
     Raises:
         ValueError: The file cannot be read, or holds something else.
@@ -117,7 +117,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """A picture in PNG, uint8 ``[12288]``.
+    """Read a picture in PNG, uint8 ``[12288]``.
 
     Raises:
         ValueError: It cannot be read, or is of another size or mode.

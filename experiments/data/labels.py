@@ -14,13 +14,13 @@ FOLDS = 10  # of which each part that is missing gets one
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """The files or folders that are given, by their part."""
+    """Return the files or folders that are given, by their part."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
 def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """The names of the classes: those that are given, or those that occur, in order; numbers are
-    in the order of numbers, and equal ones, such as 1 and 01, in that of letters.
+    """Return the names of the classes, given or found, in order. Numbers are in the order of
+    numbers; equal ones, such as 1 and 01, are in that of letters.
 
     Args:
         labels (Iterable of str): The label of each example for training.
@@ -44,7 +44,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str],
                   where: Callable[[int], str]) -> np.ndarray:
-    """The class of each example, int64 ``[num_examples]``.
+    """Return the class of each example, int64 ``[num_examples]``.
 
     Args:
         labels (list of str): The label of each example.

@@ -151,7 +151,8 @@ def draw_trees(rng, num_trees, most_attempts, min_length, max_length, max_depth,
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Writes one tree and gives its length; ``len(tokens)`` if it would be that long or longer."""
+    """Write one tree and return its length, or ``len(tokens)`` if it would be that long or longer.
+    """
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -173,7 +174,7 @@ def draw_tree(rng, tokens, max_depth, max_args):
 
 
 def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
-    """What each tree comes to.
+    """Evaluate each tree.
 
     Args:
         tokens (np.ndarray): Places in ``SYMBOLS``, uint8 ``[num_tokens]``.
@@ -231,7 +232,7 @@ def _values(tokens, ptr):
 
 @jit()
 def apply(operator, digits):
-    """An operator of some digits."""
+    """Apply an operator to digits."""
     if operator == MIN:
         return digits.min()
     if operator == MAX:
@@ -244,7 +245,7 @@ def apply(operator, digits):
 
 
 def shares(trees: Sequences) -> dict[str, float]:
-    """How trees are distributed: lengths, depths, kinds of tokens and values."""
+    """Return the distributions of trees' lengths, depths, kinds of tokens and values."""
     length = np.diff(trees.ptr)
     count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
     value = np.bincount(trees.label, minlength=10) / len(trees.label)

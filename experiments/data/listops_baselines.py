@@ -1,4 +1,4 @@
-"""What a glance at a tree of ListOps is worth: guesses that use a few tokens of it.
+"""Guesses at trees of ListOps that use a few tokens of each.
 
     python -m experiments.data.listops_baselines
 """
@@ -18,7 +18,7 @@ Glance = Callable[[np.ndarray], Hashable]
 
 
 def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
-    """How often the most frequent value of trees that look alike at a glance is right.
+    """Return how often the most frequent value of trees that look alike at a glance is right.
 
     Args:
         learn (Sequences): Trees on which values are counted.
@@ -32,7 +32,7 @@ def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
 
 
 def majority_accuracy(learn: Sequences, test: Sequences) -> float:
-    """How often the class that is most frequent in ``learn`` is right, in any task."""
+    """Return how often the most frequent class of ``learn`` is right, in any task."""
     return float((test.label == np.bincount(learn.label).argmax()).mean())
 
 
@@ -57,7 +57,8 @@ def _first_argument(tree: np.ndarray) -> Hashable:
 
 
 def _digits_of_root(tree: np.ndarray) -> Hashable:
-    """What the operator makes of those digits, and of how many arguments they are not all."""
+    """Return the operator, its value on the digits at hand, and the number of arguments that it
+    hides."""
     is_operator = (tree >= MIN) & (tree < END)
     level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
     digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)
@@ -75,7 +76,7 @@ GLANCES: dict[str, Glance] = {
 
 
 def main(num_train: int = 96_000, seed: int = 0, cache: str = 'data/cache') -> None:
-    """Prints how often each is right on the trees for testing.
+    """Print how often each guess is right on the trees for testing.
 
     Args:
         num_train: Trees on which values are counted.

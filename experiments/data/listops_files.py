@@ -41,7 +41,7 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
-    """The trees of one file, those that are longer cut at ``max_length``.
+    """Read the trees of one file, and cut longer ones at ``max_length``.
 
     Raises:
         ValueError: The file is missing, or a line of it is malformed; the message names it.

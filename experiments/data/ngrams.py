@@ -1,4 +1,4 @@
-"""What is worth to know the few symbols around each one: unigrams and n-grams."""
+"""Models that know the few symbols around each one: unigrams and n-grams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.data.sequences import Sequences
 
 def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: int,
                num_symbols: int = 256, both_sides: bool = False) -> float:
-    r"""The bits that each symbol costs in an n-gram model with Witten and Bell's interpolation.
+    r"""Return the bits for each symbol in an n-gram model with Witten and Bell's interpolation.
 
     .. math::
         p_k(s \mid c) = \frac{n(c s) + t(c) \, p_{k-1}(s \mid c')}{n(c) + t(c)}
@@ -74,7 +74,7 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, looked_at: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """A number for the symbols so far from each place, and one for them and the symbol there."""
+    """Number the symbols so far from each place, and those together with the symbol there."""
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in looked_at:
         context = context * np.uint64(base) + row[places + distance]
@@ -87,8 +87,8 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.nd
 
 
 def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
-    """The bits that each byte costs in PNG, all images one below the other in one picture, so that
-    the head of the file hardly counts.
+    """Return the bits for each byte in PNG. All images are one below the other in one picture, so
+    that the head of the file hardly counts.
 
     Args:
         images (Sequences): In raster order.

@@ -144,7 +144,7 @@ class GeneratedPathfinder(SequenceSource):
         return {'image': image, 'label': label}
 
     def _chunks(self, number: int) -> Iterator[Drawings]:
-        """A chunk depends on its number alone, whatever draws it."""
+        """Yield chunks that depend on their number alone, whatever draws them."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             yield from pool.map(lambda chunk: draw_images(
                 np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, LAWS[self.size]),
@@ -227,7 +227,7 @@ class Dashes(NamedTuple):
 
 @cache
 def draw_dashes(law: Law) -> Dashes:
-    """The dashes of a law that has one margin."""
+    """Draw the dashes of a law that has one margin."""
     margin, = law.margins
     step = law.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
@@ -253,7 +253,7 @@ def draw_dashes(law: Law) -> Dashes:
 
 
 def _draw_dash(law: Law, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """A dash that begins in the middle, and its room."""
+    """Draw a dash that begins in the middle, and its room."""
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
@@ -289,7 +289,7 @@ def _made_smaller(fine: np.ndarray, size: int) -> np.ndarray:
 
 @jit()
 def opposite(angle):
-    """The angle that points back."""
+    """Return the angle that points back."""
     return angle + np.pi if angle < 0. else angle - np.pi
 
 
@@ -335,7 +335,8 @@ def empty_mask(law):
 
 @jit()
 def find_contours(rng, law, dashes, mask, path):
-    """Finds the two that may be marked, dash by dash in turn; whether there was room."""
+    """Find the two contours that may be marked, dash by dash in turn; return whether there was
+    room."""
     pivot = np.empty((2, 2), np.int64)
     if not (find_first_seed(rng, law, dashes, pivot[0], path[0, 0])
             and find_second_seed(rng, law, dashes, path[0, 0], pivot[1], path[1, 0])):
@@ -351,7 +352,7 @@ def find_contours(rng, law, dashes, mask, path):
 
 @jit()
 def find_distractor(rng, law, dashes, mask, path):
-    """Finds a short contour; whether there was room."""
+    """Find a short contour; return whether there was room."""
     pivot = np.empty(2, np.int64)
     if not find_seed(rng, law, dashes, mask, pivot, path[0]):
         return False
@@ -364,7 +365,7 @@ def find_distractor(rng, law, dashes, mask, path):
 
 @jit()
 def find_first_seed(rng, law, dashes, pivot, seed):
-    """A first dash in the middle of an image that is empty."""
+    """Find a first dash in the middle of an empty image."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
@@ -377,7 +378,7 @@ def find_first_seed(rng, law, dashes, pivot, seed):
 
 @jit()
 def find_second_seed(rng, law, dashes, first, pivot, seed):
-    """A first dash at a given distance from another's."""
+    """Find a first dash at a given distance from another's."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
@@ -390,7 +391,7 @@ def find_second_seed(rng, law, dashes, first, pivot, seed):
 
 @jit()
 def find_seed(rng, law, dashes, mask, pivot, seed):
-    """A first dash wherever there is room."""
+    """Find a first dash wherever there is room."""
     if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
@@ -407,7 +408,7 @@ def find_seed(rng, law, dashes, mask, pivot, seed):
 
 @jit()
 def begin(law, dashes, number, y, x, pivot, seed):
-    """Puts a seed there; whether it and its pivot are inside the image."""
+    """Put a seed at a place; return whether it and its pivot are inside the image."""
     angle, length = dashes.angle[number], law.segment_length
     end = moved(y, x, angle, length)
     pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
@@ -452,20 +453,21 @@ def draw_path(canvas, dashes, path, contrast):
 
 @jit()
 def take_room(mask, dashes, dash):
-    """Takes the room of a dash."""
+    """Take the room of a dash."""
     stamp(mask, dashes.mask[dash[0]], dash[1], dash[2], 1.)
 
 
 @jit()
 def moved(y, x, angle, distance):
-    """Where one comes to; up and to the next pixel, as the published generator rounds."""
+    """Return the place at a distance, rounded up to the next pixel as the published generator does.
+    """
     return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
 
 
 @jit()
 def find_room(mask, room, border, places):
-    """Writes where a seed that needs this room may be, and gives the number of such places: none,
-    as in the published generator, if in a corner all of the room would be outside the image."""
+    """Write the places where a seed with this room fits, and return their number: none, as in the
+    published generator, if in a corner all of the room would be outside the image."""
     reach, number = len(room) // 2, 0
     if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
             and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):
@@ -480,7 +482,7 @@ def find_room(mask, room, border, places):
 
 @jit()
 def has_room(mask, room, border, y, x):
-    """Whether all that a seed there needs is free and away from the edge."""
+    """Return whether all room of a seed at a place is free and away from the edge."""
     size, reach = len(mask), len(room) // 2
     for i in range(len(room)):
         for j in range(len(room)):
@@ -495,7 +497,7 @@ def has_room(mask, room, border, y, x):
 
 @jit()
 def nearby(mask, y, x, radius):
-    """The greatest entry of the mask within a radius."""
+    """Return the greatest entry of the mask within a radius."""
     greatest = 0.
     for i in range(max(0, y - radius), min(len(mask), y + radius + 1)):
         for j in range(max(0, x - radius), min(len(mask), x + radius + 1)):
@@ -506,7 +508,7 @@ def nearby(mask, y, x, radius):
 
 @jit()
 def overlap(mask, patch, y, x):
-    """The greatest sum of the mask and a patch around a place."""
+    """Return the greatest sum of the mask and a patch around a place."""
     greatest, reach = 0., len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(mask) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(mask) + reach - x)):
@@ -547,7 +549,7 @@ def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 
 
 
 def show_images(images: np.ndarray, label: np.ndarray):
-    """A figure of some images under their labels."""
+    """Draw some images under their labels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout='constrained')

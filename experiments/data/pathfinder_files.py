@@ -70,7 +70,7 @@ class PathfinderFiles(SequenceSource):
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """The picture and the label of each line of a list."""
+        """Return the picture and the label of each line of a list."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)
@@ -85,7 +85,7 @@ class PathfinderFiles(SequenceSource):
 
 
 def read_picture(path: Path, size: int) -> np.ndarray:
-    """The grey levels of a square picture, uint8 ``[size, size]``.
+    """Read the grey levels of a square picture, uint8 ``[size, size]``.
 
     Raises:
         ValueError: It is missing, damaged or of another size; the message names it.

@@ -38,25 +38,25 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
-        """The tokens of one sequence."""
+        """Return the tokens of one sequence."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
-        """Some of the examples, in the order that is given."""
+        """Return some of the examples, in the given order."""
         width = self.sequences_per_example
         chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
         return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Of single sequences, ``[length]`` each, of one type."""
+        """Join single sequences of one type, ``[length]`` each."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Of the rows of a matrix, ``[num_sequences, length]``."""
+        """Take the rows of a matrix ``[num_sequences, length]`` as sequences."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
@@ -87,7 +87,7 @@ class SequenceData(NamedTuple):
 
 
 class SequenceSource(ABC):
-    """Where the sequences of a task come from."""
+    """Base of the sources of sequences of a task."""
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
@@ -98,7 +98,7 @@ class SequenceSource(ABC):
         """
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """The name of each example without a label in a file, and the ids of its sequence or of
+        """Yield the name of each unlabelled example in a file, and the ids of its sequence or of
         both; here of an array of NumPy, see :func:`experiments.data.token_files.read_tokens`.
 
         Raises:

@@ -40,7 +40,7 @@ class AanPairs(ByteSource):
 
 
 def read_pairs(path: Path, max_length: int) -> Sequences:
-    """The pairs of one file, each text cut at ``max_length``.
+    """Read the pairs of one file, each text cut at ``max_length``.
 
     Raises:
         ValueError: The file is missing, or a line of it is malformed; the message names it.

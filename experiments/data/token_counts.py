@@ -1,4 +1,4 @@
-"""What is worth to know how often each symbol is in a sequence, and nothing of their order."""
+"""A model that knows how often each symbol is in a sequence, and nothing of their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from experiments.data.sequences import SequenceData, Sequences
 
 
 def token_counts_accuracy(data: SequenceData) -> float:
-    """How often a logistic regression on these numbers is right, fitted on the training part.
+    """Return how often a logistic regression on these counts is right, fitted on the training part.
 
     Args:
         data (SequenceData): The task; of pairs, each sequence is counted for itself.
@@ -27,8 +27,8 @@ def token_counts_accuracy(data: SequenceData) -> float:
 
 
 def token_counts(sequences: Sequences, num_tokens: int) -> np.ndarray:
-    """How often each symbol occurs, int64 ``[num_examples, num_tokens]``, of pairs ``[num_examples,
-    2 * num_tokens]``."""
+    """Count each symbol, int64 ``[num_examples, num_tokens]``, of pairs ``[num_examples, 2 *
+    num_tokens]``."""
     counts = [np.bincount(sequences.sequence(number), minlength=num_tokens)
               for number in range(sequences.num_sequences)]
     return np.stack(counts).reshape(len(sequences.label), -1)

@@ -30,8 +30,8 @@ def read_tokens(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, num_examples: int) -> list[str]:
-    """The label of each example, texts or whole numbers: the array ``label`` of an ``.npz``, or
-    that of ``NAME_label.npy`` beside ``NAME.npy``.
+    """Return the label of each example, a text or a whole number: the array ``label`` of an
+    ``.npz``, or that of ``NAME_label.npy`` beside ``NAME.npy``.
 
     Raises:
         ValueError: The file cannot be read, or holds something else.
@@ -50,7 +50,7 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-    """The number, from 0 on, and the ids of each example in a file, integers ``[length]``."""
+    """Yield the number, from 0 on, and the ids of each example in a file, integers ``[length]``."""
     tokens = read_tokens(path)
     return ((str(number), (check_ids(row, f'{path}, row {number}'),))
             for number, row in enumerate(tokens))
@@ -69,7 +69,7 @@ def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
 
 
 def _are_characters(text: np.ndarray) -> bool:
-    """Whether an array of texts can be what Python calls texts, which NumPy does not look at."""
+    """Return whether Python can take all texts of an array, which NumPy does not check."""
     if not text.dtype.itemsize:
         return False
     code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')

@@ -1,4 +1,4 @@
-"""How well an answer agrees with those that are accepted, as SQuAD and TriviaQA count it."""
+"""Agreement of an answer with the accepted ones, as SQuAD and TriviaQA count it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}â€˜â€
 
 
 def squad_words(text: str) -> list[str]:
-    """The words of an answer as SQuAD's evaluation compares them: in small letters, without
+    """Return the words of an answer as SQuAD's evaluation compares them: in small letters, without
     punctuation and articles."""
     return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
 
 
 def trivia_words(text: str) -> list[str]:
-    """As TriviaQA's evaluation does: marks, underscores among them, separate words."""
+    """Return the words as TriviaQA's evaluation does: marks, underscores among them, separate
+    words."""
     return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
 
 

@@ -33,7 +33,7 @@ class ChoiceQuestion(NamedTuple):
 
 
 class ChoiceSource(ABC):
-    """Where questions come from."""
+    """Base of the sources of questions with choices."""
 
     @abstractmethod
     def read(self) -> QuestionData:
@@ -47,7 +47,7 @@ class ChoiceSource(ABC):
 
 @dataclass(frozen=True)
 class Swag(ChoiceSource):
-    """How does a story go on? SWAG's files ``train.csv`` and ``val.csv``, with a header::
+    """SWAG, how a story goes on. Reads the files ``train.csv`` and ``val.csv``, with a header::
 
         ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 
@@ -72,8 +72,8 @@ class Swag(ChoiceSource):
 
 @dataclass(frozen=True)
 class WikiHop(ChoiceSource):
-    """Which candidate does a relation lead to, by way of several documents? The files of WikiHop
-    and MedHop::
+    """WikiHop and MedHop, the candidate that a relation leads to by way of several documents. Reads
+    their files::
 
         [{"id": "WH_train_0", "query": "participant_of juan rossell", "answer": "1996 olympics",
           "candidates": ["1996 olympics", "olympic games"], "supports": ["The 2004 ..."]}]

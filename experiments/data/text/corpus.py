@@ -34,7 +34,7 @@ LONGEST_ABBREVIATION = 16  # letters, with the marks before it
 
 
 def read_documents(path: str | Path) -> Iterator[Document]:
-    """The documents of a corpus, one after the other, each a list of sentences.
+    """Yield the documents of a corpus, each a list of sentences.
 
     ``path`` is a text file, a folder of text files (``*.txt``, in the order of their names), or a
     folder that Hugging Face's ``save_to_disk`` wrote (its ``train`` split, if it has splits; each
@@ -74,7 +74,7 @@ def text_files(path: Path) -> list[Path]:
 
 
 def is_held_out(document: Document) -> bool:
-    """Whether a document is for development: one in twenty, chosen by what it says."""
+    """Return whether a document is for development: one in twenty, chosen by its text."""
     digest = blake2b('\n'.join(document).encode(), digest_size=8).digest()
     return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64
 
@@ -141,7 +141,7 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
 
 def build_docs(out: Path) -> dict:
-    """Writes the documentation of the installed Python as a corpus, whole or not at all.
+    """Write the documentation of the installed Python as a corpus, whole or not at all.
 
     A document is what one module says, docstring after docstring, or one licence. Code, tables and
     markup are taken out, and so is every sentence that stood before, for licences and inherited
@@ -180,20 +180,20 @@ def _write_docs(folder: Path) -> dict:
 
 
 def installed_documents() -> Iterator[tuple[str, Document]]:
-    """The package, and the sentences, of every module and licence in a fixed order."""
+    """Yield the package and the sentences of every module and licence, in a fixed order."""
     for package, texts in _installed_texts():
         yield package, [sentence for text in texts for sentence in english_sentences(text)]
 
 
 def installed_docstrings() -> Iterator[tuple[str, Document]]:
-    """The package, and the sentences, of every docstring by itself."""
+    """Yield the package and the sentences of every docstring by itself."""
     for package, texts in _installed_texts():
         for text in texts:
             yield package, english_sentences(text)
 
 
 def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
-    """The package of every module and licence, and its docstrings or its text."""
+    """Yield the package of every module and licence, and its docstrings or its text."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -215,7 +215,7 @@ def _is_source(path: Path) -> bool:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """The docstrings of a source file, which is parsed and never run."""
+    """Yield the docstrings of a source file, which is parsed and never run."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # other people's escape sequences
@@ -229,7 +229,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.AST]:
-    """Module, classes and functions in the order of the file."""
+    """Yield module, classes and functions in the order of the file."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -259,7 +259,8 @@ def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, D
 
 
 def english_sentences(text: str) -> list[str]:
-    """The sentences of English in a docstring or licence; code, tables and lists of names fall out.
+    """Return the English sentences of a docstring or licence, without code, tables and lists of
+    names.
 
     Example:
         >>> english_sentences('''Returns the :class:`Mask` of a *head*.
@@ -317,7 +318,7 @@ _ITEM = re.compile(r'([-*+•#]|\(?[0-9a-z]{1,2}[.)]|:\w+[^:]*:'
 
 
 def _plain(text: str) -> str:
-    """Takes the markup of ReST and Markdown out of running text."""
+    """Take the markup of ReST and Markdown out of running text."""
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return ' '.join(text.split())
@@ -334,7 +335,7 @@ _MARKUP = [(re.compile(pattern), replacement) for pattern, replacement in [
 
 
 def _is_english(sentence: str) -> bool:
-    """Whether it starts and ends as a sentence does, and is nearly all plain words."""
+    """Return whether text starts and ends as a sentence does, and is nearly all plain words."""
     words = sentence.split()
     if not 4 <= len(words) <= 100 or not re.match(r'["\'(]*[A-Z]', sentence):
         return False
@@ -350,7 +351,7 @@ _PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
 
 
 def main(out: str = 'data/docs') -> None:
-    """Collects the documentation of the installed Python into a corpus.
+    """Collect the documentation of the installed Python into a corpus.
 
     Args:
         out: The folder to make.

@@ -30,7 +30,7 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """What it says, and the number of its class."""
+    """A text, and the number of its class."""
 
     text: str
     label: int
@@ -42,7 +42,7 @@ class Document(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What two texts say, and the number of the class of both together."""
+    """Two texts, and the number of the class of both together."""
 
     first: str
     second: str
@@ -62,7 +62,7 @@ class Collection(NamedTuple):
 
 
 class DocumentSource(ABC):
-    """Where the documents of a classification task come from.
+    """Base of the sources of documents of a classification task.
 
     Attributes:
         columns (list of str, optional): What their texts are called in a table, see
@@ -133,7 +133,7 @@ class Hyperpartisan(DocumentSource):
 
 @dataclass(frozen=True)
 class Newsgroups(DocumentSource):
-    """Which of 20 newsgroups is a message from? The files of 20news-bydate::
+    """20 Newsgroups, the newsgroup of a message. Reads the files of 20news-bydate::
 
         20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
 
@@ -206,7 +206,7 @@ class Imdb(DocumentSource):
 
 @dataclass(frozen=True)
 class AmazonReviews(DocumentSource):
-    """How many stars has a long review given? One JSON object on each line::
+    """Amazon reviews, the number of stars of a long review. Reads one JSON object on each line::
 
         {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
 
@@ -260,7 +260,7 @@ class AmazonReviews(DocumentSource):
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """The part that a document belongs to, by what it says: equal texts are in the same one.
+    """Return the part that a document belongs to by its text, so that equal texts share one.
 
     Case and blanks do not count. The shares are expected ones.
 
@@ -277,7 +277,7 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """The documents by their :func:`part_of`, otherwise in the order in which they come."""
+    """Divide documents by their :func:`part_of`, otherwise in the order in which they come."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -321,7 +321,7 @@ _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 
 
 def _read_articles(path: str) -> list[_Article]:
-    """The ``<article>`` elements of a file, each id once.
+    """Return the ``<article>`` elements of a file, each id once.
 
     Raises:
         ValueError: The file cannot be read, or is not well-formed UTF-8 XML without a document type
@@ -385,7 +385,7 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """The ids of each part, as they are; warns of those that are in two."""
+    """Return the ids of each part, and warn of those that are in two."""
     try:
         split = read_json(path)
     except OSError as error:
@@ -414,7 +414,7 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder; a file among them is an error, unless hidden."""
+    """Return the names of the folders in a folder; refuse files that are not hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:

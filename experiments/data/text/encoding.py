@@ -93,14 +93,15 @@ class EncodedCorpus:
         return len(self.document_ptr) - 1
 
     def unigram_entropy(self, special: tuple[int, ...]) -> float:
-        """The entropy of the tokens in nats: the loss of the best model without context."""
+        """Return the entropy of the tokens in nats: the loss of the best model without context."""
         counts = self.counts.astype(np.float64)
         counts[list(special)] = 0.
         share = counts[counts > 0] / counts.sum()
         return float(-(share * np.log(share)).sum())
 
     def cut(self, target: int, short_share: float, seed: int) -> np.ndarray:
-        """Where the sequences begin, as sentences: int64 ``[num_sequences + 1]``, memory-mapped.
+        """Return the sentences with which sequences begin, int64 ``[num_sequences + 1]``,
+        memory-mapped.
 
         As BERT's: a sequence takes whole sentences of one document until they hold ``target``
         tokens or the document ends; in a share ``short_share`` of the sequences, until they hold
@@ -158,7 +159,7 @@ def corpus_key(path: Path, tokenizer: str) -> str:
 
 
 def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the parts of a corpus into ``folder``, whole or not at all.
+    """Write the parts of a corpus into ``folder``, whole or not at all.
 
     The documents pass through once, and as many processes as there are processors encode a shard of
     them each. Those that are finished lie beside ``folder`` until all are, and are taken as they
@@ -226,7 +227,7 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """In each process, once."""
+    """Set up a process, once."""
     global _tokenizer
     from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are
@@ -234,7 +235,7 @@ def _begin(tokenizer: str) -> None:
 
 
 def _encode_shard(file: Path, folder: Path) -> None:
-    """Encodes the documents in a file, and removes it."""
+    """Encode the documents in a file, and remove it."""
     documents: list[Document] = json.loads(file.read_text())
     file.unlink()
     with new_folder(folder) as temporary:
@@ -249,8 +250,8 @@ def _encode_shard(file: Path, folder: Path) -> None:
 
 
 def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
-    """The ids of each sentence of each document; behind the first one they begin with a blank,
-    which tokenizers of bytes tell apart."""
+    """Yield the ids of each sentence of each document. Sentences after the first begin with a
+    blank, which tokenizers of bytes tell apart."""
     sentences = [f' {sentence}' if place else sentence
                  for document in documents for place, sentence in enumerate(document)]
     encoded = iter(tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
@@ -259,8 +260,8 @@ def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[li
 
 
 def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """A part of the shards that have any of it; one that is not as it was written is an error that
-    names it."""
+    """Return a part of the shards that have any of it; refuse a shard that was changed, by its
+    name."""
     folders = [shard / part for shard in shards]
     return [EncodedCorpus(folder) for folder in folders
             if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
@@ -328,7 +329,7 @@ class _PartWriter:
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:
-    """Where parts begin, from 0 to ``end``; compiled loops follow them, so they must rise."""
+    """Read pointers from 0 to ``end``, which must rise because compiled loops follow them."""
     pointers = _memory_map(path, 'int64')
     if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
         raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')

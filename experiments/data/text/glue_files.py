@@ -13,7 +13,7 @@ from graphattn._reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """What the files of a task hold.
+    """Columns and labels in the files of a task.
 
     Attributes:
         text (tuple): Columns of the sentence, or of the two sentences.
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
-    """The rows of one of a task's files.
+    """Yield the rows of one of a task's files.
 
     Raises:
         ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
@@ -113,8 +113,8 @@ def _check_columns(path: Path, columns: list[str], needed: tuple[str, ...]) -> N
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The number and the sentences of each row of a test set, which has a header, no labels, and
-    for the server no row may be missing: a sentence that is not there is empty.
+    """Yield the number and the sentences of each row of a test set, which has a header and no
+    labels. A missing sentence is empty, because the server wants every row.
 
     Raises:
         ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is

@@ -39,7 +39,7 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Writes the three tasks, all of them or none.
+    """Write the three tasks, all of them or none.
 
     Args:
         out (Path): A folder that does not exist yet, or is empty.
@@ -164,7 +164,7 @@ def _write(path: Path, rows: Rows, header: tuple[str, ...] | None) -> None:
 
 def main(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 1000,
          seed: int = 0) -> None:
-    """Makes tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
+    """Make tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
 
     Args:
         out: The folder to make.

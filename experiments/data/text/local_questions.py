@@ -46,7 +46,7 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Writes all files, or none.
+    """Write all files, or none.
 
     Args:
         out (Path): A folder that does not exist yet, or is empty.
@@ -143,7 +143,7 @@ def following_sentences(documents: list[Document],
 
 
 def main(out: str = 'data/local_questions', share_without: float = 0., seed: int = 0) -> None:
-    """Makes the questions from the documentation of the installed Python.
+    """Make questions from the documentation of the installed Python.
 
     Args:
         out: The folder to make.

@@ -1,4 +1,4 @@
-r"""Which package is a piece of documentation from? Long documents that every machine has.
+r"""The package of a piece of documentation: long documents that every machine has.
 
     python -m experiments.data.text.package_docs --out data/cache/package_docs
 
@@ -119,7 +119,7 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
-    """Writes documents, and the names that their packages go by, whole or not at all.
+    """Write documents, and the names of their packages, whole or not at all.
 
     Args:
         out (Path): A folder that does not exist yet.
@@ -139,7 +139,7 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
 
 
 def variants(names: Iterable[str]) -> list[str]:
-    """What else a name is written like, in small letters.
+    """Return other spellings of names, in small letters.
 
     Without underscores around it; with a blank, a hyphen, an underscore or nothing between its
     parts; and without a number at its end.
@@ -155,7 +155,7 @@ def variants(names: Iterable[str]) -> list[str]:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Finds names in a text, in any case.
+    """Compile a pattern that finds names in a text, in any case.
 
     A name of at least five letters is found in any word that contains it, as torch is in PyTorch
     and torchvision; a shorter one only as a word of its own, or its plural.
@@ -173,7 +173,7 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def main(out: str = 'data/cache/package_docs') -> None:
-    """Collects the documentation of the installed packages.
+    """Collect the documentation of the installed packages.
 
     Args:
         out: The folder to make; what is there is read.

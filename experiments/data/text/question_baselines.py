@@ -1,4 +1,4 @@
-"""What questions are worth to guesses that have learned next to nothing."""
+"""Guesses at questions that have learned next to nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def longest_match_scores(questions: list[Question]) -> dict[str, float]:
 
 
 def longest_match(question: Question) -> str:
-    """The word of the context whose neighbours agree the furthest with those of the gap, to the
-    left and to the right; of equal ones, that which has the most words of the question nearby."""
+    """Return the word of the context whose neighbours agree the furthest with those of the gap, on
+    both sides; of equal ones, the one with the most words of the question nearby."""
     before, _, after = (_words(part) for part in question.text.partition(GAP))
     asked = {*before, *after}
     best = (-1, -1), ''
@@ -42,8 +42,8 @@ def longest_match(question: Question) -> str:
 
 
 def choice_accuracies(data: QuestionData) -> dict[str, float]:
-    """How often the number that is right most frequently in training is right, and the choice that
-    shares the most of its words with the question; from 0 to 1."""
+    """Return how often, from 0 to 1, the most frequent number of training is right, and the choice
+    that shares the most of its words with the question."""
     test = data.parts['test']
     most, = Counter(question.label for question in data.parts['train']).most_common(1)
     return {'most frequent number': float(np.mean([question.label == most[0]
@@ -53,7 +53,7 @@ def choice_accuracies(data: QuestionData) -> dict[str, float]:
 
 
 def most_shared(question: ChoiceQuestion) -> int:
-    """The choice of which the largest share of words is in the question."""
+    """Return the choice with the largest share of its words in the question."""
     asked = {*_words(question.text)}
     shares = [np.mean([word in asked for word in words]) if (words := _words(choice)) else 0.
               for choice in question.choices]

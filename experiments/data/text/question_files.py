@@ -40,15 +40,15 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """What it is, in a few words, and the questions of ``train``, ``dev`` and ``test``, of a kind
-    that has ids."""
+    """Questions of ``train``, ``dev`` and ``test``, of a kind that has ids, and a few words on
+    them."""
 
     about: str
     parts: dict[str, list]
 
 
 class QuestionSource(ABC):
-    """Where questions come from."""
+    """Base of the sources of questions."""
 
     @abstractmethod
     def read(self) -> QuestionData:
@@ -174,7 +174,8 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """The parts of a source; the one for development is for testing too if there is no other.
+    """Return the parts of a source; the one for development is for testing too if there is no
+    other.
 
     Args:
         files (Any): Has the paths ``train``, ``dev`` and ``test``, which may be ``None``.
@@ -234,7 +235,7 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
-    """What an answer is called in a text, and what is accepted."""
+    """Return the names of an answer in a text, and the accepted ones."""
     aliases = value_of(answer, 'Aliases', list, where)
     human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
@@ -246,7 +247,8 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Where a text has one of the names, as words of their own and in any case."""
+    """Yield the spans of a text that are one of the names, as words of their own and in any case.
+    """
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)
@@ -259,7 +261,7 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """What may be left out."""
+    """Return a list that may be left out."""
     return value_of(row, name, list, where) if name in row else []
 
 
@@ -274,13 +276,13 @@ def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
 
 
 def listed(ids: list[str]) -> str:
-    """The first few of them, and how many more there are."""
+    """Name the first few, and how many more there are."""
     more = f' and {len(ids) - MOST_NAMED} more' if len(ids) > MOST_NAMED else ''
     return ', '.join(ids[:MOST_NAMED]) + more
 
 
 def read_file(path: str, kind: type) -> Any:
-    """The JSON object (``dict``) or array (``list``) in a file.
+    """Return the JSON object (``dict``) or array (``list``) in a file.
 
     Raises:
         ValueError: It cannot be read, or holds something else; the message names it, and the line.
@@ -292,7 +294,7 @@ def read_file(path: str, kind: type) -> Any:
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """What a JSON object has under a name.
+    """Return the value of a JSON object under a name.
 
     Raises:
         ValueError: It is no object, or has nothing of the kind; the message begins with ``where``.

@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
-    """The rows of a table, one after the other.
+    """Yield the rows of a table.
 
     Args:
         path (Path): The file.

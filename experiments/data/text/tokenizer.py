@@ -35,7 +35,7 @@ COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """A WordPiece tokenizer as bert-base-uncased has it, with a vocabulary learned from texts.
+    """Train a WordPiece tokenizer, like that of bert-base-uncased, on texts.
 
     Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
     first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. The same texts give the same
@@ -75,7 +75,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
 
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """A tokenizer of pairs of bytes as roberta-base has it, with a vocabulary learned from texts.
+    """Train a tokenizer of pairs of bytes, like that of roberta-base, on texts.
 
     It loses nothing: every text comes back from its tokens, byte for byte. The special tokens come
     first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
@@ -111,7 +111,7 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """The same, with a bar for whoever waits for them in a terminal longer than a second.
+    """Show a progress bar in a terminal if the texts take longer than a second.
 
     Who hands it to compiled code must hold it: an interrupt would be lost in the end of the bar,
     which is the first Python after that code has read all texts.
@@ -120,7 +120,7 @@ def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
 
 
 def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
-    """The characters that make up nearly all of the texts, the commonest first."""
+    """Return the characters that make up nearly all of the texts, the commonest first."""
     count: Counter[str] = Counter()
     for text in texts:
         count.update(tokenizer.normalizer.normalize_str(text))
@@ -134,7 +134,7 @@ def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a tokenizer.json, or a lower-casing WordPiece one of a vocab.txt.
+    """Load a tokenizer.json, or a vocab.txt as a lower-casing WordPiece tokenizer.
 
     Raises:
         ValueError: The file cannot be read, lacks a special token, or leaves out numbers.
@@ -182,7 +182,7 @@ def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
-    """The ids of the special tokens, looked up by the names of BERT or of RoBERTa.
+    """Return the ids of the special tokens, which have the names of BERT or of RoBERTa.
 
     Raises:
         ValueError: One is missing.
