@@ -57,7 +57,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times forward, and forward with backward, in one interleaved run.
+    """Time forward, and forward with backward, in one interleaved run.
 
     The messages of PyG's peers, gigabytes of them, slow down whatever comes after them; so their
     company can be left out.
@@ -117,7 +117,7 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """What is compared: functions without arguments, and the inputs they differentiate."""
+    """Return functions without arguments to compare, and the inputs they differentiate."""
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)

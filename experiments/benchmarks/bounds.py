@@ -1,4 +1,4 @@
-"""What every kernel for GPUs takes of a processor in every configuration, and whether it may.
+"""Registers and memory that every kernel for GPUs takes in every configuration, against its bounds.
 
 Takes half an hour on one core, and no GPU. What has been compiled once is kept on disk.
 
@@ -88,8 +88,8 @@ def main(
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """The kernels of all operators and of what draws graphs; what multiplies on edges by rows and
-    by tiles."""
+    """Yield the kernels of all operators and samplers, with products on edges by rows and by tiles.
+    """
     for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
         yield from launches(operator, arguments)
     if dtype == torch.float32:
@@ -99,14 +99,14 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """By the names of the bounds."""
+    """Return what a launch takes, by the names of the bounds."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
 
 
 def largest(rows: list[dict]) -> list[dict]:
-    """Of each kernel on each kind of GPU."""
+    """Return the largest row of each kernel on each kind of GPU."""
     found = {}
     for row in rows:
         found.setdefault((row['kernel'], row['capability']), []).append(row)
@@ -116,7 +116,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Whether it takes more than it may of anything."""
+    """Return whether a kernel takes more than its bound of anything."""
     return any(row[name] > most for name, most in MOST_OF.get(row['kernel'], MOST).items())
 
 

@@ -1,4 +1,4 @@
-"""Where dense attention overtakes sparse attention on this machine.
+"""Densities at which dense attention overtakes sparse attention on this machine.
 
     python -m experiments.benchmarks.crossover
 """
@@ -42,7 +42,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times each backend, and what 'auto' makes of them.
+    """Time each backend, and the choice of 'auto'.
 
     Args:
         nodes: Numbers of queries and of keys.

@@ -40,7 +40,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Decodes a few tokens behind prompts of several lengths; the median of a token counts.
+    """Decode a few tokens behind prompts of several lengths, and report the median of a token.
 
     Args:
         lengths: Tokens that there are already.
@@ -68,7 +68,7 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
-    """The median of some tokens, after one that is not measured."""
+    """Return the median of some tokens, after one that is not measured."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 

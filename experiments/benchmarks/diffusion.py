@@ -46,7 +46,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times inference and a training step, in one interleaved run.
+    """Time inference and a training step, in one interleaved run.
 
     Args:
         nodes: Sequence lengths.
@@ -103,7 +103,7 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """What is compared: functions without arguments, and the inputs they differentiate."""
+    """Return functions without arguments to compare, and the inputs they differentiate."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]

@@ -53,7 +53,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times training steps of a layer whose sequence several processes share.
+    """Time training steps of a layer whose sequence several processes share.
 
     Args:
         processes: Numbers of processes, of one thread each.
@@ -101,7 +101,7 @@ def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
 
 def measure(folder: Path, rank: int, world: int, nodes: int, nodes_of_block_model: int,
             rounds: int) -> None:
-    """Writes a row for each case, of this process."""
+    """Write a row for each case of this process."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -140,8 +140,9 @@ def measure_case(case: str, n: int, rounds: int) -> dict:
 
 
 def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
-    """What a process would send were all keys and values gathered, z once more for each further
-    hop, and their gradients sent back; and, of a block model, the memberships of keys."""
+    """Return the bytes that a process would send if all keys and values were gathered, z once more
+    for each further hop, and their gradients sent back; for a block model also the memberships of
+    keys."""
     numbers = (1 + layer.attention.hops) * x.numel()
     if isinstance(layer.source, BlockModelSource):
         numbers += x.size(0) * HEADS * layer.source.clusters
@@ -150,7 +151,7 @@ def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Counts the bytes that this process sends to others, of all that is exchanged."""
+    """Count the bytes that this process sends to others."""
     total, all_to_all = [0], dist.all_to_all_single
 
     def counting(arrived: Tensor, rows: Tensor, receive_sizes: list[int] | None,

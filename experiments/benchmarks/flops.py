@@ -33,7 +33,7 @@ def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
 
 def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
                 trains: bool = False) -> Steps:
-    r"""A head that samples its graph (SBM-Transformer, Table 5).
+    r"""Return the operations of a head that samples its graph (SBM-Transformer, Table 5).
 
     Args:
         n (int): Number of tokens.
@@ -51,7 +51,7 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
 
 @torch.no_grad()
 def sampler(model: FactorModel) -> Steps:
-    """What :func:`graphattn.samplers.sample_bernoulli` does on a CPU to draw from ``model``.
+    """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for ``model``.
 
     All probabilities where many edges are drawn; otherwise, to thin them, one for each pair that is
     drawn too often.
@@ -72,7 +72,8 @@ def sampler(model: FactorModel) -> Steps:
 
 
 def algorithm_1(n: int, clusters: int) -> Steps:
-    """What :func:`graphattn.samplers.sample_fastrg` does on a CPU: it forms no pair's probability.
+    """Return the operations of :func:`graphattn.samplers.sample_fastrg` on a CPU, which forms no
+    pair's probability.
 
     Args:
         n (int): Number of tokens.
@@ -93,7 +94,8 @@ def linformer(n: int, width: int, rank: int) -> Steps:
 
 
 def performer(n: int, width: int, features: int) -> Steps:
-    """Performer: features of queries and keys, and linear attention of that width."""
+    """Return the operations of Performer: features of queries and keys, and linear attention of
+    that width."""
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
@@ -117,8 +119,8 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """What torch counts of a forward pass. Its fused attention on a CPU, which it does not see, is
-    taken apart for that."""
+    """Return torch's count of a forward pass. Its fused attention on a CPU is taken apart, because
+    torch does not count it."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

@@ -1,5 +1,5 @@
-"""What is to be measured on a GPU: attention at set sizes, by rows and by tiles, and along a peer's
-meshes; layers whose heads sample graphs, and the ways of sampling.
+"""Attention on a GPU at set sizes, by rows and by tiles, and along a peer's meshes; layers whose
+heads sample graphs, and the ways of sampling.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
@@ -55,7 +55,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times forward and forward with backward in interleaved runs, and reports medians.
+    """Time forward and forward with backward in interleaved runs, and report medians.
 
     Args:
         heads: Number of heads.
@@ -129,14 +129,14 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
 
 @cache
 def bytes_per_second(rounds: int) -> float:
-    """That the default device reads and writes when it copies more than its caches hold."""
+    """Return the bytes a second that the device reads and writes when a copy exceeds its caches."""
     x = torch.empty(2**26)
     return 2 * x.nbytes / interleave({'copy': x.clone}, rounds)['copy']
 
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """A training step of a layer that samples its graphs, beside full attention."""
+    """Time a training step of a layer that samples its graphs, beside full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)

@@ -53,7 +53,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times training steps of encoders of BERT-base's width; peaks are those of another process.
+    """Time training steps of encoders of BERT-base's width; peaks are those of another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
@@ -90,7 +90,7 @@ class Setting(NamedTuple):
     heads: int
 
     def model(self, case: str) -> nn.Module:
-        """An encoder without dropout, which the models would draw in ways of their own."""
+        """Build an encoder without dropout, which the models would draw in different ways."""
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
@@ -112,13 +112,13 @@ class Setting(NamedTuple):
         return model.train()
 
     def pattern(self, case: str):
-        """What the model of the case attends along."""
+        """Return the pattern of the case's model."""
         if 'longformer' in case:
             return get('longformer', radius=RADIUS, num_global=1)
         return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
 
     def step(self, case: str) -> Callable[[], None]:
-        """A training step of the model of the case."""
+        """Return a training step of the case's model."""
         model = self.model(case)
         tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
         given = {}
@@ -143,7 +143,7 @@ def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """The most memory of a step, its graph included, beyond what the process held before."""
+    """Return the most memory of a step, its graph included, beyond what the process held before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         Setting(SHORTEST, 1, 1, setting.heads).step(case)()  # compiles

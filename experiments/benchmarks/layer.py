@@ -63,7 +63,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times a training step and inference of the layers; each peak is that of its own process.
+    """Time a training step and inference of the layers; each peak is that of its own process.
 
     Args:
         nodes: Sequence lengths; above 8,192 tokens at the first density only.
@@ -102,7 +102,7 @@ class Setting(NamedTuple):
         return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
 
     def sampled(self) -> GraphAttention:
-        """A layer whose heads sample their graphs, brought to the density."""
+        """Return a layer whose heads sample their graphs, brought to the density."""
         source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
         layer = GraphAttention(self.heads * self.channels, self.heads, source)
         if self.density != 'initial':
@@ -113,12 +113,12 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """A window as dense: 1 - (1 - radius / n)^2 of the pairs."""
+        """Return a window of the same density: 1 - (1 - radius / n)^2 of the pairs."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
     def layer(self, case: str) -> tuple[GraphAttention, Callable[[], Tensor]]:
-        """A layer, and what it makes of the tokens."""
+        """Return a layer, and a function that applies it."""
         x, ptr = self.tokens()
         if case == 'window':
             layer = self.along(self.window())
@@ -174,7 +174,7 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """The most memory of a training step that is not the first, its graph included."""
+    """Return the most memory of a training step that is not the first, its graph included."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -235,7 +235,7 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    """The projections of ``layer`` around torch's dense attention."""
+    """Apply the projections of ``layer`` around torch's dense attention."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1)).transpose(0, 1)[None]
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     out = F.scaled_dot_product_attention(query, key, value)
@@ -243,8 +243,8 @@ def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
-    """What the authors' code computes: all probabilities, a dense Bernoulli draw, softmax over all
-    keys, product with the mask, and normalisation (``DenseBernoulli`` is its estimator)."""
+    """Compute as the authors' code does: all probabilities, a dense Bernoulli draw, softmax over
+    all keys, product with the mask, and normalisation (``DenseBernoulli`` is its estimator)."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     model = layer.source.block_model(query, key, ptr)

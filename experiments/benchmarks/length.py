@@ -60,7 +60,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times the steps in turns; each peak of memory is that of a process of its own.
+    """Time the steps in turns; each peak of memory is that of a process of its own.
 
     Args:
         nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
@@ -158,7 +158,7 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """The most memory of one step and of its graph, over what the process held before."""
+    """Return the most memory of one step and of its graph, over what the process held before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
@@ -166,7 +166,7 @@ def peak_of_training(case: str, n: int) -> int:
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
-    """By a step so small that it leaves little free memory for the next one to use."""
+    """Compile by a step so small that it leaves little free memory for the next one to use."""
     x = torch.randn(64, CHANNELS, requires_grad=True)
     out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
     backpropagate(out, [x, *layer.parameters()])

@@ -50,7 +50,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times training steps of encoders of BERT-base's width; peaks are those of another process.
+    """Time training steps of encoders of BERT-base's width; peaks are those of another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
@@ -77,7 +77,7 @@ def main(
 
 
 def step(setting: Setting, case: str) -> Callable[[], None]:
-    """A training step of the model of the case, without dropout."""
+    """Return a training step of the case's model, without dropout."""
     if case == THEIRS:
         return setting.step(case)
     pattern, hops = OURS[case.removeprefix('graphattn, ')]
@@ -95,7 +95,7 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """The most memory of a second step, beyond what the process held with the model."""
+    """Return the most memory of a second step, beyond what the process held with the model."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 

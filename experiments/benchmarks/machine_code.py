@@ -1,4 +1,4 @@
-"""What Triton's kernels become on a GPU, compiled on a machine that need not have one."""
+"""Machine code of Triton's kernels, compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Launch(NamedTuple):
         return self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
 
     def source(self) -> ASTSource:
-        """As the kernel is compiled for such arguments, whose pointers are aligned."""
+        """Return the source as the kernel is compiled for such arguments, whose pointers are
+        aligned."""
         signature, constants, attributes = {}, {}, {}
         for number, parameter in enumerate(self.kernel.params):
             value = self.arguments[parameter.name]
@@ -70,7 +71,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What a kernel takes of a processor, and what it does for one edge."""
+    """Registers and memory of a kernel, and its instructions for one edge."""
 
     registers: int  # of a thread
     spilled: int  # bytes of a thread that did not fit them
@@ -80,7 +81,7 @@ class MachineCode:
 
     @property
     def instructions(self) -> int:
-        """In all."""
+        """Count all instructions."""
         return len(self._lines)
 
     @property
@@ -95,7 +96,7 @@ class MachineCode:
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """What its longest loop of all has besides loops within it, by name."""
+        """Count the instructions of its longest loop, without those of loops inside it, by name."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -110,7 +111,7 @@ class MachineCode:
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
-        """Where each loop begins and where it jumps back, ascending."""
+        """Return where each loop begins and where it jumps back, ascending."""
         jumps = [(int(target.group(1), 16), int(at, 16)) for at, _, name, operands in self._lines
                  if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
         return sorted(loop for loop in jumps if loop[0] < loop[1])
@@ -120,7 +121,7 @@ class MachineCode:
 
     @property
     def instructions_per_edge(self) -> float:
-        """Of a warp, which has one head."""
+        """Return the instructions for each edge of a warp, which has one head."""
         return sum(self.loop.values()) / self.edges
 
     @property
@@ -139,12 +140,12 @@ class MachineCode:
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """The kernels that an operator starts on CUDA; none of them runs."""
+    """Return the kernels that an operator would start on CUDA."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
 def launches_of(work: Callable[[], object]) -> list[Launch]:
-    """The kernels that ``work`` starts, on tensors of a CPU; none of them runs."""
+    """Return the kernels that ``work`` would start, on tensors of a CPU."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -169,7 +170,7 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """What a tool of Triton's says of a kernel."""
+    """Return the output of one of Triton's tools on a kernel."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -209,14 +210,15 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """What draws a graph of so many clusters: the kernel that counts, and the one that writes."""
+    """Return the kernels that draw a graph of so many clusters: the one that counts, and the one
+    that writes."""
     factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
     model = FactorModel(factor, mixing.to(dtype), factor)
     return launches_of(lambda: compare(model, None))
 
 
 def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """What draws the few edges of a graph of so many clusters, by Algorithm 1 and thinned."""
+    """Return the kernels that draw the few edges of such a graph, by Algorithm 1 and thinned."""
     factor = torch.ones(256, clusters, dtype=dtype)
     model = FactorModel(factor, torch.zeros(clusters, clusters, dtype=dtype), factor)
 
@@ -244,8 +246,8 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """By operator and kernel: what each operator starts, the same kernel of another width or type
-    counted apart."""
+    """Return launches by operator and kernel; the same kernel of another width or type counts
+    apart."""
     found = {}
     for operator, arguments in work.items():
         for launch in launches(operator, arguments):
@@ -261,5 +263,5 @@ def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
 
 
 def environment_compiles() -> bool:
-    """Whether Triton compiles here, and does not interpret."""
+    """Return whether Triton compiles here, and does not interpret."""
     return os.environ.get('TRITON_INTERPRET', '0') != '1'

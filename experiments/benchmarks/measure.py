@@ -37,7 +37,7 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
-    """Runs a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag.
+    """Run a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag.
 
     What a user got wrong ends it with one line, before it works if it can be seen by then.
     """
@@ -61,7 +61,8 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
 
 
 def on_device(main: Callable[..., None]) -> Callable[..., None]:
-    """A ``main`` whose ``device`` is torch's default one while it runs: what it makes is there."""
+    """Make ``device`` torch's default one while ``main`` runs, so that it creates its tensors
+    there."""
     @functools.wraps(main)
     def run(*arguments: object, **options: object) -> None:
         given = inspect.signature(main).bind(*arguments, **options)
@@ -91,7 +92,8 @@ def _set_default_device(device: torch.device | None) -> None:
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
-    """The median seconds of each case, measured in turns: a slow spell of the machine hits all.
+    """Return the median seconds of each case. Cases take turns, so that a slow spell of the machine
+    hits all.
 
     Each round has an order of its own, for a case may leave the caches to the next one as it likes.
 
@@ -115,7 +117,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
-    """Whether a case runs in the memory of the GPU."""
+    """Return whether a case runs in the memory of the GPU."""
     try:
         run()
         return True
@@ -127,8 +129,8 @@ def _fits(name: str, run: Callable[[], object]) -> bool:
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:
-    """What tells the seconds of a case on the default device: on a GPU those between two events of
-    its own. The case runs without a default device, for which each call of torch takes longer."""
+    """Return a function that times a case on the default device, on a GPU by two of its events. The
+    case runs without a default device, because calls of torch take longer with one."""
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
@@ -144,7 +146,7 @@ def _seconds_on_cpu(case: Callable[[], object]) -> float:
 
 
 def _seconds_on_gpu(case: Callable[[], object]) -> float:
-    """The time of the device, but for where it waits for this process."""
+    """Return the time of the device, without the time that it waits for this process."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -154,7 +156,7 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Raises a ``ValueError`` where torch has no such device, or this file no clock for it."""
+    """Raise a ``ValueError`` where torch has no such device, or this file no clock for it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
             raise RuntimeError("neither 'cpu' nor 'cuda'")
@@ -165,18 +167,18 @@ def check_device(device: str) -> None:
 
 
 def seeded() -> torch.Generator:
-    """A generator of the default device, which begins at 0."""
+    """Return a generator of the default device with seed 0."""
     return torch.Generator(torch.get_default_device()).manual_seed(0)
 
 
 def machine() -> str:
-    """What the default device has to compute with, for titles."""
+    """Name the processor of the default device, for titles."""
     is_cpu = torch.get_default_device().type == 'cpu'
     return f'{torch.get_num_threads()} threads' if is_cpu else torch.cuda.get_device_name()
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
-    """The bytes that autograd keeps of a forward pass, each storage counted once."""
+    """Return the bytes that autograd keeps of a forward pass, each storage counted once."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -194,7 +196,7 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """What a new process with our default device makes of it, by default one of
+    """Run a function in a new process with this default device, by default one of
     :func:`forkserver`.
 
     To be timed, a process is spawned, which takes seconds: one that was forked cannot use torch's
@@ -209,8 +211,8 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Processes that are started inside do not hear of Ctrl-C, which a terminal sends to all; this
-    one hears of it afterwards."""
+    """Hide Ctrl-C, which a terminal sends to all processes, from those that are started inside.
+    This process gets it afterwards."""
     interrupts = []  # which another thread may be told of, such as that of a progress bar
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     resource_tracker.ensure_running()  # which would let them through
@@ -226,7 +228,7 @@ def without_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """An interrupt inside ends the processes that this one has started."""
+    """End the processes that this one has started, at an interrupt inside."""
     try:
         yield
     except KeyboardInterrupt:
@@ -241,15 +243,16 @@ def _there(device: torch.device, measured: Callable[..., Measured], *arguments: 
 
 
 def forkserver() -> BaseContext:
-    """Starts processes whose parent has imported everything and run nothing."""
+    """Return a context whose processes come from a parent that has imported everything and run
+    nothing."""
     context = get_context('forkserver')
     context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
     return context
 
 
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
-    """The most memory in use during a step, over what the process held before; ``warm_up`` steps
-    go before it, and what they leave behind, such as a graph, counts too."""
+    """Return the most memory in use during a step, over what the process held before. ``warm_up``
+    steps go before it; what they leave behind, such as a graph, counts too."""
     free_at_once()
     before = held_bytes()
     for _ in range(warm_up):
@@ -265,12 +268,12 @@ def held_bytes() -> int:
 
 
 def most_held_bytes() -> int:
-    """The most of :func:`held_bytes` since :func:`start_peak_over`."""
+    """Return the most of :func:`held_bytes` since :func:`start_peak_over`."""
     return memory('VmHWM') if _counts_process() else torch.cuda.max_memory_allocated()
 
 
 def start_peak_over() -> None:
-    """From here on :func:`most_held_bytes` counts."""
+    """Start :func:`most_held_bytes` over."""
     if _counts_process():
         Path('/proc/self/clear_refs').write_text('5')
     else:
@@ -299,7 +302,7 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 
 
 def progress(cases: Iterable, title: str) -> Iterable:
-    """A progress bar over the cases of a benchmark."""
+    """Show a progress bar over the cases of a benchmark."""
     return tqdm(list(cases), desc=title, unit='case', disable=None)
 
 

@@ -38,7 +38,8 @@ FEATURES = 11  # of an edge, before they are projected: length, direction and ei
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """A row for each case, forward with backward; the published time is of 16 x 64 channels."""
+    """Return a row for each case, forward with backward; the published time is of 16 x 64 channels.
+    """
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
@@ -64,7 +65,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """What is compared: forward and backward, by name."""
+    """Return functions to compare, forward and backward, by name."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -87,7 +88,7 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Whether anemoi's kernel is there; where it is not, says so once."""
+    """Return whether anemoi's kernel is installed, and say once where it is not."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
     print('anemoi is left out, for it is not installed: pip install --no-deps anemoi-models')

@@ -1,4 +1,4 @@
-"""What orders of the tokens, in which a query's keys lie near one another, gain at many tokens.
+"""Gain of orders of the tokens in which a query's keys lie near one another, at many tokens.
 
 A training step of attention along graphs whose tokens come in no order: as they come, by reverse
 Cuthill-McKee (``BipartiteGraph.nearby_order``), and, where the graph was drawn from clusters, by
@@ -41,7 +41,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times the steps of one graph in turns.
+    """Time the steps of one graph in turns.
 
     Args:
         n: Number of tokens.
@@ -96,12 +96,12 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """What is local in an order that the tokens do not come in."""
+    """Return a window in shuffled order: its edges are local in an order unlike the tokens' own."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
-    """A draw of a block model, where this share of a query's keys is of its own cluster."""
+    """Draw a block model in which this share of a query's keys is of its own cluster."""
     member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
     mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)
     model = FactorModel(member, (mixing * keys / n).clamp(max=1), member)

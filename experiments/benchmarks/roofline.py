@@ -116,7 +116,7 @@ def main(
 
 
 def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: int) -> dict:
-    """The least time of attention on one graph, beside that of unmasked flash attention."""
+    """Return the least time of attention on one graph, beside that of unmasked flash attention."""
     edges, pairs = heads * n * degree, heads * n * n
     floor = {row['kernel']: max(row['memory ps'], row['instructions ps']) * 1e-12 * edges
              for row in rows if row['terms'] == TERMS[0]
@@ -131,8 +131,8 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
 
 
 def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability: int) -> dict:
-    """What an edge takes by rows and a pair by tiles, forward and with backward, and the edges of a
-    tile with which the two are level."""
+    """Return the time of an edge by rows and of a pair by tiles, forward and with backward, and the
+    edges of a tile at which the two are level."""
     started = [launch for operator, arguments in operators(dtype, channels, terms).items()
                if name_of(operator).startswith('edge_attention')
                for launch in launches(operator, arguments)]
@@ -150,7 +150,8 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability
 
 
 def rows_against_tiles(channels: int, capability: int) -> dict:
-    """What an edge takes by rows and a pair by tiles, and the density at which they are level."""
+    """Return the time of an edge by rows and of a pair by tiles, and the density at which they are
+    level."""
     by_rows = dots(channels, 1.)
     edge, pair = ([picoseconds(launch, capability) for launch in launched]
                   for launched in (by_rows, dots(channels, 0.)))
@@ -166,10 +167,10 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
 
 def against_full(rows: list[dict], n: int, clusters: int, channels: int,
                  capability: int) -> dict:
-    """What a step of a layer takes whose graphs are drawn exactly, without its projections, for a
-    pair and for an edge; and the density at which it is level with full attention, where all pairs
-    are tried (below 0, as trials alone take longer) and where few edges are drawn. By the default
-    estimator half of the edges have no gradient."""
+    """Return the time of a step of a layer whose graphs are drawn exactly, without its projections,
+    for a pair and for an edge. Return also the density at which it is level with full attention,
+    where all pairs are tried (below 0, as trials alone take longer) and where few edges are drawn.
+    By the default estimator half of the edges have no gradient."""
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
     tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
     listed = 1e12 * BYTES_OF_A_SHARE * clusters / n / BYTES_PER_SECOND
@@ -191,7 +192,7 @@ def against_full(rows: list[dict], n: int, clusters: int, channels: int,
 
 
 def dots(channels: int, faster_above: float) -> list[Launch]:
-    """What multiplies on edges and, by queries and by keys, takes the gradients."""
+    """Return the kernels that multiply on edges and take the gradients, by queries and by keys."""
     with patch.object(tiles, 'FASTER_ABOVE', {channels: faster_above}):
         started = [launch for operator, arguments in operators(torch.float32, channels).items()
                    if name_of(operator).startswith('edge_dot')
@@ -200,9 +201,9 @@ def dots(channels: int, faster_above: float) -> list[Launch]:
 
 
 def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> float:
-    """The least time of an edge, or of one that gathers no vectors; of tiles that of a pair: all
-    that the program does once for each tile, and its longest loop, which takes some channels at a
-    time or is for numbers that are not finite."""
+    """Return the least time of an edge, or of one that gathers no vectors; for tiles that of a
+    pair: the work of a program for each tile, and its longest loop, which takes some channels at a
+    time or is for values that are not finite."""
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
         vectors = VECTORS[kernel] if gathers else 0
@@ -218,9 +219,9 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
 
 
 def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> float:
-    """The least time of a draw that is thinned, of the many of a row: what a program does once, and
-    its loops, which bisect clusters (unrolled where these are few), double a step, bisect keys and
-    multiply some clusters at a time; or of the sectors that are read to bisect."""
+    """Return the least time of a draw that is thinned, among many of a row: the work of a program
+    once, and its loops, which bisect clusters (unrolled where these are few), double a step, bisect
+    keys and multiply some clusters at a time; or the sectors that are read to bisect."""
     code, arguments = compiled(launch, capability), launch.arguments
     steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,

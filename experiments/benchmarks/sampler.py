@@ -38,7 +38,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times both samplers beside the dense product they stand for.
+    """Time both samplers beside the dense product they stand for.
 
     Args:
         nodes: Numbers of queries and of keys.

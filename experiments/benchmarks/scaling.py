@@ -101,7 +101,8 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
-    """For each edge: to read a row of key, value and their gradients, and write the latter two."""
+    """Return the time, for each edge, to read a row of key, value and their gradients, and to write
+    the latter two."""
     parts = np.array_split(key, torch.get_num_threads())
     # Not zeros: until they are written to, all their pages are one that stays in the cache.
     calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]

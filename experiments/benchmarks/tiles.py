@@ -1,4 +1,4 @@
-"""How many tiles of pairs hold edges, before and after tokens are ordered by cluster.
+"""Tiles of pairs that hold edges, before and after tokens are ordered by cluster.
 
 Tensor cores multiply whole tiles, so that one edge costs as much as all pairs of its tile. Graphs
 that are drawn from block models fill nearly all tiles as they come. Ordered by each token's
@@ -42,7 +42,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Counts the tiles of graphs drawn from block models.
+    """Count the tiles of graphs drawn from block models.
 
     Args:
         nodes: Numbers of tokens.
@@ -78,8 +78,8 @@ def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
 
 def draw_graph(n: int, clusters: int, share: float,
                density: float) -> tuple[BipartiteGraph, Tensor]:
-    """A graph of so many edges on average, and the strongest cluster of each token. Two clusters
-    are joined, with probability 1/2 for each pair, or are not; some two always are."""
+    """Draw a graph with so many edges on average, and return it with the strongest cluster of each
+    token. Two clusters are joined with probability 1/2; some two always are."""
     torch.manual_seed(0)
     cluster = torch.randint(clusters, (n,))
     rest = (1 - share) / max(clusters - 1, 1)
@@ -93,13 +93,13 @@ def draw_graph(n: int, clusters: int, share: float,
 
 
 def live_tiles(graph: BipartiteGraph, tile: int) -> int:
-    """Of FlexAttention's mask, which it computes."""
+    """Count the tiles that FlexAttention's mask computes."""
     mask = graph.to_block_mask(tile=tile, is_compact=True)
     return int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum())
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """The share of live tiles against density, for each model."""
+    """Draw the share of live tiles against density, for each model."""
     tile = max(row['tile'] for row in rows)
     figure = Figure(figsize=(12, 3.6), layout='constrained')
     for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):

@@ -52,7 +52,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Times a training step of both layers in turns; each peak is that of its own process.
+    """Time a training step of both layers in turns; each peak is that of its own process.
 
     Args:
         nodes: Nodes of a random graph.
@@ -127,19 +127,21 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """A step with edges that the layer has not seen, as it knows them by their tensor."""
+    """Take a step with edges that the layer has not seen, because it knows edges by their tensor.
+    """
     step(layer, x, edge_index.clone(), edge_attr)
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
-    """Queries, keys, values and what nodes keep of themselves, and the gradients of the weights."""
+    """Compute queries, keys, values and the nodes' own part, and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """The most memory of a training step that is not the first, the sorted edges included."""
+    """Return the most memory of a training step that is not the first, the sorted edges included.
+    """
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

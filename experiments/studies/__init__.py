@@ -1,1 +1,1 @@
-"""What the papers claim, tried: one command each, which leaves a table and a figure."""
+"""Studies that try the papers' claims: one command each, which leaves a table and a figure."""

@@ -1,4 +1,4 @@
-r"""What becomes of a model trained with full attention that is attached to a graph.
+r"""Attach a model trained with full attention to a graph: its loss before, after, and adapted.
 
     python -m experiments.studies.attached --scale small
 
@@ -66,13 +66,13 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
-    """The run of full attention."""
+    """Return the run of full attention."""
     steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
     return _trained(runs, f'attached-bert-{seed}', seed, *steps)
 
 
 def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
-    """The run that goes on from there along a graph."""
+    """Return the run that goes on from there along a graph."""
     steps = str(ADAPTATION[runs.study.scale])
     checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
     along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
@@ -88,12 +88,12 @@ def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
 
 
 def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
-    """What a model of the study's size is attached to."""
+    """Return the source or pattern that a model of the study's size is attached to."""
     return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
 
 
 def _along(runs: TextRuns, attention: str) -> str:
-    """The same for a command line."""
+    """Return the same for a command line."""
     return PATTERNS.get(attention) or json.dumps(
         {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
 
@@ -111,7 +111,7 @@ def _sizes(runs: TextRuns) -> dict[str, int]:
 
 
 def row(runs: TextRuns, attention: str, seeds: range) -> dict:
-    """The losses of one attention: mean and spread over the seeds."""
+    """Return the losses of one attention: mean and spread over the seeds."""
     losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
     for seed in seeds:
         run = pretrained(runs, seed)
@@ -126,7 +126,7 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
 
 
 def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
-    """Of a pre-trained model that is attached and has not been trained since."""
+    """Return the loss of a pre-trained model that is attached and not trained since."""
     training, data, trainer = restored(run)
     if attention != FULL:
         attach(training.model.bert, source_of(runs, attention))
@@ -135,7 +135,8 @@ def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def density(runs: TextRuns, run: Path, attention: str) -> float:
-    """Of the pairs of the longest sequences, or those that the source drew in the end."""
+    """Return the density for the longest sequences, or of the graphs that the source drew in the
+    end."""
     if attention == FULL:
         return 100.
     if attention in PATTERNS:

@@ -23,7 +23,7 @@ class Positions(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """What data and training ask an encoder for."""
+    """Members of an encoder that data and training read."""
 
     token_embedding: nn.Embedding
     position_embedding: Positions

@@ -1,4 +1,4 @@
-r"""What a logistic regression on word counts reaches: the bar for any model of documents.
+r"""Logistic regression on word counts: the bar for any model of documents.
 
     python -m experiments.studies.bag_of_words experiments.data.text.package_docs.PackageDocs
 """

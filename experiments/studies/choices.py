@@ -71,7 +71,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def tasks(study: Study, sets: tuple[str, ...]) -> list[TaskRuns]:
-    """What is trained on: the sets of the papers, or what stands in for them."""
+    """Return the tasks to train on: the sets of the papers, or their stand-ins."""
     if study.scale == 'paper':
         return [TaskRuns(study, name, (SHIPPED / 'choices' / f'{name}.yaml',)) for name in sets]
     folder = local_questions(study) / 'swag'

@@ -105,7 +105,8 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """A layer, and what it makes of the tokens; of edges alone, along a graph drawn once."""
+        """Return a layer and a function that applies it, for edges alone along a graph drawn once.
+        """
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
@@ -113,12 +114,12 @@ class Case(NamedTuple):
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """What is attended along, if anything is."""
+        """Return the graph that is attended along, if there is one."""
         with torch.no_grad():
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 
     def steps(self, trains: bool = False) -> flops.Steps:
-        """The operations of one head on one sequence."""
+        """Return the operations of one head on one sequence."""
         if self.name in STEPS:
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
@@ -129,7 +130,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """The operations of one head that draw its graph."""
+        """Return the operations of one head that draw its graph."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
@@ -151,8 +152,8 @@ def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """The most bytes in use, the graph included, in inference and in a training step; neither the
-    first, which compiles."""
+    """Return the most bytes in use, the graph included, in inference and in a training step;
+    neither is the first, which compiles."""
     free_at_once()
     for step in (infer, train):
         step(*case.attend())

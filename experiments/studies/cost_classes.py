@@ -1,4 +1,4 @@
-"""How the costs of attention grow, beside the classes of SBM-Transformer's Table 6."""
+"""Growth of attention's costs, beside the classes of SBM-Transformer's Table 6."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.studies.cost_cases import (
 
 
 class Classes(NamedTuple):
-    """How time and memory grow with n, d, k and m, and that written out."""
+    """Growth of time and memory with n, d, k and m, as functions and written out."""
 
     time: str
     of_time: Callable[[int, int, int, float], float]
@@ -56,7 +56,7 @@ EDGES_SHARE = 0.1  # of all pairs, where Table 6 says m
 
 
 def operations(name: str, n: int, d: int, k: int) -> float:
-    """Of one head; where it has a graph, a share of all pairs are edges."""
+    """Return the operations of one head; where it has a graph, a share of all pairs are edges."""
     if name in STEPS:
         return sum(STEPS[name](n, d, k).values())
     drawn = flops.algorithm_1(n, k) if name == POISSON else {
@@ -65,7 +65,7 @@ def operations(name: str, n: int, d: int, k: int) -> float:
 
 
 def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
-    """What doubles with n, d and k, by the operations of the longest sequence and by Table 6."""
+    """Return a table of the factors at twice n, d and k, by operations and by Table 6."""
     n = max(measured)
     return [{'attention': name, 'tokens': n, 'time, Table 6': classes.time,
              **growths(name, n, WIDTH, RANKS.get(name, CLUSTERS)),
@@ -75,7 +75,7 @@ def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
 
 
 def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
-    """How many times as many operations there are at twice a size."""
+    """Return the factors by which operations grow at twice a size."""
     found = {}
     for symbol, larger in (('n', (2 * n, d, k)), ('d', (n, 2 * d, k)), ('k', (n, d, 2 * k))):
         found[f'FLOPs, 2{symbol}'] = operations(name, *larger) / operations(name, n, d, k)
@@ -86,7 +86,7 @@ def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
 
 
 def memory_growth(name: str, measured: dict[int, list[dict]]) -> dict[str, float | None]:
-    """From half of the longest length to all of it; ``None`` if the half was not measured."""
+    """Return the growth from half of the longest length to all of it, ``None`` where unmeasured."""
     n = max(measured)
     peak = {length: next((row['infer MiB'] for row in measured.get(length, ())
                           if row['attention'] == name

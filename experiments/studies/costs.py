@@ -1,4 +1,4 @@
-r"""What each attention costs at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser, S.4).
+r"""Costs of each attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser, S.4).
 
     python -m experiments.studies.costs --scale small
 
@@ -114,7 +114,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def measured_once(study: Study, n: int) -> list[dict]:
-    """What was measured at a length, by this study before if it asked for the same."""
+    """Return the measurements at a length, those of an earlier run if it asked for the same."""
     cases = cases_at(study.scale, n)
     asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
              'threads': torch.get_num_threads()}
@@ -130,7 +130,7 @@ def measured_once(study: Study, n: int) -> list[dict]:
 
 
 def cases_at(scale: ScaleName, n: int) -> list[Case]:
-    """The attentions at a length, those of block models at several densities."""
+    """Return the attentions at a length, with block models at several densities."""
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
     return [Case(name, n) for name in CHOSEN[scale]] + [
@@ -174,7 +174,7 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """The rows of a task, beside the paper's."""
+    """Return the rows of a task, beside the paper's."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -197,14 +197,14 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
 
 
 def paper(figures: dict, task: str, row: dict) -> float | None:
-    """What Table 3 has, of a block model at the density of its trained one."""
+    """Return Table 3's figure, for a block model only at the density of its trained one."""
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
     return figures.get(row['attention'], {}).get(task)
 
 
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
-    """The share of inference that goes before there is a graph."""
+    """Return the share of inference that is spent before there is a graph."""
     if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
@@ -217,7 +217,8 @@ def of_drawing(share: float | None) -> float | None:
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """The operations of one head that samples its graph, at the density of the trained model."""
+    """Return the operations of one head that samples its graph at the density of the trained model.
+    """
     rows = []
     for task, n in TASKS[scale]:
         steps = Case(SAMPLED, n, TRAINED[task]).steps(trains=True)

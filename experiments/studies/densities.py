@@ -1,4 +1,4 @@
-r"""How dense graphs are in each layer, from input to input (SBM-Transformer, Fig. 5).
+r"""Density of graphs in each layer, from input to input (SBM-Transformer, Fig. 5).
 
     python -m experiments.studies.densities --scale small
 

@@ -1,4 +1,4 @@
-r"""What accuracy is given for density (SBM-Transformer, Tables 2, 8 and 9).
+r"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9).
 
     python -m experiments.studies.density_penalty --scale small
 
@@ -103,7 +103,7 @@ def _task(runs: DensityRuns, data: SequenceData, seeds: range, scale: ScaleName)
 
 
 def guesses(task: str, data: SequenceData) -> dict[str, float]:
-    """What a task is worth without a model, from 0 to 1, by name."""
+    """Return the accuracy of guesses without a model, from 0 to 1, by name."""
     learn, test = data.parts['train'], data.parts['test']
     glances = glance_accuracies(learn, test) if task == 'listops' else {
         'most frequent class': majority_accuracy(learn, test)}

@@ -1,4 +1,4 @@
-"""What the studies of density train on Long Range Arena: block models, and fixed edges beside."""
+"""Trainings of the studies of density on Long Range Arena: block models, and fixed edges beside."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DensityRuns:
                              '--model.init_args.density_weight', weight, *fixed)
 
     def read(self) -> SequenceData:
-        """The task itself.
+        """Read the task itself.
 
         Raises:
             ValueError: Its files are missing or malformed.
@@ -94,7 +94,7 @@ def density_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[list[DensityRuns], range]:
-    """What studies of density begin with: the runs of each task, and seeds.
+    """Return the runs of each task, and the seeds.
 
     Args:
         name: Of the study.

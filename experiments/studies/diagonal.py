@@ -104,7 +104,7 @@ def _run(name: str, diagonal: str) -> str:
 
 
 def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[str, float]:
-    """The loss of a pre-training and the scores of its fine-tunings."""
+    """Return the loss of a pre-training and the scores of its fine-tunings."""
     result = {LOSS: read_summary(run)['mlm_loss']}
     for task in tasks:
         result |= scores(runs.tuned(run, task, seed))
@@ -112,7 +112,7 @@ def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[s
 
 
 def _sparsity(runs: TextRuns, patterns: list[Pattern]) -> float:
-    """Of a sequence of full length, in per cent."""
+    """Return the sparsity of a sequence of full length, in per cent."""
     size = runs.sizes['max_length']
     return 100 * (1 - statistics.mean(pattern.build(size, seed=0).density()
                                       for pattern in patterns))

@@ -1,4 +1,4 @@
-"""What the studies of diffusion train: classifiers of long documents, which they share."""
+"""Trainings that the studies of diffusion share: classifiers of long documents."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """The same edges, more hops."""
+        """Return the same edges with more hops."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:
@@ -83,7 +83,7 @@ class DocumentRuns:
 
     @property
     def count(self) -> int:
-        """How many tokens a query attends to in each of Diffuser's three ways."""
+        """Return the number of tokens that a query attends to in each of Diffuser's three ways."""
         return COUNT[self.study.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,
@@ -143,14 +143,14 @@ class DocumentRuns:
         return Attention('full', Full())
 
     def trained(self, attention: Attention, seed: int) -> Path:
-        """A classifier with this attention in all layers."""
+        """Train a classifier with this attention in all layers."""
         run = f'documents-{attention.name}-{attention.hops}-{attention.teleport:g}-{seed}'
         return self.study.trained(
             run, '--config', str(self._base), *self._data, '--seed_everything', str(seed),
             '--data.init_args.seed', str(seed), *attention.options(seed))
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
-        """What the test part says of classifiers of these seeds: means and deviations."""
+        """Return means and deviations on the test part over classifiers of these seeds."""
         reports = [read_summary(self.trained(attention, seed)) for seed in seeds]
         scores = {}
         for title, metric in METRICS.items():
@@ -163,7 +163,7 @@ class DocumentRuns:
 
     @property
     def about(self) -> str:
-        """What the numbers are of."""
+        """Describe the data of the figures."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
                 if self._has_package_docs else f'documents of {self._base}')
@@ -178,7 +178,7 @@ class DocumentRuns:
 
     @cached_property
     def _data(self) -> list[str]:
-        """Where the documents are, unless their config says it."""
+        """Return options with the place of the documents, unless their config says it."""
         if not self._has_package_docs:
             return []
         cache = self.study.out / self.study.scale / 'cache'
@@ -187,7 +187,7 @@ class DocumentRuns:
 
 
 def package_docs(study: Study) -> Path:
-    """The folder of the documents that every machine has, which all studies of a scale share."""
+    """Return the folder of package documentation, which all studies of a scale share."""
     return study.made('package_docs', lambda folder: build_package_docs(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_documents())))
 
@@ -201,7 +201,7 @@ def document_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[DocumentRuns, range]:
-    """What studies of long documents begin with: their runs and seeds.
+    """Return the runs and the seeds of a study of long documents.
 
     Args:
         name: Of the study.

@@ -1,4 +1,4 @@
-r"""How many local, global and random edges (Fig. S.6)?
+r"""Numbers of local, global and random edges (Fig. S.6).
 
     python -m experiments.studies.edge_types --scale small
 

@@ -1,4 +1,4 @@
-r"""Which gradient keeps the edges of a block model?
+r"""Gradients of a block model, and which of them keep its edges.
 
     python -m experiments.studies.estimators --scale small
 

@@ -28,7 +28,7 @@ MODULES = {
 
 
 def few_documents() -> Iterator[tuple[str, Document]]:
-    """The package and the sentences of what some of its classes and functions say; none twice."""
+    """Yield the package and the sentences of some of its classes and functions, none twice."""
     seen: set[str] = set()
     for package, modules in MODULES.items():
         for definition in (part for module in modules for part in _definitions(module)):
@@ -43,7 +43,7 @@ def few_documents() -> Iterator[tuple[str, Document]]:
 
 
 def write_few_documents(folder: Path) -> None:
-    """Makes them a corpus, whole or not at all."""
+    """Write the documents as a corpus, whole or not at all."""
     with new_folder(folder) as temporary:
         text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
         (temporary / 'corpus.txt').write_text(text, encoding='utf-8')

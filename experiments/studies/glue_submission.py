@@ -1,4 +1,4 @@
-r"""What fine-tuned models say of GLUE's test sets, in the files that its server takes.
+r"""Predictions of fine-tuned models on GLUE's test sets, in the files that its server takes.
 
     python -m experiments.studies.glue_submission --runs runs/glue/NAME/seed0 --glue data/glue \
         --out runs/glue/NAME/submission
@@ -45,12 +45,12 @@ def main(runs: Path, glue: Path, out: Path) -> None:
 
 
 def server_name(task: str, name: str) -> str:
-    """What GLUE's server calls the answers to one of a task's test sets."""
+    """Return the name of GLUE's server for the answers to one of a task's test sets."""
     return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Number and label, or score, of each row of a test set."""
+    """Return number and label, or score, of each row of a test set."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

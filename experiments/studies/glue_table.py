@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line ``arguments``, or the process's own."""
+    """Run the command line ``arguments``, or the process's own."""
     parser = _Parser(
         prog='python -m experiments.studies.glue_table', description=__doc__.splitlines()[0],
         epilog='Other options go to experiments.train.', allow_abbrev=False)
@@ -82,7 +82,8 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
 
 
 def table(folder: Path) -> list[dict]:
-    """What every seed reports after the last and the best epoch, in per cent, and their means.
+    """Return the scores of every seed after the last and the best epoch, in per cent, and their
+    means.
 
     The average is that of the columns that a row has.
     """

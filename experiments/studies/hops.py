@@ -1,4 +1,4 @@
-r"""How many hops, and how large a teleport (Fig. S.5)?
+r"""Numbers of hops, and sizes of the teleport (Fig. S.5).
 
     python -m experiments.studies.hops --scale small
 

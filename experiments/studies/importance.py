@@ -1,4 +1,4 @@
-r"""Which pairs of positions attention needs, as learned by soft masks (SparseBERT, Fig. 2).
+r"""Importance of pairs of positions, learned by soft masks (SparseBERT, Fig. 2).
 
     python -m experiments.studies.importance --scale small
 
@@ -53,7 +53,7 @@ def main(
 
 
 def table(probability: Tensor) -> list[dict]:
-    """The mean of P over each of :func:`positions`, and which of these means is the highest.
+    """Return the mean of P over each of :func:`positions`, and mark the highest.
 
     Args:
         probability (Tensor): P, ``[heads, n, n]``.
@@ -74,7 +74,7 @@ def table(probability: Tensor) -> list[dict]:
 
 
 def positions(size: int) -> dict[str, Tensor]:
-    """What the paper tells apart: sets of pairs, bool ``[query, key]``, each pair in one of them.
+    """Return the paper's sets of pairs, bool ``[query, key]``; each pair is in one of them.
 
     Of the pairs that belong to several, the first one has them.
     """

@@ -73,7 +73,7 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """A panel for each task, two bars for each attention, and the guesses as lines."""
+    """Draw a panel for each task, two bars for each attention, and the guesses as lines."""
     figure = Figure(figsize=(4.6 * len(baselines) + 1, 5), layout='constrained')
     panels = figure.subplots(1, len(baselines), squeeze=False)[0]
     for axes, (task, guesses) in zip(panels, baselines.items()):

@@ -92,14 +92,14 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
 
 
 def printed(task: str, attention: str) -> dict[str, float | None]:
-    """What the papers have."""
+    """Return the papers' figures."""
     number = list(TASKS).index(task)
     return {column: figures[attention][number] if attention in figures else None
             for column, figures in PAPER.items()}
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Of the tasks, as in the papers, though their accuracies are of different worth."""
+    """Average over the tasks as the papers do, though their accuracies differ in worth."""
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
              for column in ('accuracy, %', 'density, %', *PAPER)}
@@ -107,7 +107,7 @@ def average(attention: str, rows: list[dict]) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """A panel for each task, with the guesses as lines."""
+    """Draw a panel for each task, with the guesses as lines."""
     names = list(dict.fromkeys(row['attention'] for row in rows))
     figure = Figure(figsize=(3.2 * len(baselines) + 3, 0.3 * len(names) + 2),
                     layout='constrained')

@@ -1,4 +1,4 @@
-"""What the studies of Long Range Arena train: classifiers, some after a self-pretraining."""
+"""Trainings of the studies of Long Range Arena: classifiers, some after a self-pretraining."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LongRangeRuns:
                              f"{self.protocol!r})")
 
     def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:
-        """A classifier, tested as it was when it was best on the development part.
+        """Train a classifier, tested with the weights that were best on the development part.
 
         Args:
             task (str): One of :data:`TASKS`.
@@ -78,14 +78,14 @@ class LongRangeRuns:
         return self.study.trained(f'{run}-{seed}', *options)
 
     def pretrained(self, task: str, attention: str, seed: int) -> Path:
-        """The pre-training of a classifier on the task's own inputs, for as many steps."""
+        """Pre-train a classifier on the task's own inputs, for as many steps."""
         return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
                                   *self._options(task, attention, seed), '--config',
                                   str(SHIPPED / 'self_pretraining.yaml'))
 
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
-        """What the test part says of classifiers of these seeds: means and deviations."""
+        """Return means and deviations on the test part over classifiers of these seeds."""
         reports = [read_summary(self.trained(task, attention, seed, pretrained)) for seed in seeds]
         accuracy = [100 * report['accuracy'] for report in reports]
         # Rivals have no edges.
@@ -94,7 +94,7 @@ class LongRangeRuns:
                 'density, %': statistics.mean(density) if density else None}
 
     def baselines(self, task: str) -> dict[str, float]:
-        """What is right, in per cent, of guesses that see next to nothing of a sequence."""
+        """Return the accuracy, in per cent, of guesses that see next to nothing of a sequence."""
         data = data_of(self.trained(task, WINDOW, 0))
         parts = data.source.read(data.max_length - data.cls).parts
         found = (glance_accuracies(parts['train'], parts['test']) if task == 'ListOps' else
@@ -103,7 +103,7 @@ class LongRangeRuns:
 
     @property
     def about(self) -> str:
-        """What the numbers are of."""
+        """Describe the data of the figures."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
         return ('short sequences and few steps; stand-ins: documentation of packages\n'
@@ -133,7 +133,7 @@ class LongRangeRuns:
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _kept(self, task: str) -> dict[str, Any]:
-        """Where the data of a task are, but for sets that must be had first."""
+        """Return the place of a task's data, except for sets that must be downloaded first."""
         if task in ('ListOps', 'Pathfinder'):
             return {'cache': str(self.study.out / self.study.scale / 'cache')}
         if task in ('Text', 'Retrieval') and self.study.scale != 'paper':
@@ -144,7 +144,7 @@ class LongRangeRuns:
         return PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
 
     def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
-        """The arguments of the encoder that make the attention."""
+        """Return the arguments of the encoder that make the attention."""
         config = laid_over(*self._configs(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
@@ -208,7 +208,7 @@ def long_range_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[LongRangeRuns, tuple[str, ...], range]:
-    """What studies of Long Range Arena begin with: their runs, tasks and seeds.
+    """Return the runs, the tasks and the seeds of a study of Long Range Arena.
 
     Args:
         name: Of the study.
@@ -227,7 +227,7 @@ def long_range_study(
 
 
 def chosen(name: str, asked: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    """What is asked for, if all of it is known."""
+    """Return the names that are asked for, if all are known."""
     if unknown := [one for one in asked if one not in known]:
         raise ValueError(f"'{name}' must be some of {'; '.join(known)} (got {'; '.join(unknown)})")
     return tuple(asked)

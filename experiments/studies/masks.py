@@ -76,7 +76,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def _dense(heads: Sequence[Pattern], size: int) -> Tensor:
-    """The pairs of each head in a sequence of full length, bool ``[heads, n, n]``."""
+    """Return the pairs of each head in a sequence of full length, bool ``[heads, n, n]``."""
     return torch.stack([pattern.build(size, seed=0).to_mask() for pattern in heads])
 
 

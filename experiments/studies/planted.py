@@ -56,7 +56,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
-    """The run of each kind of mask: learned, the learned ones from the start, random, full."""
+    """Train with each kind of mask: learned, the learned ones from the start, random, full."""
     options = [CONFIG, *SIZES[study.scale], '--seed_everything', str(seed),
                '--data.init_args.seed', str(seed)]
     learned = study.trained(f'planted-learned-{seed}', '--config', *options)
@@ -72,12 +72,12 @@ def train_seed(study: Study, seed: int) -> dict[str, Path]:
 
 
 def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
-    """The distances that each head attends to."""
+    """Return the distances that each head attends to."""
     return [{d for d, digit in enumerate(mask.values) if digit == '1'} for mask in masks]
 
 
 def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
-    """For each mask one with other diagonals, as near to its number of pairs as they come."""
+    """Return for each mask one with other diagonals and, as nearly as possible, as many pairs."""
     rng = np.random.default_rng(seed)
     return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
 
@@ -106,7 +106,7 @@ def mean_rows(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict], distances_of_seed: dict[int, list[set[int]]]) -> Figure:
-    """Which distances each head keeps, and the accuracies."""
+    """Draw the distances that each head keeps, and the accuracies."""
     figure = Figure(figsize=(11, 4), layout='constrained')
     masks, bars = figure.subplots(1, 2, width_ratios=[3, 2])
     names = [f'seed {seed}, head {head}' for seed, heads in distances_of_seed.items()

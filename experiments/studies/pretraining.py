@@ -100,13 +100,14 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
 
 
 def local_corpus(study: Study) -> Path:
-    """The documentation of this Python, of which smoke tests take a little."""
+    """Return the documentation of this Python; smoke tests take a little of it."""
     return study.made('documentation',
                       write_few_documents if study.scale == 'smoke' else build_docs)
 
 
 def neighbours(run: Path) -> dict:
-    """A row of the model that counts which token of a run's data stands between which two."""
+    """Return a row of the model that counts which token of a run's data stands between which two.
+    """
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
@@ -117,7 +118,7 @@ def neighbours(run: Path) -> dict:
 
 
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    """The first documents, as many as there is room for."""
+    """Return as many of the first documents as there is room for."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
     return np.split(corpus.tokens[:MOST_TOKENS], ends[(0 < ends) & (ends < MOST_TOKENS)])
 

@@ -50,7 +50,7 @@ class PrunedRuns:
 
     def tuned(self, task: str, seed: int, percent: float,
               random_seed: int | None = None) -> dict[str, float]:
-        """The scores of a fine-tuning along :meth:`masks`."""
+        """Return the scores of a fine-tuning along :meth:`masks`."""
         how = 'P' if random_seed is None else f'random{random_seed}'
         name = f'pruned{percent:g}-{how}'
         path = self.runs.study.out / self.runs.study.scale / 'masks' / f'{name}.npz'
@@ -58,7 +58,8 @@ class PrunedRuns:
         return scores(self.runs.tuned(self.pretrained, task, seed, name=name, masks=path))
 
     def loss(self, masks: tuple[Mask, ...]) -> float:
-        """The loss on the masked tokens of development text, with no training along ``masks``."""
+        """Return the loss on the masked tokens of development text, with no training along
+        ``masks``."""
         training, data, trainer = self._restored
         training.model.encoder.source = PatternSource(masks)
         metrics, = trainer.test(training, data, verbose=False)

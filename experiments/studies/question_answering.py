@@ -78,7 +78,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def tasks(study: Study, sets: tuple[str, ...]) -> list[TaskRuns]:
-    """What is trained on: the sets of the papers, or what stands in for them."""
+    """Return the tasks to train on: the sets of the papers, or their stand-ins."""
     if study.scale == 'paper':
         return [TaskRuns(study, name, (SHIPPED / 'questions' / f'{name}.yaml',)) for name in sets]
     folder = local_questions(study) / 'squad'
@@ -89,7 +89,7 @@ def tasks(study: Study, sets: tuple[str, ...]) -> list[TaskRuns]:
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """What the papers have."""
+    """Return the papers' figures."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

@@ -1,4 +1,5 @@
-r"""Which images draw few edges, which many, and to what they attend (SBM-Transformer, Fig. 7, 8).
+r"""Images that draw few edges or many, and the pixels that they attend to (SBM-Transformer, Fig. 7,
+8).
 
     python -m experiments.studies.received --scale small
 
@@ -63,8 +64,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """The sequences of lowest density and then those of highest, in that order, of those that are
-    classified correctly."""
+    """Return the correctly classified sequences of lowest density, then those of highest."""
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])
@@ -101,7 +101,7 @@ def correlation(first: Tensor, second: Tensor) -> float | None:
 
 
 def titles(label: Tensor) -> list[str]:
-    """Of :func:`extremes`, by their classes."""
+    """Return titles of :func:`extremes`, by their classes."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

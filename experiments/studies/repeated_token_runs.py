@@ -1,4 +1,4 @@
-"""What the studies of repeated tokens train, and how it went."""
+"""Trainings of the studies of repeated tokens, and their curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DENSITY = 'train/density/layer0/all_heads'
 
 def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
           encoder: dict[str, Any], *, epochs: int, lr: float = 1e-3) -> Path:
-    """The run of one model.
+    """Train one model.
 
     Args:
         study: Whose scale and folder.
@@ -41,7 +41,7 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
-    """Of several seeds, on the test part."""
+    """Return means over several seeds on the test part."""
     reports = [read_summary(run) for run in runs]
     accuracy = [100 * report['accuracy'] for report in reports]
     loss = [report['loss'] for report in reports]
@@ -54,13 +54,13 @@ def means(runs: Sequence[Path]) -> dict[str, float | None]:
 
 
 def has_lost_edges(run: Path) -> bool:
-    """Whether it ends with less than half of the highest density it had."""
+    """Return whether a run ends with less than half of its highest density."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Steps, and a column of the run's metrics there; empty if it has none."""
+    """Return steps, and a column of the run's metrics there; empty if it has none."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
@@ -68,7 +68,7 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def draw_curves(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                 **style: Any) -> None:
-    """A line for each seed, of which the first has the label."""
+    """Draw a line for each seed; the first has the label."""
     label = style.pop('label', None)
     for number, run in enumerate(runs):
         steps, values = history(run, column)

@@ -1,4 +1,4 @@
-r"""Who finds repeated tokens (SBM-Transformer, Figure 4)?
+r"""Attentions that find repeated tokens (SBM-Transformer, Figure 4).
 
     python -m experiments.studies.repeated_tokens --scale small
 
@@ -75,7 +75,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
-    """The config of each attention, and what differs from it in the encoder.
+    """Return the config of each attention, and its changes to the encoder.
 
     Args:
         length (int): Tokens of a sequence.

@@ -1,4 +1,4 @@
-r"""What is left of a classifier's accuracy when its input is rolled by a few tokens (Fig. S.11)?
+r"""Accuracy of a classifier whose input is rolled by a few tokens (Fig. S.11).
 
     python -m experiments.studies.rolling --scale small
 
@@ -47,7 +47,7 @@ def _kinds(runs: DocumentRuns) -> dict:
 
 
 def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """The accuracy on the test part, for what is rolled and how far."""
+    """Return the accuracy on the test part, by what is rolled and how far."""
     training, data, trainer = restored(run)
     trainer.test(training, data, verbose=False)  # also reads the documents
     documents = data.sets['test']

@@ -1,4 +1,4 @@
-"""What trained block models draw for each input of the test part."""
+"""Graphs that trained block models draw for each input of the test part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 32
 
 
 class OfInputs(NamedTuple):
-    """Of each input of a test part.
+    """Densities and predictions of each input of a test part.
 
     Attributes:
         density (Tensor): Of the graphs of each head, float64 ``[layers, heads, num_sequences]``; an
@@ -33,7 +33,7 @@ class OfInputs(NamedTuple):
 
 @torch.no_grad()
 def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs:
-    """What a model draws and predicts, one graph for each head and sequence.
+    """Draw one graph for each head and sequence, and predict.
 
     Args:
         model (nn.Module): A classifier whose heads own a graph each.
@@ -54,13 +54,13 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
 
 
 def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
-    """The model of a run, and the test part of its task."""
+    """Return the model of a run, and the test part of its task."""
     training, data, _ = restored(run)
     data.setup()
     return training.model, data.data.parts['test']
 
 
 def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
-    """Of block models of these seeds, the one that is right most often in the test part."""
+    """Return the block model of these seeds that is right most often in the test part."""
     return max((runs.sampled(weight, seed) for seed in seeds),
                key=lambda run: read_summary(run)['accuracy'])

@@ -63,7 +63,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def window_of(runs: TextRuns) -> str:
-    """The window beside the sampled graphs."""
+    """Return the window beside the sampled graphs."""
     encoder = read_yaml(runs.config('pretrain_sbm.yaml'))['model']['init_args']['model'][
         'init_args']['encoder']
     return encoder['init_args']['source']['init_args']['fixed']

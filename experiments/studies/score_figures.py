@@ -8,7 +8,7 @@ from experiments.studies.document_runs import METRICS
 
 
 def bars(rows: list[dict], label: str, title: str) -> Figure:
-    """A bar for each row and metric, and the standard deviation.
+    """Draw a bar for each row and metric, and the standard deviation.
 
     Args:
         rows (list): With ``METRIC, %`` and ``METRIC, spread`` of :data:`METRICS`.
@@ -33,7 +33,7 @@ def bars(rows: list[dict], label: str, title: str) -> Figure:
 
 
 def curves(rows: list[dict], title: str, level: tuple[str, dict] | None = None) -> Figure:
-    """A panel for each thing that is varied.
+    """Draw a panel for each thing that is varied.
 
     Args:
         rows (list): With ``varied``, ``value`` and the scores as for :func:`bars`.

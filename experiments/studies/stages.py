@@ -64,7 +64,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def sparsity(run: Path) -> float:
-    """The share of the pairs that the settled masks of a pre-training leave out."""
+    """Return the share of the pairs that the frozen masks of a pre-training leave out."""
     masks = load_masks(run / 'masks.npz')
     return 1 - statistics.mean(mask.build(mask.layout.size).density() for mask in masks)
 

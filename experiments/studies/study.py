@@ -1,4 +1,4 @@
-"""What every study shares: its scale, where its results go, and runs that are made once."""
+"""Scale, results and shared runs of studies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Study:
 
     @property
     def folder(self) -> Path:
-        """Where the results of this study go."""
+        """Return the folder for the results of this study."""
         return self.out / self.scale / self.name
 
     def trained(self, run: str, *options: str) -> Path:
@@ -76,7 +76,7 @@ class Study:
         train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
-        """A folder that all studies of a scale share.
+        """Return a folder that all studies of a scale share, built once.
 
         Args:
             name (str): Of the folder.
@@ -90,8 +90,8 @@ class Study:
         return folder
 
     def report(self, rows: list[dict], figure: Figure, **others: Figure) -> None:
-        """Prints the rows and writes them, with the figure, to the study's folder; other figures
-        under their names."""
+        """Print the rows, and write them and the figures to the study's folder, others under their
+        names."""
         report(rows, 'table', self.folder)
         for name, drawn in {'figure': figure, **others}.items():
             picture = self.folder / f'{name}.png'
@@ -100,7 +100,7 @@ class Study:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """What a run tested, its data, and a trainer that tests as its own did."""
+    """Return the objective of a run, its data, and a trainer that tests as its own did."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
@@ -110,5 +110,5 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """What a run was trained on."""
+    """Return the data that a run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -1,4 +1,5 @@
-"""What the studies of questions, pre-training and densities train: one task, several attentions."""
+"""Trainings of the studies of questions, pre-training and densities: one task, several attentions.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class TaskRuns:
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """A model with this attention in all layers.
+        """Train a model with this attention in all layers.
 
         Args:
             attention (Attention): Which.
@@ -61,7 +62,7 @@ class TaskRuns:
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """What the test part says of models of these seeds: means, deviations and the density.
+        """Return means, deviations and the density on the test part over models of these seeds.
 
         Args:
             attention (Attention): Which.
@@ -92,7 +93,8 @@ def attentions(count: int) -> dict[str, Attention]:
 
 
 def local_questions(study: Study) -> Path:
-    """The folder of the questions that every machine has, which all studies of a scale share."""
+    """Return the folder of questions from installed documentation, which all studies of a scale
+    share."""
     return study.made('local_questions', lambda folder: build_local_questions(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
 
@@ -110,8 +112,8 @@ def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...
 
 
 def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attention') -> Figure:
-    """A bar for each row and column, with the standard deviation over seeds; rows that have none
-    are guesses and grey."""
+    """Draw a bar for each row and column, with the standard deviation over seeds. Rows without one
+    are guesses, and grey."""
     figure = Figure(figsize=(2.2 + 3.4 * len(columns), 0.4 * len(rows) + 1.6), layout='constrained')
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns):

@@ -1,4 +1,4 @@
-"""What the studies of text train: pre-trainings, which they share, and fine-tunings of these."""
+"""Trainings of the studies of text: pre-trainings, which they share, and fine-tunings of these."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ class TextRuns:
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
-        """A pre-training whose attention has one pattern in all heads and layers."""
+        """Pre-train with one pattern in all heads and layers."""
         source = {'class_path': 'graphattn.sources.PatternSource',
                   'init_args': {'pattern': str(pattern), 'seed': seed}}
         return self.pretrained(f'{name}-{seed}', seed, f'{SOURCE}={json.dumps(source)}', *options)
 
     def full(self, seed: int = 0) -> Path:
-        """The pre-training with full attention."""
+        """Pre-train with full attention."""
         return self.fixed('full', Full(), seed)
 
     def soft(self, seed: int = 0) -> Path:
-        """The pre-training with soft masks (SparseBERT, Sec. 3.1)."""
+        """Pre-train with soft masks (SparseBERT, Sec. 3.1)."""
         return self.pretrained(f'soft-{seed}', seed, '--config',
                                 str(self.config('pretrain_soft.yaml')))
 
     def dam(self, kind: Literal['s', 'u'], weight: str, seed: int = 0) -> Path:
-        r"""The pre-training of structured or unstructured masks (Sec. 4.1), with lambda."""
+        r"""Pre-train structured or unstructured masks (Sec. 4.1), with lambda."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
         return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed, '--config',
                                 str(self.config('pretrain_dam.yaml')),
@@ -90,7 +90,7 @@ class TextRuns:
 
     def tuned(self, pretrained: Path, task: str, seed: int = 0, *options: str, name: str = '',
               masks: Path | list[str] | str | None = None) -> Path:
-        """A fine-tuning.
+        """Fine-tune a pre-training.
 
         Args:
             pretrained (Path): The folder of a pre-training of the same corpus.
@@ -149,7 +149,7 @@ class TextRuns:
 
     @property
     def about(self) -> str:
-        """What the numbers are of."""
+        """Describe the data of the figures."""
         tasks = f'GLUE in {self.glue}' if self.glue else 'local tasks in the formats of GLUE'
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         corpus = self.corpus or f'{few}the documentation of this Python'
@@ -160,7 +160,7 @@ class TextRuns:
                                   *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
-        """Of the command line, for trainings on the corpus."""
+        """Return options of the command line for trainings on the corpus."""
         return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
                 '--data.init_args.corpus', self._corpus,
                 '--data.init_args.cache', str(self.study.out / self.study.scale / 'cache')]
@@ -176,7 +176,7 @@ class TextRuns:
 
 
 def scores(run: Path) -> dict[str, float]:
-    """What the papers report of a fine-tuning's task, in per cent, after the last epoch."""
+    """Return the papers' metrics of a fine-tuning's task, in per cent, after the last epoch."""
     report = read_json(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
@@ -194,7 +194,7 @@ def text_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[TextRuns, tuple[str, ...], range]:
-    """What studies of text begin with: their runs, tasks and seeds.
+    """Return the runs, the tasks and the seeds of a study of text.
 
     Args:
         name: Of the study.

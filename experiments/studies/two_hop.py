@@ -45,7 +45,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train(study: Study, layers: int, hops: int, seed: int) -> Path:
-    """The run of one model."""
+    """Train one model."""
     return study.trained(
         f'two_hop-{layers}x{hops}-{seed}', '--config', CONFIG, *SIZES[study.scale],
         f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops),
@@ -53,7 +53,7 @@ def train(study: Study, layers: int, hops: int, seed: int) -> Path:
 
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
-    """The test accuracy of one model: each seed's, mean and standard deviation."""
+    """Return the test accuracy of one model: each seed's, mean and standard deviation."""
     accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, 'mean': statistics.mean(found),
@@ -61,13 +61,13 @@ def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
 
 
 def development(run: Path) -> list[float]:
-    """The accuracy on the development batches after each epoch."""
+    """Return the accuracy on the development batches after each epoch."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         return [float(epoch['val/accuracy']) for epoch in csv.DictReader(file)]
 
 
 def draw(rows: list[dict], curves: dict[tuple[int, int], list[list[float]]]) -> Figure:
-    """The accuracies in the end, and on the way there."""
+    """Draw the accuracies in the end, and on the way there."""
     figure = Figure(figsize=(11, 4), layout='constrained')
     bars, lines = figure.subplots(1, 2, width_ratios=[2, 3])
     names = [_name(*model) for model in curves]
