@@ -6,7 +6,7 @@ __all__ = ['Run', 'load_run']
 
 
 def __getattr__(name: str) -> Any:
-    """What takes seconds to import comes when it is asked for."""
+    """Import what takes seconds when it is asked for."""
     if name in __all__:
         from experiments.runs import load_run
 

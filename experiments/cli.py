@@ -37,7 +37,7 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command line, that of the process if omitted.
+    """Run a command line, that of the process if omitted.
 
     Raises:
         SystemExit: Of status 2, with one line, if the command or a config is unknown, or a package
@@ -86,10 +86,10 @@ def _names() -> list[str]:
 
 
 def overview() -> str:
-    """What there is, a line for each."""
+    """List the commands, a line for each."""
     modules = {name: _in_short(module) for name, module in _modules().items()}
-    rows = {'train': 'Trains a model that a config describes, and tests it.',
-            'test': 'Tests a checkpoint.', **modules,
+    rows = {'train': 'Train a model that a config describes, and test it.',
+            'test': 'Test a checkpoint.', **modules,
             'study NAME': f"One of {', '.join(_runnable('studies'))}.",
             'benchmark NAME': f"One of {', '.join(_runnable('benchmarks'))}.",
             'info': 'Versions, threads, backends and caches: what a report of a fault needs.',
@@ -137,7 +137,7 @@ def _modules() -> dict[str, str]:
 
 
 def _runnable(group: str) -> list[str]:
-    """The modules of a package of experiments that are commands."""
+    """Return the modules of a package of experiments that are commands."""
     return sorted(path.stem for path in (Path(__file__).parent / group).glob('*.py')
                   if "__name__ == '__main__'" in path.read_text(encoding='utf-8'))
 
@@ -178,7 +178,7 @@ def _print_completion(shell: str = '--help', *_: str) -> None:
 
 
 def _complete() -> None:
-    """Writes for the shell what may come next on its line, and ends."""
+    """Offer the shell the next words of its line, and exit."""
     from experiments import completion
 
     words = completion.words_before()
@@ -207,9 +207,9 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
 
 
 def _execute(name: str) -> None:
-    """Runs a module as ``python -m`` does, under the name that ``sys.argv`` has. It is the main
-    module, where jsonargparse looks up what a function passes its arguments on to, and Lightning
-    what it starts in other processes."""
+    """Run a module as ``python -m`` does, under the name that ``sys.argv`` has. It is the main
+    module, because jsonargparse looks there for the functions that receive passed arguments, and
+    Lightning for the program of other processes."""
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package
         spec = find_spec(f'{name}.__main__')

@@ -12,12 +12,12 @@ from graphattn import compile as library
 
 
 def draw_trees() -> None:
-    """A tree of ListOps, and its value."""
+    """Draw a tree of ListOps, and evaluate it."""
     listops.evaluate(*listops.draw_trees(np.random.default_rng(0), 1, 1000, 1, 100, 10, 10))
 
 
 def draw_images() -> None:
-    """An image of Pathfinder."""
+    """Draw an image of Pathfinder."""
     pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.LAWS[32])
 
 

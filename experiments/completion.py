@@ -1,4 +1,4 @@
-"""What may come next on a command line that is being typed in a shell, by argcomplete."""
+"""Completion of a command line that is being typed in a shell, by argcomplete."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from argcomplete.lexers import split_line
 
 
 def words_before() -> list[str]:
-    """What stands between ``graphattn`` and the word that is being typed."""
+    """Return the words between ``graphattn`` and the one that is being typed."""
     *_, words, _ = split_line(os.environ['COMP_LINE'], int(os.environ['COMP_POINT']))
     return words[1:]
 
 
 def offer(words: Iterable[str], files: bool = False) -> None:
-    """Writes for the shell those of ``words`` that fit, and of the files if wanted, and ends."""
+    """Offer the shell those of ``words`` that fit, and files if wanted, and exit."""
     parser = ArgumentParser(add_help=False)
     files_of = FilesCompleter() if files else lambda prefix, **_: []
     parser.add_argument('next').completer = lambda prefix, **options: [
@@ -28,5 +28,5 @@ def offer(words: Iterable[str], files: bool = False) -> None:
 
 
 def skip_words(number: int) -> None:
-    """The parser that completes sees so many words less, as if they were part of the command."""
+    """Hide words from the parser that completes, as if they were part of the command."""
     os.environ['_ARGCOMPLETE'] = str(1 + number)

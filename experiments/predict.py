@@ -1,4 +1,4 @@
-"""What a trained model says of texts, pairs of them, images or token ids without labels.
+"""Predictions of a trained model for texts, pairs of them, images or token ids without labels.
 
     graphattn predict --run runs/text --input new.csv --out predictions.csv
 
@@ -24,7 +24,7 @@ from graphattn.models import SequenceClassifier
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
-    """Writes the class of each example and the probability of each class, or its score.
+    """Write the class of each example and the probability of each class, or its score.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.
@@ -72,7 +72,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
 def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[list[str],
                                                                              np.ndarray]]:
-    """What a run says of examples without labels, a batch at a time.
+    """Yield a run's predictions for examples without labels, a batch at a time.
 
     Args:
         run (Run): A classifier, see :func:`experiments.load_run`.
@@ -109,7 +109,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
 
 
 def classifier(run: Run) -> SequenceClassifier:
-    """The model of a run, which classifies sequences or pairs of them.
+    """Return the model of a run, which classifies sequences or pairs of them.
 
     Raises:
         ValueError: It is another one.

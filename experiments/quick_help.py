@@ -20,8 +20,7 @@ LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools',
 
 @contextmanager
 def without_libraries() -> Iterator[None]:
-    """What is imported inside finds stand-ins for the heavy libraries; for a process that prints
-    help and ends."""
+    """Import stand-ins for the heavy libraries inside, for a process that prints help and exits."""
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:

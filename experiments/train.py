@@ -145,8 +145,8 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """The parser of the command, which all runs of a process share: it takes a tenth of a
-        second to make."""
+        """Set up the parser of the command, which all runs of a process share because it takes a
+        tenth of a second to make."""
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
             self.parser.is_nested = False
@@ -225,7 +225,7 @@ class TrainCLI(LightningCLI):
         return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
 
     def run(self) -> None:
-        """Does what the command says."""
+        """Run the command."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -246,7 +246,7 @@ class TrainCLI(LightningCLI):
                 self._fit(self._begin(folder))
 
     def _begin(self, folder: Path) -> str | None:
-        """The checkpoint that a run goes on from, if it does not begin anew."""
+        """Return the checkpoint that a run goes on from, if it does not begin anew."""
         checkpoint = self.config.ckpt_path
         if checkpoint is None and has_checkpoint(folder):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
@@ -306,7 +306,8 @@ class TrainCLI(LightningCLI):
         self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
-        """The checkpoint that is best by ``select_on``; none where nothing was evaluated."""
+        """Return the checkpoint that is best by ``select_on``, or None where nothing was evaluated.
+        """
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"the last weights are tested: 'select_on' {self.config.select_on!r} "
@@ -323,7 +324,7 @@ class TrainCLI(LightningCLI):
 
 
 def best_is(metric: str) -> Literal['min', 'max']:
-    """Whether the least or the most of a metric is best, by the words in its name.
+    """Return whether the least or the most of a metric is best, by the words in its name.
 
     Raises:
         ValueError: It has none of these words.
@@ -396,7 +397,7 @@ def _check_seeds(command: str, options: Namespace) -> None:
 
 
 def _settled(options: Namespace) -> L.LightningDataModule | None:
-    """Data that decide options of the run, by their method ``settle(options)``, once they have."""
+    """Return data that decide options of the run, after their method ``settle(options)`` has."""
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'settle'):
         return None
@@ -419,14 +420,14 @@ def _trusted(arguments: list[str]) -> list[str]:
 
 
 def _without(name: str, arguments: list[str]) -> list[str]:
-    """A command line without one of its options."""
+    """Return a command line without one of its options."""
     pairs = zip([None, *arguments], arguments)
     return [value for before, value in pairs
             if before != name and value != name and not value.startswith(f'{name}=')]
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
-    """What is resumed, or looked at: then it is what was asked for or none."""
+    """Return the checkpoint to resume or to test: the one that was asked for or None."""
     if path is None and command != 'fit':
         raise ValueError(f"'ckpt_path' must be given (got none): without one, {command} would "
                          f"look at a model that has learned nothing")
@@ -445,7 +446,7 @@ def _listed(value: Any) -> list:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line ``args``, or the process's own.
+    """Run the command line ``args``, or the process's own.
 
     Raises:
         OSError: The disk is full, for example.

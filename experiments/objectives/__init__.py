@@ -1,4 +1,4 @@
-"""What a training step minimises, and what is measured of it."""
+"""Objectives: the loss of a training step, and its metrics."""
 
 from experiments.objectives.base import Training
 from experiments.objectives.classification import Classification

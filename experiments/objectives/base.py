@@ -1,4 +1,4 @@
-"""What every training shares: the optimiser, learned masks, and checkpoints that fit."""
+"""Base of every training: the optimiser, learned masks, and checkpoints that fit."""
 
 from __future__ import annotations
 
@@ -111,22 +111,23 @@ class Training(L.LightningModule):
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Logs means over ``weight`` examples of a batch, whose mean over the examples of the epoch
-        and of all processes follows."""
+        """Log means over ``weight`` examples of a batch. Means over the epoch and all processes
+        follow from them."""
         # Lightning divides by the mean of the processes' weights, and rounds it if they are whole.
         exact = torch.as_tensor(weight, dtype=torch.float64)
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
-        """What the masks of a pass add to its loss."""
+        """Return the penalty of a pass's masks."""
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
         return self.mask_weight * sum(mask.norm() for mask in masks.values())
 
     def parameter_groups(self) -> list[dict]:
-        """What AdamW optimises; a group may set its own ``lr`` and ``weight_decay``."""
+        """Return the parameters that AdamW optimises; a group may set its own ``lr`` and
+        ``weight_decay``."""
         masks = [source.logit for source in self.mask_sources]
         others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
         groups = [
@@ -183,7 +184,7 @@ class Training(L.LightningModule):
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
-    """The rate at a step, of ``total`` steps, as a share of its peak."""
+    """Return the learning rate at a step of ``total``, as a share of its peak."""
     rise = max(1, round(warmup * total))
     if step < rise:
         return (step + 1) / rise

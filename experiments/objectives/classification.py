@@ -67,11 +67,11 @@ class Classification(Training):
         self.evaluate(batch, 'test')
 
     def predict_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
-        """The probability of each class, ``[num_examples, num_classes]``."""
+        """Return the probability of each class, ``[num_examples, num_classes]``."""
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
     def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """The loss of a batch, which is logged, and what was attended along."""
+        """Return the loss of a batch, which is logged, and the graphs of its attention."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
         loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)
@@ -80,7 +80,7 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
-        """Logs what came of a batch; ``stage`` is train, val or test."""
+        """Log the results of a batch; ``stage`` is train, val or test."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

@@ -1,4 +1,4 @@
-"""How dense the graphs are that heads attended along."""
+"""Densities of the graphs that heads attended along."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphattn.graphs.pair_mask import PairMask
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
-    """The mean density of each head of each layer.
+    """Return the mean density of each head of each layer.
 
     Layers that have their graph in common are one place, and so are heads.
 

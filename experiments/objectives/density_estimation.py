@@ -57,11 +57,11 @@ class DensityEstimation(Classification):
 
 
 def start_of(model: CausalLanguageModel) -> int:
-    """The entry of the vocabulary that stands for the beginning."""
+    """Return the entry of the vocabulary that marks the beginning."""
     return model.encoder.token_embedding.num_embeddings - 1
 
 
 def behind_start(tokens: Tensor, ptr: Tensor, start: int) -> Tensor:
-    """What stands before each token in its sequence: ``start``, or the token before it."""
+    """Return the token before each one in its sequence, ``start`` before the first."""
     is_first = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[:-1], True)
     return tokens.roll(1).masked_fill(is_first[:-1], start)

@@ -82,7 +82,7 @@ class DocumentClassification(Classification):
         self.dev = checkpoint['dev']
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Logs what was gathered, of all processes, and begins anew."""
+        """Log the metrics of all processes, and reset them."""
         values = self.means.compute()
         values |= {name: float(value) for name, value in self.metrics[stage].compute().items()}
         self.metrics[stage].reset()

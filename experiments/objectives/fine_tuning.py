@@ -149,8 +149,8 @@ class FineTuning(Training):
         self.dev = checkpoint['dev']
 
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """The probability of each class, ``[num_examples, num_classes]``; or the score of each
-        example, ``[num_examples, 1]``."""
+        """Return the probability of each class, ``[num_examples, num_classes]``, or the score of
+        each example, ``[num_examples, 1]``."""
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 
@@ -177,7 +177,7 @@ class FineTuning(Training):
                 self.means.add(f'density/{place}', density, num_sequences)
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Logs what was gathered, of all processes, and begins anew."""
+        """Log the metrics of all processes, and reset them."""
         values = self.means.compute()
         values |= {f'{metric}/{name}': float(value)
                    for name, collection in self.metrics.items()
@@ -189,7 +189,7 @@ class FineTuning(Training):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """The metrics of a task: of classes, or of scores if there are none."""
+    """Return the metrics of a task: of classes, or of scores if there are none."""
     if not num_classes:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # that it keeps all scores, and they are few
@@ -203,7 +203,7 @@ def new_metrics(num_classes: int) -> MetricCollection:
 
 
 class Matthews(MulticlassConfusionMatrix):
-    r"""How predictions and labels correlate (Matthews, 1975; Gorodkin, 2004).
+    r"""Correlation of predictions and labels (Matthews, 1975; Gorodkin, 2004).
 
     .. math::
         \frac{c s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)(s^2 - \sum_k t_k^2)}}

@@ -1,4 +1,4 @@
-"""What several processes have found, in one."""
+"""Rows of several processes, gathered in each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 
 def gathered(rows: list) -> list:
-    """The rows of all processes, in each of them, sorted, so that they are the same for any number
-    of processes."""
+    """Return the rows of all processes in each of them, sorted, so that they are the same for any
+    number of processes."""
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()
         dist.all_gather_object(parts, rows)

@@ -103,7 +103,7 @@ class LanguageModelling(Training):
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Logs what follows from the means over all that was evaluated."""
+        """Log what follows from the means over all that was evaluated."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
         # A mean of the batches' sums would depend on how many tokens are hidden in each.

@@ -16,7 +16,7 @@ class Means:
         self._means: dict[str, MeanMetric] = {}
 
     def add(self, name: str, value: Tensor, weight: int) -> None:
-        """Takes a mean over ``weight`` examples in."""
+        """Add a mean over ``weight`` examples."""
         value = value.detach()
         if name not in self._means:
             mean = MeanMetric(nan_strategy=math.nan).to(value.device)
@@ -25,6 +25,6 @@ class Means:
         self._means[name].update(value, weight)
 
     def compute(self) -> dict[str, float]:
-        """Those of all processes; then it begins anew."""
+        """Return the means over all processes, and reset them."""
         means, self._means = self._means, {}
         return {name: float(mean.compute()) for name, mean in means.items()}

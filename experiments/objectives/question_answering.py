@@ -33,8 +33,8 @@ from graphattn.models import SpanModel, best_spans
 
 
 class Answered(NamedTuple):
-    """What came of a question: the n-best answers with their scores, by how much no answer scores
-    above the best one, and how right each of the two is."""
+    """Result of a question: the n-best answers with their scores, the margin of no answer over the
+    best one, and the correctness of each of the two."""
 
     id: str
     best: list[tuple[str, float]]
@@ -183,7 +183,7 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Logs what was gathered, of all processes, and begins anew."""
+        """Log the metrics of all processes, and reset them."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -199,7 +199,7 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """The mean over windows and over both ends of minus the log-probability of all answers."""
+    """Return the mean over windows and both ends of minus the log-probability of all answers."""
     # As cross-entropies are computed under autocast, which does not know of this one.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)
@@ -216,7 +216,7 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """The margin up to which an answer is said, so that the mean F1 is the largest."""
+    """Return the margin up to which an answer is given, chosen for the largest mean F1."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])

@@ -42,8 +42,8 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """What follows each token in its sequence; nothing that is asked for follows the last one, nor
-    one that is padding.
+    """Return the token that follows each one in its sequence, and ``NO_LABEL`` after the last one
+    and after padding.
 
     Args:
         tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.

@@ -1,4 +1,4 @@
-"""What the encoder of a task of text is told beside the tokens."""
+"""Inputs of an encoder for text beside the tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphattn.sources import PatternSource
 
 def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
                        is_global: bool, links_equal: bool) -> BipartiteGraph | None:
-    """The graph of the encoder's pattern with more edges, or none, if there are no more.
+    """Return the graph of the encoder's pattern with more edges, or None if there are no more.
 
     Args:
         encoder (Encoder): All layers share its source.
@@ -54,7 +54,7 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """What an encoder is told of segments: nothing if it knows but one, as RoBERTa."""
+    """Return the segments that an encoder takes: None if it knows only one, as RoBERTa does."""
     known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
     return segments if known > 1 else None
 

@@ -1,4 +1,4 @@
-"""What every attention without a graph shares: projections, heads, and batches without padding."""
+"""Base of every attention without a graph: projections, heads, and batches without padding."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Rival(nn.Module, ABC):
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """The same for each length, so that a sequence draws what it would draw alone."""
+        """Draw one seed for all lengths, so that a sequence draws what it would draw alone."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device

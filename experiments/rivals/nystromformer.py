@@ -85,7 +85,7 @@ class Nystromformer(Rival):
         return F.scaled_dot_product_attention(query, key_mean, summary)
 
     def _inverse(self, matrix: Tensor) -> Tensor:
-        """The pseudoinverse of matrices whose rows sum to 1, in float32 at least."""
+        """Return the pseudoinverse of matrices whose rows sum to 1, in float32 at least."""
         dtype = torch.promote_types(matrix.dtype, torch.float32)
         with torch.autocast(matrix.device.type, enabled=False):
             matrix = matrix.to(dtype)

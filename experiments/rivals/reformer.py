@@ -60,7 +60,7 @@ class Reformer(Rival):
         return (total.softmax(dim=2).unsqueeze(-1) * out).sum(dim=2)
 
     def _hash(self, query: Tensor, seed: int) -> Tensor:
-        """The hash of each token, int64 ``[num_sequences, heads, rounds, length]``."""
+        """Return the hash of each token, int64 ``[num_sequences, heads, rounds, length]``."""
         num_directions = -(-query.size(2) // (2 * self.chunk))
         generator = torch.Generator(query.device).manual_seed(seed)
         directions = torch.randn(self.rounds, self.head_channels, num_directions,
@@ -70,7 +70,7 @@ class Reformer(Rival):
 
 
 def _at(x: Tensor, position: Tensor) -> Tensor:
-    """The rows of ``x [num_sequences, heads, length, channels]`` at each position of each round,
-    any row where there is none."""
+    """Return the rows of ``x [num_sequences, heads, length, channels]`` at each position of each
+    round, and any row where there is no position."""
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

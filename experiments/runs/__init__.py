@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, pictures and tables, and weights to begin with."""
+"""Runs: their folder, pictures and tables, and weights to begin with."""

@@ -62,7 +62,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """The step of a checkpoint; ``None`` if it is damaged, missing, or kept elsewhere."""
+        """Return the step of a checkpoint; ``None`` if it is damaged, missing, or kept elsewhere.
+        """
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -135,7 +136,7 @@ class StepCheckpoints(Checkpoint):
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Writes a checkpoint that :func:`read_checkpoint` can verify, to the disk and not its cache.
+    """Write a checkpoint that :func:`read_checkpoint` can verify, to the disk and not its cache.
 
     Raises:
         OSError: There is no room, or no permission.
@@ -153,7 +154,7 @@ def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What :func:`write_checkpoint` wrote, on the CPU.
+    """Read a checkpoint of :func:`write_checkpoint`, on the CPU.
 
     Raises:
         OSError: There is no such file, or no permission.
@@ -175,7 +176,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_good(path: Path) -> Path:
-    """The checkpoint to resume from, or the one before it if ``last.ckpt`` is damaged or missing.
+    """Return the checkpoint to resume from, or the one before it if ``last.ckpt`` is damaged or
+    missing.
 
     Raises:
         OSError: There is no such file, or no permission.

@@ -63,9 +63,9 @@ def status_of(interrupt: KeyboardInterrupt) -> int:
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Runs a command, whose figures are in the style of the project; what users got wrong ends it
-    with one line and status 2, not a traceback, and so do Ctrl-C, SIGTERM and SIGHUP, with 128 and
-    the signal's number."""
+    """Run a command, with figures in the style of the project. A user's error ends it with one line
+    and status 2, not a traceback; Ctrl-C, SIGTERM and SIGHUP end it with 128 and the signal's
+    number."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # of a terminal that knows ASCII alone
     try:
@@ -80,7 +80,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """What went wrong, in one line, without the config that jsonargparse repeats."""
+    """Return an error in one line, without the config that jsonargparse repeats."""
     lines = [line.strip() for line in with_advice(error).splitlines()]
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):

@@ -10,8 +10,8 @@ from experiments.runs.command import run_or_exit
 
 
 def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
-    """Runs a function with the arguments of the command line; whatever is wrong ends it with one
-    line, as :func:`~experiments.runs.command.run_or_exit` says.
+    """Run a function with the arguments of the command line. Errors end it with one line, see
+    :func:`~experiments.runs.command.run_or_exit`.
 
     Args:
         function (Callable): What is run.

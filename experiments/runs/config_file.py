@@ -81,7 +81,7 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """What configs say, each laid over those before it, as the command line does.
+    """Read configs, each laid over those before it, as the command line does.
 
     Raises:
         ValueError: One of them is not YAML.

@@ -110,7 +110,7 @@ def received_attention(
 
 @torch.no_grad()
 def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Tensor]:
-    """The share of an image's queries that attend to each pixel.
+    """Return the share of an image's queries that attend to each pixel.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
@@ -143,7 +143,7 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
-    """How probable it is, in each head, that a query attends to a key (SparseBERT, Fig. 2, 5, 6).
+    """Draw the probability, in each head, that a query attends to a key (SparseBERT, Fig. 2, 5, 6).
 
     Args:
         probability (Tensor): P, ``[heads, n, n]``, query over key.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """What a run's folder holds.
+    """Content of a run's folder.
 
     Attributes:
         objective (LightningModule): What was trained, with its weights, in evaluation mode; its
@@ -40,8 +40,8 @@ class Run(NamedTuple):
 
 
 def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
-    """What ``experiments.train`` left in a folder, as it was tested: with the last weights, or the
-    best ones if ``select_on`` chose them.
+    """Load the run in a folder as it was tested: with the last weights, or the best ones if
+    ``select_on`` chose them.
 
     Args:
         folder: ``--trainer.default_root_dir`` of the run.
@@ -107,7 +107,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
 
 
 def _other_versions(folder: Path) -> str:
-    """What a run was made with and is not here, in brackets."""
+    """Return the versions of a run that differ from those installed, in brackets."""
     try:
         saved = read_json(folder / 'summary.json')['versions']
         other = [f'{name} {saved.get(name)} and not {version}'

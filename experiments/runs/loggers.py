@@ -13,7 +13,7 @@ NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
 
 
 def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
-    """The logger that writes into ``folder/name``.
+    """Return the logger that writes into ``folder/name``.
 
     CSVLogger begins its file anew, so that of a run that is resumed gets a folder of its own there,
     ``version_0``, ``version_1`` and so on.
@@ -34,6 +34,6 @@ def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
 
 
 def close(logger: Logger | None) -> None:
-    """Ends what is recorded of a run; another one of this process would go on with it."""
+    """Close a run's record, because the next run of this process would go on with it."""
     if isinstance(logger, WandbLogger):
         logger.experiment.finish()

@@ -10,7 +10,7 @@ KEPT = 0.1
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
-    r"""The heads that keep (almost) no edges but those that training draws to explore.
+    r"""Return the heads that keep (almost) no edges but those that training draws to explore.
 
     Of a block model these are the heads whose density without exploration is at most
     :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn blindly; with

@@ -48,6 +48,7 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
 
 def _said(option: str) -> str:
-    """What is in the config that an option names, after ``--config=`` too; or the option."""
+    """Return the content of the config that an option names, after ``--config=`` too, or the
+    option."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
     return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

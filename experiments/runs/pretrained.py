@@ -27,7 +27,7 @@ def pretrained_classifier(
     pooling: Literal['pooler', 'mean'] = 'pooler',
     dropout: float = 0.1,
 ) -> SequenceClassifier:
-    """The encoder of a masked language model, and its pooler, under a new classification head.
+    """Put the encoder of a masked language model, and its pooler, below a new classification head.
 
     Args:
         checkpoint: A checkpoint of :class:`experiments.objectives.LanguageModelling` in its
@@ -66,9 +66,9 @@ def pretrained_classifier(
 
 
 def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
-    """Gives an encoder the parameters that another one of its sizes has learned, sources included.
-    Where its edges come from is its own, as far as parameters have the same names: they have for a
-    source and for its causal form.
+    """Give an encoder the parameters that another one of its sizes has learned, sources included.
+    The sources may differ as long as their parameters have the same names, as those of a source and
+    of its causal form do.
 
     Args:
         encoder (Encoder): What receives them.
@@ -81,13 +81,13 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Where the run of a checkpoint has its tokenizer, if it is one on text."""
+    """Return the place of the tokenizer of a checkpoint's run, if it is one on text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
-    """Gives a model all that another one of its sizes has learned, as :func:`load_encoder` does
-    with an encoder.
+    """Give a model all that another one of its sizes has learned, as :func:`load_encoder` does with
+    an encoder.
 
     Args:
         model (nn.Module): What receives it.
@@ -122,7 +122,7 @@ def roberta(
     *,
     tile_positions: bool = True,
 ) -> nn.Module:
-    """A model that begins with the weights of a Hugging Face RoBERTa, as Diffuser does (Sec. 4).
+    """Return a model with the weights of a Hugging Face RoBERTa, as Diffuser begins (Sec. 4).
 
     The data need RoBERTa's tokenizer.json.
 
@@ -150,7 +150,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """The model, and the arguments that its encoder was built from."""
+    """Return the model, and the arguments that its encoder was built from."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
@@ -168,7 +168,7 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
-    """Puts fixed masks in the place of learned ones and counts them."""
+    """Replace learned masks by fixed ones, and count them."""
     # One draw of its own, so that it depends on the run's seed alone.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()
@@ -179,7 +179,7 @@ def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
 
 
 def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
-    """A copy of ``encoder`` with another source.
+    """Return a copy of ``encoder`` with another source.
 
     Without parameters a source would tell every layer the same, so it is asked once for all.
     """

@@ -1,4 +1,4 @@
-"""What a training run leaves behind, in one folder."""
+"""The folder of a training run."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def _check_schedules(trainer: L.Trainer) -> None:
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Those of a stage; of training also what has none in its name."""
+    """Return the metrics of a stage; for training also those without a stage in their name."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}

@@ -1,4 +1,4 @@
-"""What a run says of itself in the end, ``summary.json``."""
+"""The summary of a run, ``summary.json``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = 'summary.json'
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes ``folder/summary.json``."""
+    """Write ``folder/summary.json``."""
     text = json.dumps(without_nan(summary), indent=2, allow_nan=False) + '\n'
     write_whole(folder / NAME, lambda path: path.write_text(text))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What :func:`write_summary` wrote.
+    """Read the summary that :func:`write_summary` wrote.
 
     Raises:
         OSError, ValueError: It is not there, or damaged.
@@ -45,7 +45,7 @@ def with_nan(value: Any) -> Any:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """The standard deviation; ``None`` of one value, NaN where one is not finite."""
+    """Return the standard deviation; ``None`` of one value, NaN where one is not finite."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on beside its config."""
+"""Versions that the results of a run depend on beside its config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import graphattn
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, of this library and of those below it."""
+    """Return the versions of Python, of this library and of those below it."""
     return {'python': platform.python_version(), 'graphattn': graphattn.__version__,
             'torch': torch.__version__, 'lightning': L.__version__,
             'torch_geometric': torch_geometric.__version__}

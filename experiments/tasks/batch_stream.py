@@ -62,7 +62,7 @@ class BatchStream(DistributedSampler):
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch follows from ``batches_done``."""
+        """Ignore the epoch, which follows from ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
@@ -109,12 +109,12 @@ class ShuffledEpochs(DistributedSampler):
 
 
 def batches_of_epoch(trainer: L.Trainer) -> int:
-    """How many batches of the epoch that is trained have been worked through."""
+    """Count the finished batches of the training epoch."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.processed
 
 
 def batches_of_run(trainer: L.Trainer) -> int:
-    """How many batches of the run have been worked through."""
+    """Count the finished batches of the run."""
     return trainer.fit_loop.epoch_loop.batch_progress.total.processed
 
 

@@ -135,7 +135,7 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Some questions."""
+        """Return a batch of some questions."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:
@@ -154,8 +154,8 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Of a question: tokens, how many are in the first segment, how many are global, the places
-        of choices, and which choices these are."""
+        """Yield, for a question: tokens, the number in the first segment, the number of global
+        ones, the places of choices, and the choices at them."""
         text, choices, documents = self.parts[number]
         cls, sep = [self.special.cls], [self.special.sep]
         if not documents:
@@ -181,7 +181,7 @@ class EncodedChoices:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Prints how many there are, and how long."""
+        """Print the number of questions, and their lengths."""
         counts = [len(choices) for _, choices, _ in self.parts]
         range_of = dict.fromkeys((min(counts), max(counts)))  # one number if they are equal
         most = np.bincount(self.label).max()

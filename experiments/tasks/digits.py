@@ -71,7 +71,7 @@ class Digits(L.LightningDataModule):
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """The received-attention map of every head beside test images (SBM, Fig. 7), if heads
+        """Draw the received-attention map of every head beside test images (SBM, Fig. 7), if heads
         attend along graphs."""
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}

@@ -165,7 +165,7 @@ class EncodedDocuments(Dataset):
         return self.tokens[begin:end].long(), self.label[index]
 
     def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
-        """The same documents, what stood at position i standing at i + ``shift`` now.
+        """Return the same documents with position i moved to i + ``shift``.
 
         Args:
             shift (int): How far; what falls off at the end of a document is at its beginning.
@@ -180,7 +180,7 @@ class EncodedDocuments(Dataset):
 
     @rank_zero_only
     def describe(self, name: str) -> None:
-        """Prints how many there are, and how long."""
+        """Print the number of documents, and their lengths."""
         num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; tokens: '
               f'median {np.median(self.full_lengths):,.0f}, longest {self.full_lengths.max():,}; '
@@ -199,7 +199,7 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """The ids of each document, int32 ``[length]``, cut to ``max_length``; and how many there were
+    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and their number
     before."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):

@@ -26,7 +26,7 @@ class Duplicates(Synthetic):
 
 
 def occurs_twice(tokens: Tensor) -> Tensor:
-    """Which tokens of each row occur more than once, bool ``[num_rows, length]``."""
+    """Return which tokens of each row occur more than once, bool ``[num_rows, length]``."""
     count = torch.zeros(tokens.size(0), int(tokens.max()) + 1, dtype=torch.long)
     count.scatter_add_(1, tokens, torch.ones_like(tokens))
     return count.gather(1, tokens) > 1

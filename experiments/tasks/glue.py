@@ -75,7 +75,7 @@ class Glue(L.LightningDataModule):
         return self.load_tokenizer()
 
     def load_tokenizer(self) -> Tokenizer:
-        """The one that is given, or that of the pre-trained model."""
+        """Load the given tokenizer, or that of the pre-trained model."""
         return load_tokenizer(self.tokenizer_path or self.trainer.lightning_module.tokenizer_path)
 
     def setup(self, stage: str | None = None) -> None:

@@ -190,7 +190,7 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
 
 @rank_zero_only
 def describe(data: SequenceData) -> None:
-    """Prints what the data are, and what they would be worth to the simplest guess."""
+    """Print a description of the data, and the accuracy of the simplest guess."""
     print(data.about)
     for part in PARTS:
         sequences = data.parts[part]

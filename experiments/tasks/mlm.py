@@ -148,7 +148,7 @@ class MaskedLanguage(L.LightningDataModule):
                          for name, part in parts.items()}
 
     def load_tokenizer(self) -> Tokenizer:
-        """The one that is given, or was trained here."""
+        """Load the given tokenizer, or the one that was trained here."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
@@ -162,7 +162,7 @@ class MaskedLanguage(L.LightningDataModule):
         return self._loader('test', lambda: 0, shuffle=False)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """The learned masks, if there are any (SparseBERT, Fig. 5 and 6)."""
+        """Draw the learned masks, if there are any (SparseBERT, Fig. 5 and 6)."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
@@ -311,7 +311,7 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Drops tokens at both ends at random, as BERT does, until ``size`` are left."""
+    """Drop tokens at both ends at random, as BERT does, until ``size`` are left."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

@@ -1,4 +1,4 @@
-"""What a task whose data are the user's decides about the run."""
+"""Options of a run that the user's own data decide."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ MODEL = 'model.init_args.model.init_args'
 
 
 def fit_model(options: Namespace, num_classes: int, **sizes: int) -> None:
-    """Writes into the options of a run as many classes as there are, and the ``sizes`` of the
-    encoder where those that stand there are smaller; what a model of another kind does not have is
-    left out."""
+    """Write the number of classes into the options of a run, and the ``sizes`` of the encoder where
+    its own are smaller. Options that the model lacks are left out."""
     if f'{MODEL}.num_classes' in options:
         options[f'{MODEL}.num_classes'] = num_classes
     for name, size in sizes.items():

@@ -35,7 +35,7 @@ class OwnSequences(LongRange):
         return data
 
     def settle(self, options: Namespace) -> None:
-        """Writes what the files say into the options of a run, and the sizes that its model
+        """Write the findings of the files into the options of a run, and the sizes that its model
         needs."""
         data = self.read()
         self.classes = list(data.classes)

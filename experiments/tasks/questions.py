@@ -159,13 +159,13 @@ class EncodedQuestions:
         self.answers = [self._answers(number) for number in range(len(questions))]
 
     def _answers(self, number: int) -> list[tuple[int, int, int]]:
-        """Of a question: number of the context, first token and last one."""
+        """Return, for a question, the context's number, first token and last one of each answer."""
         return [(context, *tokens) for context, begin, end in self.questions[number].spans
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
-        """The answers that a window holds, first and last token from its own beginning, and whether
-        it has a part of one."""
+        """Return the answers that a window holds, first and last token from its own beginning, and
+        whether it has a part of one."""
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:
@@ -177,7 +177,8 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """The windows to train on, int64; warns of questions whose answers none of them holds.
+        """Return the windows to train on, int64, and warn of questions whose answers none of them
+        holds.
 
         Raises:
             ValueError: There is no answer in any.
@@ -207,7 +208,7 @@ class EncodedQuestions:
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
-        """Some windows.
+        """Return a batch of some windows.
 
         Args:
             windows (sequence of int): Which.
@@ -243,7 +244,7 @@ class EncodedQuestions:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Prints how many there are, and how long."""
+        """Print the number of questions, and their lengths."""
         num_without = sum(not question.accepted for question in self.questions)
         print(f'{about}, {name:<5} {len(self.questions):>7,} questions, {num_without:,} without an '
               f'answer; {len(self.question):,} windows, the longest of '
@@ -263,7 +264,7 @@ class _Windows(Dataset):
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """From where to where the windows of a text stand, so that each token is in one.
+    """Return the spans of windows over a text, so that each token is in one.
 
     Example:
         >>> window_spans(10, 6, 2)
@@ -275,8 +276,8 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token that has any of the characters from ``begin`` to ``end``, or
-    none, where these are blanks or what the tokenizer drops.
+    """Return the first and the last token with any of the characters from ``begin`` to ``end``, or
+    None where these are blanks or dropped by the tokenizer.
 
     Args:
         offset (np.ndarray): From where to where the tokens stand, ``[num_tokens, 2]``.

@@ -40,7 +40,7 @@ class Text(Documents):
         self.classes = classes
 
     def settle(self, options: Namespace) -> None:
-        """Writes the classes into the options of a run, and the sizes that its model needs."""
+        """Write the classes into the options of a run, and the sizes that its model needs."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes
         num_tokens = self.vocab_size

@@ -1,4 +1,5 @@
-"""What tasks of text share: their tokenizer, what fits the model, and the order of batches."""
+"""Base of tasks of text: their tokenizer, the options that fit the model, and the order of batches.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class TokenizedTask(L.LightningDataModule):
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
-        """What a tokenizer is trained on."""
+        """Yield the texts that a tokenizer is trained on."""
 
     def prepare_data(self) -> None:
         model = None if self.trainer is None else self.trainer.lightning_module.model
@@ -100,7 +101,7 @@ class TokenizedTask(L.LightningDataModule):
                              f"model (got {self.max_length})")
 
     def load_tokenizer(self) -> Tokenizer:
-        """The one that is given, or was trained here."""
+        """Load the given tokenizer, or the one that was trained here."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:

@@ -72,7 +72,7 @@ class TwoHop(Synthetic):
 
 
 def two_edges_away(graph: BipartiteGraph) -> Tensor:
-    """Which keys a query reaches over two edges, and not over one or as itself, bool
+    """Return which keys a query reaches over two edges, and not over one or as itself, bool
     ``[num_queries, num_keys]``."""
     is_key = graph.to_mask()
     in_two = is_key.float() @ is_key.float() > 0
