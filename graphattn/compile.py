@@ -81,7 +81,7 @@ def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
-    """The weights of edges, their use in one hop and in several, and gradients of all."""
+    """Compute the weights of edges, apply them in one hop and in several, and differentiate."""
     graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
     out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
     _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,

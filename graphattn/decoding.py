@@ -58,7 +58,7 @@ class KeyValueCache:
         self._kept = WeakIdKeyDictionary()  # by layer, of each run in a pass
 
     def step(self, ptr: Tensor) -> Shard:
-        """What stands for ``ptr`` in the next call of a model, and in no other.
+        """Return the ``ptr`` for the next call of a model, and for no other.
 
         The tokens count as seen once they have passed the first attention. A call that fails before
         may be made again; after one that fails between two, layers have not all seen the same, and
@@ -86,7 +86,7 @@ class KeyValueCache:
         return _Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
-        """What a layer keeps that a pass has run so often before."""
+        """Return the keys and values of a layer that a pass has run so often before."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
             runs.append(Kept([0] * len(self.seen)))
@@ -151,7 +151,7 @@ class _Step(Shard):
         memory.seen = self._cache.seen = [end for _, end in self._spans]
 
     def _memory(self, attention: nn.Module) -> Kept:
-        """What the layer keeps, which must end where the new tokens begin."""
+        """Return the keys and values of the layer, which must end where the new tokens begin."""
         memory = self._cache.of(attention, self._runs[attention])
         begin = [begin for begin, _ in self._spans]
         if memory.seen != begin:

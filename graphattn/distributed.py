@@ -105,7 +105,7 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
 
 
 class SequenceParallel(nn.Module):
-    """What :func:`sequence_parallel` makes of a module."""
+    """Module returned by :func:`sequence_parallel`."""
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None, timeout: timedelta):
         super().__init__()
@@ -123,7 +123,7 @@ class SequenceParallel(nn.Module):
 
     def forward(self, x: Tensor, ptr: Tensor, *, own: slice | None = None,
                 generator: torch.Generator | None = None, **arguments: Any) -> Any:
-        """Runs the module on the tokens of this process; every process must call it.
+        """Run the module on the tokens of this process; every process must call it.
 
         Args:
             x (Tensor): What the module takes for its own tokens, ``[num_own, ...]``.
@@ -147,14 +147,14 @@ class SequenceParallel(nn.Module):
         return self.module(x, shard, generator=self._drawing(generator), **arguments)
 
     def share(self, ptr: Tensor) -> slice:
-        """The tokens of this process, of which all hold as many, give or take one."""
+        """Return the tokens of this process. All processes hold equally many, give or take one."""
         check_ptr('ptr', ptr, None, ptr.device)
         rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
         num_tokens = int(ptr[-1])
         return slice(num_tokens * rank // size, num_tokens * (rank + 1) // size)
 
     def gather(self, x: Tensor) -> Tensor:
-        """The rows of all processes, for a head that reads whole sequences.
+        """Gather the rows of all processes, for a head that reads whole sequences.
 
         Args:
             x (Tensor): Of own tokens, ``[num_own, ...]``.
@@ -187,7 +187,7 @@ class SequenceParallel(nn.Module):
                 '_halos': _Halos()}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
-        """The generator that graphs are drawn from."""
+        """Return the generator that graphs are drawn from."""
         if generator is None and self._generator is None:
             device = next(self.module.parameters()).device
             seed = int(torch.randint(2**63 - 1, ()))
@@ -196,7 +196,7 @@ class SequenceParallel(nn.Module):
 
     def _shard(self, x: Tensor, ptr: Tensor, own: slice | None,
                generator: torch.Generator | None) -> _Shard:
-        """What this process holds, once all have agreed on what they hold."""
+        """Return the shard of this process, once all processes have agreed on theirs."""
         error, facts = None, _Facts()
         try:
             facts = self._facts(x, ptr, own, generator)
@@ -232,7 +232,7 @@ class SequenceParallel(nn.Module):
 
 
 class _Facts(NamedTuple):
-    """What processes tell one another before each step; digests stand for what must be equal."""
+    """Facts that processes compare before each step; digests represent what must be equal."""
 
     is_right: int = 0
     start: int = 0
@@ -245,7 +245,7 @@ class _Facts(NamedTuple):
 
 
 def _check_facts(facts: list[_Facts]) -> None:
-    """The same error in every process, for all look at the same facts."""
+    """Raise the same error in every process, because all see the same facts."""
     for rank, fact in enumerate(facts):
         if not fact.is_right:
             raise ValueError(f"process {rank} was called with what it refuses; see its own error")

@@ -35,7 +35,7 @@ _MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densitie
 @in_style()
 def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
          weights: Tensor | None = None) -> Axes:
-    """The pairs that are edges, queries from top to bottom and keys from left to right.
+    """Draw the pairs that are edges, queries from top to bottom and keys from left to right.
 
     A graph of more than 512 queries or keys is cut into as many cells, each as dark as it is dense.
 
@@ -107,7 +107,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
-    """How many keys each query attends to, and how many queries attend to each key.
+    """Draw the number of keys of each query, and of queries of each key.
 
     Args:
         graph (BipartiteGraph): Of any size.
@@ -128,7 +128,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None = None) -> Axes:
-    r"""How much attention each key receives, :math:`\sum_i \alpha_{ij}`, in each head.
+    r"""Draw the attention that each key receives, :math:`\sum_i \alpha_{ij}`, in each head.
 
     Args:
         graph (BipartiteGraph): Of any size.
@@ -156,7 +156,7 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
 
 @in_style()
 def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
-    """The eigenvalues of a Laplacian in ascending order, with the gap from 0 to the second.
+    """Draw the eigenvalues of a Laplacian in ascending order, with the gap from 0 to the second.
 
     Args:
         values (sequence of float): All eigenvalues, ascending, such as those of
@@ -179,7 +179,7 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
 
 @in_style()
 def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
-    """How many keys reach a query over layers: the mean over queries, from the least to the most.
+    """Draw the number of keys that reach a query over layers: mean, least and most over queries.
 
     Args:
         field (ndarray): ``[layers + 1, queries]``, such as that of
@@ -199,7 +199,7 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Times by number of tokens, both on logarithmic scales.
+    """Draw times by number of tokens, both on logarithmic scales.
 
     Args:
         seconds (dict): For each curve ``{num_tokens: seconds}``.
@@ -223,7 +223,7 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
 @in_style()
 def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
            columns: int = 4) -> Figure:
-    """The mask of each block side by side, such as each head's of each sequence.
+    """Draw the mask of each block side by side, such as each head's of each sequence.
 
     Args:
         graph (BipartiteGraph): Its blocks are those of :meth:`BipartiteGraph.unbatch`.
@@ -247,7 +247,7 @@ def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
 
 @in_style()
 def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure:
-    """The attention weights of each head side by side, where all heads share a graph.
+    """Draw the attention weights of each head side by side, where all heads share a graph.
 
     Args:
         graph (BipartiteGraph): Of any size.
@@ -267,7 +267,7 @@ def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """A small picture of a graph above a line of text, for notebooks; the line alone where
+    """Return a small picture of a graph above a line of text, for notebooks, or only the line where
     matplotlib is not installed."""
     from html import escape
 

@@ -1,4 +1,4 @@
-"""What becomes of memory that is freed."""
+"""Memory that is freed: kept for the next allocation, or given back."""
 
 from __future__ import annotations
 

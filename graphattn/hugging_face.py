@@ -61,7 +61,7 @@ _LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 @dataclass
 class Attachment:
-    """What is known of a module of an attached model.
+    """State of a module of an attached model.
 
     Args:
         before (dict): The implementation of attention that its config named, under ``''``, and
@@ -215,7 +215,7 @@ def attach(
 
 
 def detach(model: PreTrainedModel) -> PreTrainedModel:
-    """Gives a model back the attention that it had before :func:`attach`; sources are let go.
+    """Give a model back the attention that it had before :func:`attach`, and drop its sources.
 
     Args:
         model (PreTrainedModel): As :func:`attach` has left it.
@@ -272,7 +272,8 @@ def _register() -> None:
 
 
 def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Those that ask transformers for an implementation of attention, by their names."""
+    """Return the modules that ask transformers for an implementation of attention, by their names.
+    """
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
@@ -305,7 +306,7 @@ def _configured(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def _own_configs(model: PreTrainedModel) -> None:
-    """Copies of configs, of which other models may be made, too; what modules share stays one."""
+    """Copy the configs, because other models may share them; modules that share one still do."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -469,7 +470,7 @@ class LazyMask(Tensor):
             return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
-        """What another implementation of attention would have been given."""
+        """Return the mask that another implementation of attention would have been given."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         name = f'{implementation} {options}'
         if name not in self.made:
@@ -478,7 +479,7 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def tokens(self, same_tokens: bool) -> PaddedTokens:
-        """What of the slots is tokens, found out once."""
+        """Return which slots hold tokens, computed once."""
         name = f'tokens {same_tokens}'
         if name not in self.made:
             self.made[name] = self._tokens(same_tokens, self.padding())
@@ -498,12 +499,12 @@ class LazyMask(Tensor):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether it bars nothing but padding."""
+        """Return whether the mask excludes nothing but padding."""
         from transformers.masking_utils import bidirectional_mask_function
         return self.how.get('mask_function') is bidirectional_mask_function
 
     def padding(self) -> Tensor | None:
-        """Which positions hold a token, bool ``[batch, positions]``, if not all do."""
+        """Return which positions hold a token, bool ``[batch, positions]``, or None if all do."""
         is_token = self.how.get('attention_mask')
         if is_token is None or bool(is_token.all()):
             return None
@@ -512,7 +513,7 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """What it says besides padding."""
+        """Return the rules of the mask besides padding."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:
@@ -520,7 +521,7 @@ class LazyMask(Tensor):
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
-        """What it says, padding included."""
+        """Return the rules of the mask, padding included."""
         rules, is_token = self.rules(), self.padding()
         if is_token is None:
             return rules
@@ -542,13 +543,13 @@ class LazyMask(Tensor):
 
 @torch.compiler.disable(reason='numbers that are never formed cannot be traced')
 def lazy_mask(**how: Any) -> LazyMask:
-    """The mask as transformers asks for it."""
+    """Return the mask in the form that transformers asks for."""
     return LazyMask(**how)
 
 
 @torch.compiler.disable(reason='numbers that are never formed cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
-    """The mask as transformers asks for it for code that adds it to logits."""
+    """Return the mask in the form that transformers asks for where code adds it to logits."""
     return LazyMask(numbers_of='eager', **how)
 
 
@@ -639,8 +640,8 @@ def _warn_of_cross(kind: str) -> None:
 
 
 def _as_autocast(x: Tensor) -> Tensor:
-    """In the dtype that autocast has for SDPA. Rotary embeddings leave queries and keys in another
-    than that of the values."""
+    """Cast to the dtype of SDPA under autocast, because rotary embeddings give queries and keys
+    another dtype than the values have."""
     return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
@@ -690,8 +691,8 @@ def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """What a model means that gives no mask: no padding, and causal from the first key on unless
-    it is one query."""
+    """Return the mask of a model that gives none: no padding, and causal from the first key on
+    unless there is one query."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross
@@ -709,7 +710,7 @@ def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    """Whether an encoder that has no padding has not told of keys before its tokens."""
+    """Return whether an encoder without padding has not mentioned the keys before its tokens."""
     return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
             and mask.how.get('attention_mask') is None)
 
@@ -747,15 +748,16 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Which keys are tokens, if not all, and whether a mask of keys says more of those."""
+    """Return which keys are tokens, if not all, and whether a mask of keys says more about those.
+    """
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """That it says of each key whether it is a token; those that a cache has yet to fill are
-    none."""
+    """Raise unless the mask says of each key whether it is a token. Keys that a cache has yet to
+    fill are not."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} "

@@ -41,24 +41,24 @@ class Shard(ABC):
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """The own tokens of each sequence, from where to where in the sequence."""
+        """Return begin and end, within the sequence, of the own tokens of each sequence."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]
 
     def positions(self) -> Tensor:
-        """Where each own token stands in its sequence, int64 ``[num_own]``."""
+        """Return the position of each own token in its sequence, int64 ``[num_own]``."""
         token = torch.arange(self.start, self.stop, device=self.ptr.device)
         return token - self.ptr[:-1][block_of(self.own_ptr)]
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """What all processes hold, ``[num_tokens, ...]`` of each one's ``[num_own, ...]``. The
-        backward pass sends gradients back and adds them."""
+        """Gather ``[num_own, ...]`` of all processes as ``[num_tokens, ...]``. The backward pass
+        sends gradients back and adds them."""
 
     @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raises a ValueError in every process unless the graph of each has the rows of its own
+        """Raise a ValueError in every process unless the graph of each has the rows of its own
         queries, of all heads or of each."""
 
     @abstractmethod

@@ -21,7 +21,7 @@ _SIZE = 10  # of type, in points
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """What is drawn and saved inside has the colours and type sizes of this project.
+    """Draw and save inside with the colours and type sizes of this project.
 
     ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and relative sizes such as ``'small'`` are those of
     its type. It also decorates functions: ``@in_style()``.

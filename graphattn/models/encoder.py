@@ -215,7 +215,7 @@ num_blocks=2, density=32.4%))
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Encodes every token in the light of its sequence.
+        """Encode every token in the light of its sequence.
 
         Args:
             tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``; or
@@ -295,7 +295,8 @@ num_blocks=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Of the model; that of the tokens where another module stands for the norm."""
+        """Return the device of the model, or of the tokens where another module replaces the norm.
+        """
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -304,7 +305,7 @@ num_blocks=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Of the queries and keys of all layers."""
+        """Return the rotation of the queries and keys of all layers."""
         return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
@@ -414,7 +415,7 @@ EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none'
 
 
 def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
-    """Where each sequence begins among the tokens that are left."""
+    """Return the first token of each sequence among the tokens that are left."""
     if isinstance(ptr, Shard):
         raise ValueError("'padding_token' must be None for a sequence that is divided among "
                          "processes; leave such tokens out of the sequence")

@@ -58,7 +58,7 @@ DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 
 
 @dataclass(frozen=True)
 class _Family:
-    """What tells the checkpoints of one family from those of another.
+    """Marks that tell the checkpoints of one family from those of another.
 
     Args:
         name (str): What it is called.
@@ -109,7 +109,8 @@ def encoder_of(
     config: Mapping[str, object] | PretrainedConfig | str | PathLike,
     source: GraphSource | Pattern | str | None, **options: object,
 ) -> Encoder:
-    """An encoder of the sizes, activation, epsilon and dropouts of a Hugging Face BERT or RoBERTa.
+    """Return an encoder with the sizes, activation, epsilon and dropouts of a Hugging Face BERT or
+    RoBERTa.
 
     Args:
         config (Mapping, transformers.PretrainedConfig or path): A config, the ``config.json`` that
@@ -160,7 +161,7 @@ def load_bert(
     state_dict: Mapping[str, Tensor] | str | PathLike,
     config: Mapping[str, object] | PretrainedConfig | str | PathLike | None = None,
 ) -> list[str]:
-    """Copies the weights of a Hugging Face BERT into a model.
+    """Copy the weights of a Hugging Face BERT into a model.
 
     The encoder is loaded completely or not at all. Poolers and heads are loaded if the state dict
     has them; a classifier only into one that is built as BERT's, with ``pooling='pooler'`` and no
@@ -210,7 +211,7 @@ def load_roberta(
     config: Mapping[str, object] | PretrainedConfig | str | PathLike | None = None, *,
     tile_positions: bool = False,
 ) -> list[str]:
-    """Copies the weights of a Hugging Face RoBERTa into a model.
+    """Copy the weights of a Hugging Face RoBERTa into a model.
 
     As :func:`load_bert`, with these differences. There is one segment, whose vector all tokens
     have. The rows of the position table up to ``pad_token_id``, which is 1 as a rule, are those of
@@ -265,7 +266,7 @@ def load_roberta(
 
 def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str | PathLike, *,
                     family: Literal['bert', 'roberta'] = 'bert') -> None:
-    """Writes a model as transformers reads it: ``config.json`` and ``model.safetensors``.
+    """Write a model as transformers reads it: ``config.json`` and ``model.safetensors``.
 
     ``from_pretrained(folder)`` of ``BertForPreTraining``, ``BertForMaskedLM``,
     ``BertForSequenceClassification`` or their RoBERTas has the same weights, and full attention:
@@ -534,7 +535,7 @@ def _first_position(family: _Family, config: Mapping[str, object]) -> int:
 
 
 def _current_name(family: _Family, name: str) -> str:
-    """The name without prefix, as today's transformers write it."""
+    """Return the name without prefix, as today's transformers write it."""
     name = name.removeprefix(family.prefix)
     if name == f'{family.language_model}.decoder.bias':  # tied to the other
         return f'{family.language_model}.bias'
@@ -544,7 +545,7 @@ def _current_name(family: _Family, name: str) -> str:
 
 
 def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
-    """That no adapter stands where weights go."""
+    """Raise if an adapter takes the place of weights."""
     modules = _their_modules(family, model)
     for name in model.state_dict():
         module = next((module for module in modules if name.startswith(f'{module}.')), name)
@@ -555,7 +556,7 @@ def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifie
 
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """From the names of the model's parameters to those of the family's, where there are such."""
+    """Map the names of the model's parameters to the family's, where it has such."""
     names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
@@ -568,7 +569,7 @@ def _their_names(family: _Family,
 
 def _their_modules(family: _Family,
                    model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """From the names of the model's modules to those of the family's, where there are such."""
+    """Map the names of the model's modules to the family's, where it has such."""
     kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
     names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):

@@ -113,7 +113,7 @@ class MaskedLanguageModel(nn.Module):
         return (*logits, graphs) if return_graphs else logits
 
     def _embeddings(self) -> Tensor:
-        """Those of all tokens. An adapter's weight is not all that it adds up to."""
+        """Return the embeddings of all tokens; an adapter adds to its weight."""
         embedding, bias = self.encoder.token_embedding, self.token_bias
         if isinstance(embedding, nn.Embedding):
             return embedding.weight

@@ -95,7 +95,7 @@ class Spans(NamedTuple):
 
 def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int = 20,
                max_tokens: int = 30) -> Spans:
-    r"""The spans of the highest scores, of all those that are short enough.
+    r"""Return the spans of the highest scores among all that are short enough.
 
     .. math:: \mathrm{score}(i, j) = \ell_{i, 1} + \ell_{j, 2}, \qquad i \le j < i + m
 

@@ -1,4 +1,4 @@
-"""What a pattern is, and how patterns combine."""
+"""Patterns: rules from lengths to edges, and how they combine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST = 2**40  # number of a pattern, far enough from where products of int64 
 
 
 class Pattern(ABC):
-    r"""Which query attends to which key, as a rule that knows nothing but the two lengths.
+    r"""A rule that joins queries and keys, given nothing but their numbers.
 
     Query i and key i are the same position; with fewer keys than queries, or more, query i still
     sits at key position i. Patterns are values: they compare, hash, and print as the expression
@@ -57,7 +57,7 @@ class Pattern(ABC):
     @abstractmethod
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
-        """The edges in any order, repeats allowed: what a new pattern implements.
+        """Return the edges in any order, repeats allowed. A new pattern implements this method.
 
         Args:
             num_queries (int): At least 1.
@@ -71,7 +71,7 @@ class Pattern(ABC):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Those of :meth:`edges` that end in some consecutive queries, of which there may be none.
+        """Return those of :meth:`edges` that end in some consecutive queries, possibly none.
 
         By default all edges are listed and the others left out, as is right where all rows are
         drawn together. The generator moves on by as much, whatever the queries.
@@ -87,7 +87,7 @@ class Pattern(ABC):
 
     @property
     def is_random(self) -> bool:
-        """Whether another seed gives another graph."""
+        """Return whether another seed gives another graph."""
         return False
 
     @property
@@ -98,7 +98,7 @@ class Pattern(ABC):
     def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
               seed: int | torch.Generator | None = None, crop: bool = False,
               device: torch.device | str | None = None) -> BipartiteGraph:
-        """The graph of the pattern for these lengths.
+        """Build the graph of the pattern for these lengths.
 
         Args:
             num_queries (int): Number of queries. Without queries or keys there are no edges,
@@ -185,7 +185,7 @@ class Pattern(ABC):
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
-        """Which of ``edges`` belong to the pattern, bool ``[num_edges]``.
+        """Return which of ``edges`` belong to the pattern, bool ``[num_edges]``.
 
         By default they are looked up in the :meth:`rows` that they lie in. A pattern that can
         answer without listing its edges overrides this, so that ``SlidingWindow(8) & Causal()``
@@ -211,14 +211,14 @@ class Pattern(ABC):
         return f'{type(self).__name__}({", ".join(given)})'
 
     def _repr_html_(self) -> str:
-        """The graph of 32 tokens, or of as many as it needs."""
+        """Show the graph of 32 tokens, or of as many as it needs."""
         from graphattn import draw
 
         graph = self.build(max(32, self.fewest_tokens), seed=0, device='cpu')
         return draw.html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
-        """Checks an integer field and makes a plain int of numpy's."""
+        """Check an integer field, and turn numpy's ints into plain ones."""
         value = getattr(self, name)
         check_size(name, value, at_least, LARGEST)
         object.__setattr__(self, name, int(value))
@@ -241,8 +241,8 @@ class RowPattern(Pattern):
     @abstractmethod
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """As in :class:`Pattern`, in any order, repeats allowed, in time and memory of the edges
-        of these queries."""
+        """Return the edges as in :class:`Pattern`, in any order, repeats allowed, in time and
+        memory of the edges of these queries."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -364,7 +364,7 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """The queries that are asked for, and how many there are in the whole graph."""
+    """Return the wanted queries, and the number of queries of the whole graph."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)
@@ -382,14 +382,14 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 def _as_default(device: torch.device) -> AbstractContextManager:
-    """In it torch's functions make tensors there, those of this thread. Each of its calls then
-    takes 10 microseconds longer, so that it is left out where nothing changes."""
+    """Make torch create tensors of this thread there. Each of its calls then takes 10 microseconds
+    longer, so do nothing where nothing changes."""
     return nullcontext() if device == torch.get_default_device() else device
 
 
 def as_generator(seed: int | torch.Generator | None,
                  device: torch.device) -> torch.Generator | None:
-    """A generator there that begins with this seed; ``None`` for torch's default one."""
+    """Return a generator there that begins with this seed, or ``None`` for torch's default one."""
     if isinstance(seed, torch.Generator):
         if seed.device.type == device.type:
             return seed

@@ -11,7 +11,8 @@ from graphattn.graphs.pairs import sort_numbers
 
 def draw_distinct(rows: range, num_choices: int, count: int,
                   generator: torch.Generator | None) -> Tensor:
-    """For each row ``count`` distinct numbers below ``num_choices``, int64 ``[len(rows), count]``.
+    """Draw ``count`` distinct numbers below ``num_choices`` for each row, int64 ``[len(rows),
+    count]``.
 
     Every subset is equally likely. Numbers are drawn with replacement; of those that a row holds
     twice one stays and the rest is drawn again, until none is. No step tells one number from
@@ -67,7 +68,7 @@ def _hash(bits: Tensor) -> Tensor:
 
 
 def _shift(bits: Tensor, by: int) -> Tensor:
-    """To the right, with zeros from the left, for which torch takes twice as long as numpy."""
+    """Shift to the right with zeros from the left, where numpy takes half of torch's time."""
     if bits.device.type == 'cpu':
         return torch.from_numpy((bits.numpy().view(np.uint64) >> np.uint64(by)).view(np.int64))
     return (bits >> by).bitwise_and_(2**(64 - by) - 1)

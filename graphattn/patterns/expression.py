@@ -16,7 +16,7 @@ _MOST_LEVELS = 100  # patterns print, compare and build by recursion
 
 
 def parse(expression: str) -> Pattern:
-    """The pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
+    """Return the pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
 
     The text is read, never evaluated: it may hold patterns (those of this package, and yours once
     their module is imported), the presets of :func:`~graphattn.patterns.get` as if they were

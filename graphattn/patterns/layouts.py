@@ -26,14 +26,14 @@ def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
 
 
 def diagonals(offset: Tensor, queries: range, num_keys: int) -> Tensor:
-    """A query attends to the key ``offset`` away, where there is one, for each of the offsets."""
+    """Join each query to the key ``offset`` away, where there is one, for each of the offsets."""
     diagonal, query = ranges((-offset).clamp(min=queries.start),
                              (num_keys - offset).clamp(max=queries.stop))
     return torch.stack([query + offset[diagonal], query])
 
 
 def crop_edges(edges: Tensor, queries: range, num_keys: int) -> Tensor:
-    """Those of ``edges`` that lie among ``queries`` and the first keys."""
+    """Return the ``edges`` among ``queries`` and the first keys."""
     key, query = edges
     return edges[:, (key < num_keys) & is_in(query, queries)]
 
@@ -44,17 +44,17 @@ def all_offsets(queries: range, num_keys: int) -> Tensor:
 
 
 def positions(queries: range) -> Tensor:
-    """The numbers of consecutive queries, int64."""
+    """Return consecutive queries as int64."""
     return torch.arange(queries.start, queries.stop)
 
 
 def is_in(query: Tensor, queries: range) -> Tensor:
-    """Which of some numbers are those of ``queries``."""
+    """Return which values are among ``queries``."""
     return (query >= queries.start) & (query < queries.stop)
 
 
 def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers ``start[r] <= number < stop[r]`` of each range r, with r itself in front."""
+    """Return ``start[r] <= number < stop[r]`` for each range r, with r itself in front."""
     length = (stop - start).clamp_(min=0)
     end = length.cumsum(0)
     row = torch.repeat_interleave(length)

@@ -90,7 +90,7 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Whether each value is on, and each of the layout's two constants."""
+        """Return whether each value is on, and each of the layout's two constants."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 
@@ -108,7 +108,7 @@ class Mask(RowPattern):
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
-    """Writes the masks of the heads of a model to a file, which is whole or not there.
+    """Write the masks of a model's heads to a file, whole or not at all.
 
     Args:
         path (str or PathLike): Where to; it ends in ``.npz``.
@@ -136,7 +136,7 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
 
 
 def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
-    """The masks that :func:`save_masks` wrote, one for each head.
+    """Read the masks that :func:`save_masks` wrote, one for each head.
 
     Args:
         path (str or PathLike): The file. Nothing in it is executed.

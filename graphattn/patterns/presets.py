@@ -23,7 +23,7 @@ from graphattn.patterns.strided import Strided
 
 
 def get(name: str, **parameters: int | bool) -> Pattern:
-    """A published pattern by its name.
+    """Return a published pattern by its name.
 
     =================  ==============================  =============================================
     name               parameters (default)            pattern
@@ -111,8 +111,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
 
 
 def register(name: str, build: Callable[..., Pattern]) -> None:
-    """Gives a pattern of one's own a name, by which :func:`get`, :func:`parse`, sources and config
-    files know it. Patterns that are classes need none: :func:`parse` knows them by their own.
+    """Give a pattern of your own a name for :func:`get`, :func:`parse`, sources and config files.
+    Patterns that are classes need none: :func:`parse` knows them by their own.
 
     Args:
         name (str): A Python identifier that no preset has, nor any pattern.

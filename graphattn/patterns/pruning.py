@@ -33,7 +33,7 @@ def randomly_dropped(count: int | None = None) -> Difference:
 
 
 def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
-    r"""Removes the smallest :math:`\mathrm{round}(\rho \, n^2)` entries of each head.
+    r"""Remove the smallest :math:`\mathrm{round}(\rho \, n^2)` entries of each head.
 
     Of equal entries the later ones, row by row, are removed first.
 
@@ -78,7 +78,7 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
 
 def prune_at_random(heads: int, size: int, sparsity: float,
                     seed: int | torch.Generator | None) -> tuple[Mask, ...]:
-    r"""Removes :math:`\mathrm{round}(\rho \, n^2)` random entries of each head.
+    r"""Remove :math:`\mathrm{round}(\rho \, n^2)` random entries of each head.
 
     Args:
         heads (int): Number of heads, which draw apart.

@@ -71,7 +71,7 @@ class RandomRegular(Pattern):
 
 
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
-    """The identity and ``degree`` random permutations, no two of which agree anywhere.
+    """Draw the identity and ``degree`` random permutations, no two of which agree anywhere.
 
     Where one agrees with an earlier one it collides. A colliding key changes places with that of
     a random partner within its permutation, if neither collides afterwards, so that collisions
@@ -111,7 +111,7 @@ def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Which trades are the first, in the order given, of both tokens that take part."""
+    """Return which trades are the first, in the given order, of both tokens that take part."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -120,7 +120,8 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Makes the trades that end a collision and start none; which tokens collide as before."""
+    """Make the trades that end a collision and start none, and return the tokens that still
+    collide."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

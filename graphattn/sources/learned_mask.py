@@ -186,7 +186,7 @@ class LearnedMaskSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """As in :class:`GraphSource`, of settled masks alone.
+        """Return rows as in :class:`GraphSource`, for frozen masks only.
 
         Raises:
             ValueError: The mask is soft, which weighs all pairs, or being learned, whose rows are

@@ -95,7 +95,7 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """The penalty of Eq. 7 with its gradient, see
+        """Return the penalty of Eq. 7 with its gradient, see
         :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
@@ -109,8 +109,9 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the edges of each query of each block begin, the key of each edge, and the number of
-    its value among those of all heads, of which each has one more for what is always on."""
+    """Return where the edges of each query of each block begin, the key of each edge, and the
+    number of its value among those of all heads. Each head has one more value, for pairs that are
+    always on."""
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     blocks = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
@@ -131,7 +132,7 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """How many keys each query has, key and value of each pair, for each head."""
+    """Return the number of keys of each query, and key and value of each pair, for each head."""
     degree, key, value = layout.rows(is_on, length)
     num_pairs = degree.sum(dim=1).tolist()
     return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]

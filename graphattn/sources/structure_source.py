@@ -68,7 +68,7 @@ class StructureSource(GraphSource):
         key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """The graph over all sequences; arguments as in :class:`GraphSource`.
+        """Return the graph over all sequences; arguments as in :class:`GraphSource`.
 
         Raises:
             ValueError: Also if the edges are on another device, or one joins two sequences.
