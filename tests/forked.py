@@ -22,8 +22,8 @@ OURS = 'analysis', 'experiments', 'graphattn'
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended (as in :mod:`subprocess`: minus the signal that killed it), and what it
-    wrote."""
+    """End of a process (as in :mod:`subprocess`: minus the signal that killed it), and its output.
+    """
 
     returncode: int
     stdout: str

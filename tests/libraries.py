@@ -1,4 +1,4 @@
-"""What libraries do again and again, and no test asks for."""
+"""Work that libraries repeat and no test needs."""
 
 from __future__ import annotations
 

@@ -106,9 +106,9 @@ class Penalised(nn.Module):
 
 
 def steps_to_rounding(teleport: float) -> int:
-    """How often a step is asked in float32 whether it still changes anything: each step shrinks
-    the change by ``1 - teleport`` at least, from a first one of twice the largest number down to
-    four roundings of it; and one step more, whose change may be rounding itself."""
+    """Return how often a step is asked in float32 whether it still changes anything: each step
+    shrinks the change by ``1 - teleport`` at least, from a first one of twice the largest value
+    down to four roundings of it; and one step more, whose change may be rounding itself."""
     smallest = 4 * torch.finfo(torch.float32).eps / 2
     return 1 + math.ceil(math.log(smallest) / math.log(1 - teleport))
 

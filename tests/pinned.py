@@ -11,5 +11,5 @@ VERSIONS = dict(line.split('==') for line in
 
 
 def is_pinned(name: str) -> bool:
-    """Whether the installed version of a package is the one there, of whatever build."""
+    """Return whether the installed version of a package is the pinned one, of whatever build."""
     return Version(version(name)).public == VERSIONS[name]

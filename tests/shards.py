@@ -36,7 +36,7 @@ class ThreadShard(Shard):
 
 def in_threads(run: Callable[[Shard], BipartiteGraph], ptr: Tensor,
                bounds: list[int]) -> list[BipartiteGraph]:
-    """What ``run`` gives for each of the shards between ``bounds``."""
+    """Return the result of ``run`` for each of the shards between ``bounds``."""
     size, parts = len(bounds) - 1, {}
     barrier = Barrier(size)
     with ThreadPoolExecutor(size) as pool:
@@ -45,7 +45,7 @@ def in_threads(run: Callable[[Shard], BipartiteGraph], ptr: Tensor,
 
 
 def same_rows(whole: BipartiteGraph, rows: BipartiteGraph, num_tokens: int, own: slice) -> bool:
-    """Whether ``rows`` are those of own tokens, of heads that own a graph or share one."""
+    """Return whether ``rows`` are those of own tokens, for heads that own a graph or share one."""
     times = whole.num_queries // num_tokens
     query = torch.cat([torch.arange(own.start, own.stop) + head * num_tokens
                        for head in range(times)])

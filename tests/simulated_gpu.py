@@ -230,7 +230,7 @@ def _has_own(tree: object) -> bool:
 
 
 def _is_there(kwargs: dict, tensors: object) -> bool:
-    """Whether the result of an operation is."""
+    """Return whether the result of an operation is there."""
     device = kwargs.get('device')
     return _has_own(tensors) if device is None else device == _META
 

@@ -1,5 +1,5 @@
-"""What everything public says of arguments that it cannot mean: a TypeError or a ValueError that
-names the parameter. Parameters are read from signatures, so that what is exported is covered."""
+"""Wrong arguments of everything public: a TypeError or a ValueError that names the parameter.
+Parameters are read from signatures, so that what is exported is covered."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def bad_tensors(name: str, tensor: Tensor) -> list:
 
 
 def misfits(tensor: Tensor) -> list:
-    """What is no wrong in itself, but may not go with the other arguments."""
+    """Return tensors that are right in themselves, but may not go with the other arguments."""
     return [tensor.to('meta'), tensor[..., :0], tensor.flip(-1), torch.cat([tensor, tensor], -1),
             tensor.double() if tensor.is_floating_point() else tensor.int()]
 

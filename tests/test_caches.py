@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Cache(NamedTuple):
-    """What an answer that is kept depends on, and the test that changes each part alone."""
+    """Inputs of a cached answer, and the test that changes each alone."""
 
     key: str
     test: str
@@ -293,7 +293,7 @@ def anew(inputs: dict) -> dict:
 
 
 def test_large_edges_are_known_by_their_versions_alone(monkeypatch):
-    """To compare them would take a good part of the time that sorting takes."""
+    """A comparison would take a good part of the time that sorting takes."""
     monkeypatch.setattr(from_pyg, 'MAX_COMPARED', 4)
     inputs = edges()
     before = ask_edges(**inputs)
@@ -309,7 +309,7 @@ def test_large_edges_are_known_by_their_versions_alone(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_every_parameter_may_be_edited_through_data(name):
-    """As hand-written steps, clamping and moving averages do it, in training and evaluation."""
+    """Hand-written steps, clamping and moving averages edit so, in training and evaluation."""
     torch.manual_seed(0)
     module = CASES[name].make()
     for is_training in (True,) if isinstance(module, Penalised) else (True, False):

@@ -1,4 +1,4 @@
-"""What every command of the project says, and where: rules that its source keeps everywhere."""
+"""Messages of all commands, and where they go: rules that the source keeps everywhere."""
 
 import ast
 from pathlib import Path

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def requirements(name: str, extras: set[str]) -> list[Requirement]:
-    """What an installed package asks for here, with some of its extras."""
+    """Return the requirements of an installed package here, with some of its extras."""
     asked = [Requirement(line) for line in distribution(name).requires or []]
     return [requirement for requirement in asked if requirement.marker is None
             or any(requirement.marker.evaluate({'extra': extra}) for extra in {'', *extras})]

@@ -36,7 +36,7 @@ STEPS = {'one by one': [[1, 1]] * LENGTH, 'after a prompt': [[10, 3], [1, 1], [1
 
 
 def decode(module, x: Tensor, steps: list[list[int]]) -> Tensor:
-    """What a module makes of two sequences ``[2, LENGTH, ...]``, some tokens of each at a time."""
+    """Apply a module to two sequences ``[2, LENGTH, ...]``, some tokens of each at a time."""
     cache, outs = KeyValueCache(LENGTH, 2), ([], [])
     for counts in steps:
         tokens = [x[b, seen:seen + count] for b, (seen, count) in enumerate(zip(cache.seen,

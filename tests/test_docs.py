@@ -1,4 +1,4 @@
-"""What README and the guides show is what happens."""
+"""README and the guides show what happens."""
 
 import re
 from importlib.util import find_spec

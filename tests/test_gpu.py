@@ -216,7 +216,7 @@ def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkey
 @pytest.mark.slow
 @pytest.mark.parametrize('method, most', [('auto', 2), ('compare', 1), ('torch', 6)])
 def test_trials_wait_for_the_number_of_edges(gpu, method, most):
-    """In torch's operations a few times for each shape of blocks; and to choose."""
+    """Torch's operations wait a few times for each shape of blocks; so does the choice."""
     drawn_from = model()
     gpu.clear()
     graph = sample_bernoulli(drawn_from, method=method)
@@ -249,7 +249,7 @@ def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
 
 
 def test_sums_and_peaks_of_long_blocks(gpu):
-    """Which are reduced piece by piece there."""
+    """There they are reduced piece by piece."""
     value, ptr = torch.rand(300, 2), torch.tensor([0, 0, 3, 130, 192, 192, 300])
     for reduce in ('sum', 'max'):
         there = reduce_blocks(to_gpu(value), to_gpu(ptr), reduce)
@@ -332,7 +332,7 @@ def test_models_wait_for_the_bounds_of_ids(gpu, make, options):
 
 @pytest.mark.slow
 def test_numbers_that_were_written_unseen_are_read(gpu):
-    """As a broadcast writes them, which torch counts as no change."""
+    """A broadcast writes so, which torch counts as no change."""
     layer, x = GraphAttention(8, 2, window()).to('cuda').eval(), torch.randn(10, 8)
     ptr = to_gpu(torch.tensor([0, 6, 10]))
     layer(to_gpu(x), ptr)

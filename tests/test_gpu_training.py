@@ -90,7 +90,7 @@ def step_there(gpu: Counter, module: nn.Module, *inputs: Tensor, **options) -> S
 
 
 class Backward(torch.autograd.Function):
-    """What has the gradient that a function makes of its own."""
+    """An object whose gradient a function computes itself."""
 
     @staticmethod
     def forward(ctx, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

@@ -378,7 +378,7 @@ def test_rows_may_change_after_a_graph_was_built_of_them(dtype, num_keys):
 
 
 def bytes_per_edge(num_keys: int, with_csc: bool) -> float:
-    """Of the edges alone: between two graphs that differ in their number."""
+    """Return the bytes of edges alone, from two graphs that differ in their number."""
     graphs = [patterns.RandomKeys(count).build(40, num_keys, seed=0) for count in (100, 300)]
     if with_csc:
         assert all(graph.csc for graph in graphs)

@@ -42,7 +42,7 @@ def attend(graph: BipartiteGraph, **options) -> tuple[Tensor, list[Tensor]]:
 
 
 def train(graph: BipartiteGraph, **options) -> list[Tensor]:
-    """What comes out of attention, and its gradients."""
+    """Return the output of attention, and its gradients."""
     out, inputs = attend(graph, **options)
     return [out.detach(), *torch.autograd.grad(out.square().sum(), inputs)]
 
@@ -170,7 +170,7 @@ def long(*numbers) -> Tensor:
 
 
 def uint16(*numbers) -> Tensor:
-    """As files have them."""
+    """Return values as files have them."""
     return torch.tensor(numbers, dtype=torch.uint16).view(torch.int16)
 
 

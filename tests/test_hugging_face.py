@@ -78,7 +78,7 @@ def new_model(family, name=None):
 
 
 def edges_of(model):
-    """What to attach a model to: DeepSeek's edges are its own."""
+    """Return the edges to attach a model to: DeepSeek's are its own."""
     return None if 'Deepseek' in type(model).__name__ else PATTERN
 
 
@@ -250,7 +250,7 @@ PREFIX = torch.randn(2, 2, BATCH, 4, 3, 8)  # keys and values of each layer
 
 
 def behind_prefix(model, mask=None):
-    """What PEFT's prefix tuning computes."""
+    """Compute as PEFT's prefix tuning does."""
     cache = transformers.DynamicCache(config=model.config)
     for layer, (key, value) in enumerate(PREFIX):
         cache.update(key, value, layer)
@@ -367,7 +367,7 @@ def test_weights_are_those_of_the_dense_mask(family):
 
 
 def test_masks_of_four_dimensions_are_looked_up():
-    """Whether they say yes and no, or are added to logits with a gradient, for each head."""
+    """Masks may be boolean, or added to logits with a gradient, for each head."""
     model = new_model('BERT')
     torch.manual_seed(0)
     allowed = torch.rand(BATCH, 1, LENGTH, LENGTH) < .5
@@ -391,7 +391,7 @@ def test_masks_of_four_dimensions_are_looked_up():
 @pytest.mark.parametrize('value', [None, -1e4, -torch.inf])
 @pytest.mark.parametrize('padding', PADDINGS)
 def test_masks_of_keys_are_padding(padding, value):
-    """Of four dimensions, as some models make of those of two, boolean or added to logits."""
+    """Some models turn masks of two dimensions into four, boolean or added to logits."""
     model, is_token = attach(new_model('BERT'), PATTERN), PADDINGS[padding]
     mask = is_token if value is None else torch.zeros(BATCH, LENGTH).masked_fill(~is_token, value)
     expected = model(TOKENS, attention_mask=is_token).last_hidden_state

@@ -1,4 +1,4 @@
-"""Who imports whom, what is imported at all, and the public page of every package."""
+"""Imports between parts, imports at all, and the public page of every package."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def unit_of(module: str) -> str | None:
 
 
 def statements(tree: ast.AST, in_functions: bool = False) -> Iterator[ast.AST]:
-    """What runs on import, or ever: everything outside ``if TYPE_CHECKING`` and functions."""
+    """Yield what runs on import, or ever: everything outside ``if TYPE_CHECKING`` and functions."""
     for child in ast.iter_child_nodes(tree):
         is_typing = isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(child.test)
         is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -178,7 +178,7 @@ def test_private_names_stay_in_their_files():
 
 
 def private_names(path: Path) -> set[str]:
-    """Those that are imported from files of ours."""
+    """Return private names that are imported from our files."""
     return {alias.name for node in ast.walk(tree_of(path))
             if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
             for alias in node.names if alias.name.startswith('_')}
@@ -189,8 +189,8 @@ def test_library_imports_nothing_heavy():
 
 
 def heavy_imports(module: str) -> set[str]:
-    """Those that take seconds; PyG does where transformers is installed too, and graphs and their
-    analysis do without it."""
+    """Return imports that take seconds. PyG does where transformers is installed too, and graphs
+    and their analysis work without it."""
     allowed = {'triton'} if ON_GPUS.match(module) else set()  # on first use
     if unit_of(module) in {'layers', 'models', 'sources'} or module == 'graphattn.graphs.from_pyg':
         allowed.add('torch_geometric')

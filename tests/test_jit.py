@@ -130,7 +130,7 @@ def add(tmp_path, monkeypatch):
 
 @pytest.fixture
 def told(monkeypatch) -> list[str]:
-    """What the library tells."""
+    """Return the messages of the library."""
     messages = []
     monkeypatch.setattr(logging.getLogger('graphattn'), 'handle',
                         lambda record: messages.append(record.getMessage()))
@@ -219,7 +219,7 @@ def test_where_no_folder_can_be_written_to_a_temporary_one_of_the_user_is_taken(
 @pytest.mark.skipif(sys.platform != 'linux', reason='the cache of a user is elsewhere')
 def test_a_user_without_a_name_and_a_home_has_a_temporary_folder(
         add, no_usual_folder, tmp_path, monkeypatch):
-    """As in containers that run under any number."""
+    """Containers that run under any number have no such user."""
     def unknown(uid):
         raise KeyError(f'getpwuid(): uid not found: {uid}')
 
@@ -266,7 +266,7 @@ for num_tokens in (300, 70_000):
 
 @pytest.mark.slow
 def test_after_the_command_first_uses_compile_nothing():
-    """In the folder of every day, where most is compiled already, but in no process of its own."""
+    """The usual folder has most functions already, but no process of its own."""
     for compiles, num_nodes in product(OPERATIONS, NUM_NODES):
         compiles(num_nodes, torch.float32)
     result = run_anew(FIRST_USES)

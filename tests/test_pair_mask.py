@@ -1,4 +1,4 @@
-"""Which pairs share a value, and what a mask of such values says of a sequence."""
+"""Pairs that share a value, and masks of such values for a sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ every_layout = pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
 
 
 def shares(layout, i: int, j: int, length: int):
-    """What all pairs have in common that share a value with pair (i, j), by the definition."""
+    """Return the property of all pairs that share a value with pair (i, j), by the definition."""
     if layout.border and {i, j} & {0, length - 1}:
         return 'on'
     if isinstance(layout, DiagonalLayout):

@@ -133,7 +133,7 @@ PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=pa
 
 
 def refusal(placement: str, source: str, diffusion: str) -> str | None:
-    """What a placement says that cannot give the numbers."""
+    """Return the refusal of a placement that cannot give the values."""
     if placement == 'decoded':
         if source in ('block model', 'hard mask', 'soft mask'):
             return "'source' must"

@@ -34,6 +34,6 @@ def test_none_gives_up_early():
 
 
 def is_refused(path: Path, node: ast.keyword) -> bool:
-    """Whether the value is given to see that it is refused."""
+    """Return whether the value is given to see that it is refused."""
     line = path.read_text().splitlines()[node.lineno - 2]
     return 'pytest.raises' in line

@@ -1,4 +1,4 @@
-"""What the tests of all commands need."""
+"""Fixtures of the tests of all commands."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What all commands share, tried on a question made for it."""
+"""Options and errors that all commands share, tried on a question made for it."""
 
 import csv
 import errno
@@ -26,7 +26,7 @@ CONFIG = ['fit', '--config', 'experiments/configs/digits/sbm.yaml', '--trainer.m
 
 @dataclass(frozen=True)
 class Size(Result):
-    """How large a graph is."""
+    """Size of a graph."""
 
     edges: int
     density: float

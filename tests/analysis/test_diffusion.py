@@ -47,7 +47,7 @@ GRAPHS = SYMMETRIC | DIRECTED
 
 
 def weights(teleport, hops):
-    """Of A^0, A^1, ... in the operator after the hops."""
+    """Return the weights of A^0, A^1, ... in the operator after the hops."""
     series = teleport * (1 - teleport) ** np.arange(hops)
     return [*series, (1 - teleport) ** hops]
 
@@ -110,7 +110,7 @@ def test_distance_to_the_resolvent(name, teleport):
 
 @pytest.mark.slow
 def test_bound_on_the_distance_is_nearly_reached():
-    """Where nothing ever mixes; a long directed cycle moves all mass."""
+    """Nothing ever mixes on a long directed cycle, which moves all mass."""
     result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
     assert np.allclose(result.distance, result.distance_bound, rtol=1e-8)
 

@@ -1,4 +1,4 @@
-"""What theorems say about expansion, on graphs whose numbers are known."""
+"""Theorems about expansion, on graphs whose values are known."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def adjacency_of(graph):
 
 
 def least_conductance(adjacency):
-    """By all subsets."""
+    """Return the least conductance over all subsets."""
     degree, n = adjacency.sum(1), len(adjacency)
     best = math.inf
     for bits in itertools.product([False, True], repeat=n - 1):

@@ -1,5 +1,5 @@
-"""What it costs to read a graph file: four times the file costs four times as much, in every format
-and in every shape that a file can have."""
+"""Cost of reading a graph file: four times the file costs four times as much, in every format and
+in every shape that a file can have."""
 
 import gzip
 import time

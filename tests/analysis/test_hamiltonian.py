@@ -54,7 +54,8 @@ def with_split_token(graph, token=0):
 
 
 def has_path(mask):
-    """By dynamic programming: ``ends[tokens]`` are those at which a path through them may end."""
+    """Decide by dynamic programming: ``ends[tokens]`` are those at which a path through them may
+    end."""
     n = len(mask)
     follows = [sum(1 << i for i in range(n) if mask[i][j] and i != j) for j in range(n)]
     ends = [0] * (1 << n)

@@ -1,4 +1,4 @@
-"""How the package of a question is laid out: what is asked, its picture and its command apart."""
+"""Layout of a question's package: the question, its picture and its command apart."""
 
 import importlib
 import pkgutil

@@ -1,5 +1,5 @@
-"""What commands write when nobody can read it: files come first, and a terminal without the letters
-or a reader who has gone takes nothing away."""
+"""Output of commands that nobody can read: files come first, and a terminal without the letters or
+a reader who has gone takes nothing away."""
 
 import io
 import os
@@ -61,7 +61,7 @@ def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
 
 @pytest.fixture
 def order(monkeypatch):
-    """What a command does in turn: a file, or a line that it says."""
+    """Return the steps of a command in turn: a file, or a line that it says."""
     done, modules = [], [import_module(f'analysis.{name}.__main__') for name in COMMANDS]
     for name in ('write_whole', 'say'):
         function = getattr(command, name)

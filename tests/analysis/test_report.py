@@ -15,7 +15,7 @@ TITLES = ['Size', 'Spectrum', 'Expansion', 'Mixing', 'Hamiltonian path', 'Univer
 
 
 class Page(HTMLParser):
-    """What stands on a page: elements, their attributes and texts."""
+    """Elements of a page, their attributes and texts."""
 
     def __init__(self, content):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every process of a group runs: each case beside one process, and what it must refuse."""
+"""Cases that every process of a group runs beside one process, and cases that it must refuse."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def compare(module, own: Callable[[SequenceParallel], slice] | None = None,
 
 
 def evaluate(parallel: SequenceParallel, x: Tensor, **arguments) -> None:
-    """In inference mode, as Lightning validates."""
+    """Evaluate in inference mode, as Lightning validates."""
     is_training = parallel.module.training
     with torch.inference_mode():
         parallel.eval()(x, PTR, generator=torch.Generator().manual_seed(9), **arguments)
@@ -213,7 +213,7 @@ def outputs_along(steps: list[tuple[list[int], int]]) -> dict:
 
 
 def ranges_that_alternate() -> dict:
-    """Those of the first process stay, so that its graphs do, and those of the others move."""
+    """Keep the range of the first process, and so its graphs, and move those of the others."""
     size = dist.get_world_size()
     even = [NUM_TOKENS * rank // size for rank in range(size + 1)]
     moved = [*even[:2], *(bound - 3 for bound in even[2:-1]), NUM_TOKENS]
@@ -221,7 +221,7 @@ def ranges_that_alternate() -> dict:
 
 
 def graphs_that_alternate() -> dict:
-    """That of the last process, while the others keep theirs."""
+    """Change the graph of the last process, while the others keep theirs."""
     size = dist.get_world_size()
     even = [NUM_TOKENS * rank // size for rank in range(size + 1)]
     return outputs_along([(even, window) for window in (1, 5, 1, 5)])
@@ -273,7 +273,7 @@ def other_parameters() -> None:
 
 
 def graph_of_other_processes() -> None:
-    """Of one process more, given to the first layer."""
+    """Give the first layer the graph of one process more."""
     torch.manual_seed(0)
     size, rank = dist.get_world_size() + 1, dist.get_rank()
     start, stop = NUM_TOKENS * rank // size, NUM_TOKENS * (rank + 1) // size
@@ -353,7 +353,7 @@ OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:
-    """Those of the cases that so many processes run."""
+    """Return the cases that so many processes run."""
     return {name: case for name, case in cases.items() if world < 4 or name in OF_FOUR}
 
 

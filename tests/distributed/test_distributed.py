@@ -43,15 +43,15 @@ def one_process(tmp_path):
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
-    """What one process found."""
+    """Return the results of one process."""
     with group_of_one(tmp_path_factory.mktemp('store')):
         return cases.run_all()
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory, alone):
-    """Where two processes, and then four, have left what they found, with the loops that one has
-    loaded before."""
+    """Return the folder with the results of two processes, and then four, with the loops that one
+    has loaded before."""
     folder = tmp_path_factory.mktemp('worlds')
     for world in (2, 4):
         forked(lambda: cases.main(folder), ranks=world)
@@ -60,7 +60,7 @@ def folder(tmp_path_factory, alone):
 
 @pytest.fixture(scope='module')
 def results(request):
-    """What every process found, of so many."""
+    """Return the results of every process, for so many."""
     world = request.param
     if world == 1:
         return [request.getfixturevalue('alone')]

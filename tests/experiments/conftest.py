@@ -1,5 +1,5 @@
-"""What trains in a test draws no figures, unless a fixture of the module does it for all to see;
-and the processes in which something is measured may be forks."""
+"""Training in a test draws no figures, unless a fixture of the module does it for all to see; and
+the processes of measurements may be forks."""
 
 from multiprocessing import get_context
 

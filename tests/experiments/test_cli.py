@@ -13,7 +13,7 @@ from tests.forked import forked, run_anew
 
 @pytest.fixture
 def started(monkeypatch):
-    """What would have been run: the module, and the process's arguments."""
+    """Return the module that would have run, and the process's arguments."""
     calls = []
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
     monkeypatch.setattr(cli, '_execute', lambda module: calls.append((module, sys.argv)))

@@ -45,8 +45,8 @@ FROM_PRETRAINING = CONFIGS / 'documents/from_pretraining.yaml'  # and over any o
 
 
 def whole_ones(folder: Path) -> list[Path]:
-    """What lies beside a folder of its name is laid under each config in there; and data of the
-    user's have tests of their own."""
+    """Return whole configs: those beside a folder of their name are laid under each config in
+    there, and the user's own data have tests of their own."""
     return sorted(path for path in folder.rglob('*.yaml')
                   if not path.with_suffix('').is_dir()
                   and path not in (SELF_PRETRAINING, FROM_PRETRAINING, *OWN_DATA))
@@ -152,7 +152,7 @@ class Parsed(train.TrainCLI):
 
 
 def within(expected: dict, found: dict, where: str = '') -> list[str]:
-    """Where a config does not say what is expected."""
+    """Return the places where a config differs from what is expected."""
     return [place for name, value in expected.items()
             for place in (within(value, found[name], f'{where}.{name}') if isinstance(value, dict)
                           else [] if str(value).strip('[]') in str(found.get(name))
@@ -160,7 +160,7 @@ def within(expected: dict, found: dict, where: str = '') -> list[str]:
 
 
 def built(config: dict) -> tuple[L.LightningModule, L.LightningDataModule]:
-    """What the command line makes of a config, small."""
+    """Build a config as the command line does, small."""
     make_small(config)
     config['data']['init_args']['batch_size'] = 8
     config['trainer'] |= {'accelerator': 'cpu', 'enable_progress_bar': False}

@@ -280,7 +280,7 @@ def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
 
 
 def test_two_processes_measure_what_one_does(tmp_path):
-    """Of parts that no even number divides."""
+    """The parts have sizes that no even number divides."""
     data = {name: str(write_tokens(tmp_path / f'{name}.npz', number, seed=number))
             for name, number in (('path', 40), ('val', 7), ('test', 9))}
     options = [*(f'--data.{name}={path}' for name, path in data.items()),

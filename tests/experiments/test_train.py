@@ -173,14 +173,15 @@ def test_two_processes_end_with_equal_parameters(two_processes):
 
 
 def read_or_fail(inlet):
-    """What was written into a pipe, or nothing when the last process that could has ended."""
+    """Return what was written into a pipe, or nothing when the last process that could has ended.
+    """
     if not select([inlet], [], [], 30)[0]:
         pytest.fail('a process outlives the first')
     return os.read(inlet, 4096)
 
 
 def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_path):
-    """In a process that Lightning starts, which must not outlive the first."""
+    """A process that Lightning starts must not outlive the first."""
     inlet, outlet = os.pipe()
 
     def command():

@@ -1,4 +1,4 @@
-"""What a model answers, and how two answers differ where they may not."""
+"""Answers of a model, and how two answers differ where they may not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answers(model: nn.Module, asked: dict[str, dict]) -> dict[str, dict[str, Ten
 
 
 def _of_tokens(x: Tensor, inputs: dict, key: str) -> Tensor | None:
-    """Where an answer is one about tokens, if it is one about each."""
+    """Return where an answer is about tokens, if it is about each."""
     mask = inputs.get('attention_mask')
     if mask is not None and x.shape[:2] == mask.shape:
         return mask.bool().reshape(*mask.shape, *[1] * (x.dim() - 2)).expand(x.shape)
@@ -59,7 +59,8 @@ def _of_tokens(x: Tensor, inputs: dict, key: str) -> Tensor | None:
 
 
 def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Tensor:
-    """Where an answer is to be compared: of tokens, or where it does not hang on padding."""
+    """Return where an answer is to be compared: at tokens, or where it does not depend on padding.
+    """
     is_finite, where = x.abs() < 1e30, _of_tokens(x, asked.get(name, {}), key)
     if where is not None:
         return is_finite & where
@@ -73,7 +74,8 @@ def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Te
 
 
 def _may_read_padding(name: str, inputs: dict) -> bool:
-    """Whether one answer for a sequence may be made of a first slot, or a mean, with padding."""
+    """Return whether one answer for a sequence may come from a first slot, or a mean, with padding.
+    """
     return name.startswith('left') or 'attention_mask' in inputs and next(iter(inputs)) in SOUNDS
 
 
@@ -85,7 +87,8 @@ def reads_padding(asked: dict, before: dict) -> list[str]:
 
 
 def _is_of_frames(x: Tensor, inputs: dict, key: str) -> bool:
-    """Whether it may be about stretches of sound, of which fewer come out than go in."""
+    """Return whether an answer may be about stretches of sound, fewer of which come out than go in.
+    """
     main, length = next(iter(inputs)), x.size(1) if x.dim() > 2 else 0
     decoded = inputs['decoder_input_ids'].size(1) if 'decoder_input_ids' in inputs else 0
     is_encoded = 'encoder' in key or length != decoded

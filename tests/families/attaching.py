@@ -1,4 +1,4 @@
-"""What comes of attaching a model to all edges."""
+"""Results of attaching a model to all edges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOSE = 2e-4  # of the largest number
 
 
 class Result(NamedTuple):
-    """What came of a class: ``equal``, ``refused``, ``not built`` or ``wrong``, and why."""
+    """Result of a class: ``equal``, ``refused``, ``not built`` or ``wrong``, and why."""
 
     name: str
     result: str
@@ -113,7 +113,7 @@ def _attached(model: nn.Module, pattern: object, layers: list[int] | None,
 
 
 def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str, str]:
-    """What comes of attaching a model to ``Full()``."""
+    """Attach a model to ``Full()``, and return the result."""
     from graphattn import hugging_face
     from graphattn.hugging_face import detach
     from graphattn.patterns import Full
@@ -174,7 +174,7 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
 
 
 def examine(name: str, is_eager: bool = False, layers: list[int] | None = None) -> Result:
-    """What comes of a model, some or all of its layers, with SDPA or its own code before."""
+    """Examine a model, some or all of its layers, with SDPA or its own code before."""
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
     with within(SECONDS):

@@ -1,4 +1,4 @@
-"""What a model is given: tokens, images, sounds, with and without padding."""
+"""Inputs of a model: tokens, images, sounds, with and without padding."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def _grid(config) -> tuple[Tensor, Tensor]:
 
 
 def _patches(size: int) -> Tensor:
-    """Those of Pix2Struct, whose first numbers are their places."""
+    """Return the patches of Pix2Struct, whose first values are their places."""
     places = torch.stack([torch.arange(LENGTH) // 4 + 1, torch.arange(LENGTH) % 4 + 1], dim=1)
     return torch.cat([places.expand(BATCH, -1, -1), _random(BATCH, LENGTH, size)], dim=2)
 
 
 def values(name: str, model: nn.Module) -> list:
-    """What may be given under a name, likely first."""
+    """Return values that a model may take under a name, likely ones first."""
     config = model.config
     channels, *sides = _image(config)
     boxes = torch.tensor([1, 2, 7, 9]).expand(BATCH, LENGTH, 4)
@@ -164,8 +164,8 @@ def _changed(x: Tensor, where: Tensor) -> Tensor:
 
 
 def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
-    """What a model is asked: without padding, with it, and each with something changed that may
-    not matter."""
+    """Return the inputs of a model: without padding, with it, and each with something changed that
+    may not matter."""
     parameters = inspect.signature(type(model).forward).parameters
     main, found = next(iter(inputs)), {'unpadded': inputs}
     if main in ('input_ids', 'inputs_embeds', 'input_values', 'past_values'):

@@ -133,7 +133,7 @@ def default_options(config_class: type) -> dict:
 
 
 def small_configs(kind: type) -> Iterator:
-    """From the smallest to those that keep more of what they are by default."""
+    """Yield configs from the smallest to those that keep more of their defaults."""
     options = default_options(kind.config_class)
     for rules in (list(SMALL), [rule for rule in SMALL if 'head' not in rule or 'experts' in rule],
                   OF_EVERY):
@@ -171,7 +171,7 @@ def mixed_configs(kind: type, first: str, second: str) -> Iterator:
 
 
 def names() -> list[str]:
-    """Of all that are tried."""
+    """Return the names of all models that are tried."""
     return [*model_classes(), *(f'{kind} ({first}, {second})' for kind, first, second in MIXED)]
 
 

@@ -1,4 +1,4 @@
-"""What came of all models, as a table of families."""
+"""Results of all models, as a table of families."""
 
 from __future__ import annotations
 

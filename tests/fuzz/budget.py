@@ -1,4 +1,4 @@
-"""How many cases a test generates."""
+"""Numbers of cases that tests generate."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Dense(NamedTuple):
         return np.where(self.mask, logit.astype(float), -np.inf)
 
     def below(self, logit: np.ndarray) -> np.ndarray:
-        """How far each logit is below the highest of its query, 0 where none is finite."""
+        """Return how far each logit is below the highest of its query, 0 where none is finite."""
         high = logit.max(axis=2, keepdims=True, initial=-np.inf)
         with np.errstate(over='ignore'):
             return np.where(high == -np.inf, 0., high) - logit
@@ -118,9 +118,9 @@ class Dense(NamedTuple):
                 'teleport': np.sum(grad * minus(self.value, weight @ z), 2, keepdims=True)[None]}
 
     def num_roundings(self) -> float:
-        """How many operations any result is away from its arguments, at most: sums over channels,
-        over the edges of a query and of a key at each hop forth and back, and over what shares a
-        bias, a gate or a teleport."""
+        """Return how many operations any result is away from its arguments, at most: sums over
+        channels, over the edges of a query and of a key at each hop forth and back, and over what
+        shares a bias, a gate or a teleport."""
         heads, num_queries, channels = self.query.shape
         sums = (channels + self.value.shape[2] + heads
                 + self.mask.sum(1).max(initial=0) + self.mask.sum(0).max(initial=0) + 16)

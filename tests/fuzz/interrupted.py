@@ -32,7 +32,7 @@ Operation = Callable[[int], tuple[Tensor, ...]]  # of the number of the input th
 
 
 class Disturbed(Exception):
-    """What the handler of another signal than Ctrl-C raises."""
+    """Exception of the handler of another signal than Ctrl-C."""
 
 
 def disturb(number, frame):
@@ -87,7 +87,7 @@ def bytes_of(tensors: tuple[Tensor, ...]) -> list[bytes]:
 
 def interrupt(operation: Operation, expected: list[list[bytes]], order: str, to_sender: int,
               from_sender: int) -> str:
-    """What has become of one signal, and of the calls before it."""
+    """Return the outcome of one signal, and of the calls before it."""
     torch.set_grad_enabled(True)  # torch.no_grad() leaves it off if it is interrupted as it begins
     end, outcome = math.inf, 'lost'
     try:

@@ -1,4 +1,4 @@
-"""What hypothesis varies: the structure of a case, and a seed from which its numbers are drawn."""
+"""Strategies of hypothesis: the structure of a case, and a seed from which its values are drawn."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GraphCase:
                      ([n for n, _ in self.sizes], [m for _, m in self.sizes]))
 
     def mask(self) -> Tensor:
-        """Which query attends to which key, ``[num_queries, num_keys]``."""
+        """Return which query attends to which key, ``[num_queries, num_keys]``."""
         generator = torch.Generator().manual_seed(self.seed)
         mask = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool)
         row = column = 0
@@ -105,7 +105,7 @@ def graph_cases(*, square: bool = False, small: bool = False,
 
 @dataclass(frozen=True)
 class Teleport:
-    """Of each hop."""
+    """Teleport of each hop."""
 
     shape: str  # 'number', 'each hop', or a Tensor '[]', '[heads]', '[tokens, heads]', '[hops, ...'
     ends: str  # what most of them are: 'none' of 0 or 1, 'low', exactly 'zeros', 'ones', or 'both'
@@ -186,7 +186,7 @@ class AttentionCase:
         return drawn
 
     def cotangent(self, like: Tensor) -> Tensor:
-        """By which a result is multiplied before its gradient is taken."""
+        """Return the tensor that a result is multiplied by before its gradient is taken."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         return laid_out(torch.randn(like.shape, generator=generator).to(like.dtype), self.layout)
 
@@ -233,7 +233,8 @@ def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None
                     widths: st.SearchStrategy[int] = WIDTHS, most_heads: int = 9,
                     dtypes: st.SearchStrategy[torch.dtype] = DTYPES,
                     **fields: st.SearchStrategy) -> AttentionCase:
-    """Of moderate numbers, one hop, contiguous and plain, unless ``fields`` say otherwise."""
+    """Draw a case with moderate values, one hop, contiguous and plain, unless ``fields`` say
+    otherwise."""
     graph = draw(graph_cases() if graphs is None else graphs)
     channels, value_channels = draw(widths), draw(widths)
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
@@ -271,7 +272,7 @@ class ModelCase:
     seed: int
 
     def factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one copy, without the powers, float64; head after head."""
+        """Return the factors of one copy, without the powers, float64; head after head."""
         generator = torch.Generator().manual_seed(self.seed)
         nodes = [self.heads, sum(n for n, _ in self.sizes), sum(m for _, m in self.sizes)]
         k = len(self.key_powers)
@@ -310,7 +311,7 @@ class ModelCase:
                            key_ptr=ptrs[1], exploration=self.exploration)
 
     def counts(self, graph: BipartiteGraph) -> Tensor:
-        """How many of the copies have each pair, in the order of :meth:`probability`."""
+        """Count the copies that have each pair, in the order of :meth:`probability`."""
         block = graph.blocks.of_queries()[graph.query]
         row, column = graph.query - graph.query_ptr[block], graph.key - graph.key_ptr[block]
         num_keys = torch.tensor([m for _, m in self.sizes] * self.heads, dtype=torch.long)

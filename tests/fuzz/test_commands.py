@@ -50,7 +50,7 @@ BENCHMARKS = ['attention', 'crossover', 'diffusion', 'layer', 'length', 'orderin
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Where the commands run, and pictures that cost nothing."""
+    """Return the folder in which commands run, with pictures that cost nothing."""
     (tmp_path / 'file.txt').write_text('neither a folder nor a graph')
     (tmp_path / 'edges.txt').write_text('0 1\n1 2\n2 0\n')
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ Results = dict[str, Tensor]
 
 
 def declared(backend: str) -> ops.Backend:
-    """What the backend says of itself; ``'auto'`` takes whatever some backend takes."""
+    """Return the declaration of the backend; ``'auto'`` takes whatever some backend takes."""
     return ops.load('gather' if backend == 'auto' else skip_if_missing(backend))
 
 
@@ -123,7 +123,7 @@ def on_pairs(graph: BipartiteGraph, edge_values: Tensor) -> np.ndarray:
 
 def as_drawn(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments, results: Arrays
              ) -> Results:
-    """In the shapes of what they are gradients of."""
+    """Return gradients in the shapes of their inputs."""
     found = {}
     for name, x in results.items():
         x = torch.from_numpy(np.ascontiguousarray(x))
@@ -143,7 +143,7 @@ def as_drawn(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments, resul
 
 def expect(case: AttentionCase, graph: BipartiteGraph, drawn: Arguments,
            kept: Tensor | float = 1.) -> tuple[Results, Results]:
-    """What the results are, and how far each may be off."""
+    """Return the results, and how far each may be off."""
     oracle, finfo = dense(case, graph, drawn, kept), torch.finfo(accumulation(case.dtype))
     logit_dtype = np.float64 if case.dtype == torch.float64 else np.float32
     expected, magnitude = (as_drawn(case, graph, drawn, results) for results in (
@@ -192,8 +192,8 @@ def check(case: AttentionCase, backend: str) -> None:
 
 
 def below_highest(graph: BipartiteGraph, drawn: Arguments) -> Arguments:
-    """With biases less the highest of their query, as dense attention takes them: of huge biases
-    that are equal less is rounded off."""
+    """Subtract from biases the highest of their query, as dense attention takes them: less of huge
+    biases that are equal is rounded off."""
     bias = drawn['edge_bias'].detach()
     bias = bias.unsqueeze(1) if bias.dim() == 1 else bias
     highest = highest_logit(bias, graph.query, graph.num_queries)
@@ -312,7 +312,7 @@ def test_nodes_far_apart(backend, case, num_nodes, side):
 
 
 def far_apart(num_here: int, num_nodes: int, is_far: bool, seed: int) -> tuple[int, Tensor]:
-    """How many nodes there are, and which of them are those of the graph: the last is one."""
+    """Return the number of nodes, and which of them are the graph's: the last is one."""
     if not is_far or num_here == 0:
         return num_here, torch.arange(num_here)
     others = np.random.default_rng(seed).choice(num_nodes - 1, num_here - 1, replace=False)
@@ -359,14 +359,14 @@ def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
 
 
 def edges_that_read(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
-    """Which edges read what is poisoned, bool ``[num_edges]``."""
+    """Return which edges read the poisoned value, bool ``[num_edges]``."""
     return {'query': graph.query, 'edge_bias': torch.arange(graph.num_edges)}.get(
         poisoned, graph.key) == place
 
 
 def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) -> dict[str, Tensor]:
-    """Which rows of each result may be poisoned: those of the queries that read it and of what
-    they attend to, or those of the whole block."""
+    """Return which rows of each result may be poisoned: those of the queries that read it and of
+    what they attend to, or those of the whole block."""
     queries, keys = (torch.zeros(n, dtype=torch.bool) for n in (graph.num_queries, graph.num_keys))
     queries[graph.query[edges_that_read(graph, poisoned, place)]] = True
     if everywhere:
@@ -410,7 +410,7 @@ def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
 
 def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: Arguments,
                dropout_p: float) -> Tensor:
-    """Which weights dropout keeps, ``[num_edges, heads]`` of 0 and 1."""
+    """Return which weights dropout keeps, ``[num_edges, heads]`` of 0 and 1."""
     one_hot = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).expand(-1, case.heads, -1)
     hops = {} if case.hops == 1 else {'hops': case.hops, 'teleport': (0., *[1.] * (case.hops - 1))}
     # As the pass that is looked at: some backends have another one where no gradient is taken.

@@ -93,7 +93,7 @@ def at_byte(number):
 
 
 def assert_whole(folder):
-    """What is left makes a whole run, with nothing beside it."""
+    """Assert that a whole run is left, with nothing beside it."""
     assert in_process(folder)[0] == 0
     step, weight = resumed(folder)
     expected = torch.ones_like(FACTOR)

@@ -40,7 +40,7 @@ def assert_same(actual: Numbers, expected: Numbers, tolerance: float = 0.) -> No
 @cases(6)
 @given(case=layer_cases(dropout=st.just(0.)), trains=st.booleans())
 def test_every_backend_gives_what_the_reference_gives(backend, case, trains):
-    """In float64, where 2 ** -30 leaves room for 4 million roundings."""
+    """Results are in float64, where 2 ** -30 leaves room for 4 million roundings."""
     skip_if_missing(backend)
     results = [step(case, case.build(name, torch.float64).train(trains))
                for name in (backend, 'reference')]

@@ -56,7 +56,7 @@ TEXT = ['The first sentence of a document is here.', 'It has another one, e.g. t
 
 
 class Reader(NamedTuple):
-    """What writes a valid file into a folder, and what reads it there."""
+    """A writer of a valid file into a folder, and its reader."""
 
     file: str
     write: Callable[[Path], object]
@@ -326,7 +326,8 @@ def begin() -> None:
 
 
 def outcome(name: str, valid: Path, content: bytes) -> str:
-    """What a reader makes of the content: ``'read'``, ``'refused'``, or what it must not do."""
+    """Return the outcome of reading the content: ``'read'``, ``'refused'``, or what must not
+    happen."""
     reader = READERS[name]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder) / 'valid'

@@ -1,4 +1,4 @@
-"""What a checkpoint computes once more is what was computed, however it is handed over."""
+"""Checkpoints recompute what was computed, however it is handed over."""
 
 from __future__ import annotations
 

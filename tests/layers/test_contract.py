@@ -1,4 +1,4 @@
-"""What every layer and model promises its users: copies, compiled code, any order of calls."""
+"""Contract of every layer and model: copies, compiled code, any order of calls."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_threads_may_ask_one_module_at_once(source):
 
 
 class AutocastOfCuda(TorchFunctionMode):
-    """Which operations CUDA's autocast casts, on a CPU: to half, or to float32."""
+    """Operations that CUDA's autocast casts, on a CPU: to half, or to float32."""
 
     TO_HALF = {'matmul', '__matmul__', 'linear', 'bmm', 'mm', 'addmm', 'baddbmm', 'einsum',
                'scaled_dot_product_attention'}
@@ -340,7 +340,7 @@ def test_a_checkpoint_that_begins_without_gradients_drops_the_same_weights(name)
 
 
 def test_gradients_are_those_of_the_pass_whatever_became_of_the_module(module):
-    """What is computed once more in the backward pass is computed of what there was."""
+    """The backward pass recomputes from the inputs of the forward pass."""
     expected = train(copy.deepcopy(module))
     parameters = {name: value.detach().clone().requires_grad_()
                   for name, value in module.named_parameters()}
@@ -372,7 +372,7 @@ def clean_dynamo():
 @pytest.mark.parametrize('kind, name, tracer', [
     ('layer', 'block model', 'eager'), ('layer', 'soft mask', 'aot_eager')])
 def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynamo):
-    """Of graphs, every backward pass is also traced: below, and in tests of the kernels."""
+    """Every backward pass along graphs is also traced, below and in tests of the kernels."""
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]()).double()  # kernels differ where graphs are dense
     expected = [train(module), evaluate(module)]

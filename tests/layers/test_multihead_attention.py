@@ -26,8 +26,8 @@ OPTIONS = {'plain': {}, 'batch_first': {'batch_first': True}, 'no_bias': {'bias'
 
 
 def not_edges(is_padding, pattern=PATTERN):
-    """Where queries may not attend in the sense of the pattern, bool ``[batch, L, L]``; padding
-    attends to itself."""
+    """Return where queries may not attend by the pattern, bool ``[batch, L, L]``; padding attends
+    to itself."""
     is_padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool) if is_padding is None else is_padding
     mask = ~torch.eye(LENGTH, dtype=torch.bool).repeat(BATCH, 1, 1)
     for row, padding in zip(mask, is_padding):

@@ -281,7 +281,7 @@ def test_the_activation_is_checked_and_gives_the_numbers(family, theirs, ours):
                                   'BertForSequenceClassification', 'RobertaForMaskedLM',
                                   'RobertaForSequenceClassification'])
 def test_a_folder_is_read_and_written_back(kind, tmp_path):
-    """Of sizes that nobody has to repeat, and to the same logits."""
+    """Sizes need not be repeated, and logits are the same."""
     family = 'bert' if kind.startswith('Bert') else 'roberta'
     load = load_bert if family == 'bert' else load_roberta
     bert = hugging_face(kind, hidden_act='relu', layer_norm_eps=1e-6)

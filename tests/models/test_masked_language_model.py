@@ -80,7 +80,7 @@ def test_drawn_as_bert():
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
 def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
-    """With rows that have no pair."""
+    """Some rows have no pair."""
     source = LearnedMaskSource(2, 8, mode=mode, border=False, init_std=1.)
     drawn = model(source, share_source=True, norm_first=False).double()
     num_empty = 0

@@ -1,4 +1,4 @@
-"""What backend='auto' chooses."""
+"""Choices of backend='auto'."""
 
 from dataclasses import replace
 

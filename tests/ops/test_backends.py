@@ -89,7 +89,7 @@ def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str, *,
 
 
 def rounding(graph: BipartiteGraph, dtype: torch.dtype) -> float:
-    """How far sums of numbers of order 1 may be off: one rounding for each of their terms."""
+    """Return how far sums of values of order 1 may be off: one rounding for each of their terms."""
     most_terms = max([CHANNELS, VALUE_CHANNELS, *graph.in_degree().tolist(),
                       *graph.out_degree().tolist()])
     return torch.finfo(dtype).eps * 8 * most_terms
@@ -294,8 +294,8 @@ EVERY_WAY = ['auto', *BACKENDS]
 
 
 def nearly_full_graph() -> BipartiteGraph:
-    """Which ``'auto'`` takes for dense in training. Query 0 attends to key 11, which no other does,
-    and not to keys 1 to 3."""
+    """Return a graph that ``'auto'`` takes for dense in training. Query 0 attends to key 11, which
+    no other does, and not to keys 1 to 3."""
     mask = torch.ones(12, 12, dtype=torch.bool)
     mask[1:, 11] = mask[0, 1:4] = False
     return BipartiteGraph.from_mask(mask)

@@ -1,4 +1,4 @@
-"""What every backend promises beside its numbers, and what torch may do to it."""
+"""Contract of every backend beside its values, and what torch may do to it."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def limit_and_resolvent(graph: BipartiteGraph, alpha: Tensor, teleport: float, d
 
 
 def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], share: float) -> None:
-    """As far from each other as the docs of :func:`attention_diffusion` allow."""
+    """Assert that results are as close as the docs of :func:`attention_diffusion` promise."""
     rounding = 10 * torch.finfo(results['out'].dtype).eps / share
     for name, right in expected.items():
         scale = float(right.abs().max())
@@ -306,7 +306,7 @@ def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
 
 @pytest.mark.slow
 def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
-    """As dropout makes them: some rows grow and others lose more."""
+    """Dropout makes such weights: some rows grow and others lose more."""
     graph, alpha = cycle(6), torch.tensor([1.9, 0.2] * 3).double().unsqueeze(1)
     for scale in (1., -1.):
         results, expected = limit_and_resolvent(graph, scale * alpha, 0.1, torch.double)

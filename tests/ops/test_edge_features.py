@@ -1,4 +1,4 @@
-"""What every backend makes of features on edges, and of fewer heads of keys than of queries."""
+"""Features on edges in every backend, and fewer heads of keys than of queries."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_equals_reference(name, edge_values, chunks):
 
 
 class CountNumbers(TorchDispatchMode):
-    """How many numbers operators have made."""
+    """Count the values that operators make."""
 
     made = 0
 

@@ -1,4 +1,4 @@
-"""What all patterns inherit: lengths, seeds, operators, the repr of an expression."""
+"""Lengths, seeds, operators and reprs that all patterns inherit."""
 
 from __future__ import annotations
 

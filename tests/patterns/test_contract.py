@@ -50,7 +50,7 @@ class Case:
 
 
 def is_even_product(i: int, j: int, n: int) -> bool:
-    """Whether a product is even, of the positions in a mask of 16 tokens."""
+    """Return whether a product is even, of the positions in a mask of 16 tokens."""
     position = [*range(n - 1), 15]
     return position[i] * position[j] % 2 == 0
 

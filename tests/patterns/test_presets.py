@@ -100,7 +100,7 @@ def test_density_of_overlapping_blocks(width, percent):
 
 @pytest.mark.slow
 def test_density_of_diffuser():
-    """With 64 keys and 64 global tokens at every length, as its text says.
+    """It has 64 keys and 64 global tokens at every length, as its text says.
 
     Table S.1 prints 24.0, 15.5 and 11.2 %, which are not of 64/64/64.
     """

@@ -41,7 +41,7 @@ class Way:
 
 
 def highest_bound(model):
-    """What no probability exceeds, as far as sums over clusters of largest entries tell."""
+    """Return a bound of all probabilities, from sums over clusters of largest entries."""
     bounds = [model.exploration]
     for block in range(model.num_blocks):
         rows = slice(*model.query_ptr[block:block + 2].tolist())
@@ -156,7 +156,7 @@ def stack(model, copies):
 
 
 def draw_many(sample, model, copies=COPIES, seed=0):
-    """Which cells of each copy are edges, and the law's probability of each cell."""
+    """Return which cells of each copy are edges, and the probability of each cell."""
     sample.skip_unless_it_serves(model)
     num_queries = model.num_queries // model.num_heads
     num_keys = model.num_keys // model.num_heads
@@ -189,7 +189,7 @@ def restore_threads():
 
 
 def follows(drawn, prob):
-    """Whether each cell was drawn as often as its probability says, in all copies."""
+    """Return whether each cell was drawn as often as its probability says, in all copies."""
     count, expected = drawn.sum(0), len(drawn) * prob
     certain = (prob < 1e-9) | (prob > 1 - 1e-9)
     assert torch.equal(count[certain], expected[certain].round())
@@ -215,7 +215,7 @@ def test_cells_follow_the_law_in_any_number_of_threads(sample, num_threads, rest
 @pytest.mark.parametrize('law, sampler', [('bernoulli', 'sample_bernoulli'),
                                           ('poisson', 'sample_fastrg')])
 def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shards):
-    """Whose bounds cut sequences."""
+    """Bounds of processes cut sequences."""
     model = random_model(6, 6, 4)
     copies = stack(model, COPIES)
     bounds = [copies.num_queries * part // num_shards + part % 3 for part in range(num_shards)]
@@ -460,7 +460,7 @@ def test_half_precision_is_read_exactly(sample, dtype):
 @every_sampler
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_memberships_go_with_float_mixing(sample, dtype):
-    """As a softmax under autocast gives them."""
+    """A softmax under autocast gives such memberships."""
     model = random_model(60, 60, 16, density=0.1)
     halves = model.query_factor.to(dtype), model.mixing, model.key_factor.to(dtype)
     graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""What every source promises, and every source is in the table."""
+"""Contract of every source, and every source is in the table."""
 
 import copy
 import functools
@@ -68,7 +68,7 @@ def call(name):
 
 
 def as_graph(edges, ptr):
-    """Of a soft mask, the pairs that weigh anything."""
+    """Return the pairs of a soft mask that weigh anything."""
     if not isinstance(edges, PairMask):
         return edges
     blocks = [BipartiteGraph.from_mask(edges.dense(length)[head] > 0)
@@ -293,7 +293,7 @@ def expect(source, graph):
 
 
 def loss(source):
-    """Of attention along what the source gives, with what its parameters have to say in it."""
+    """Return a loss of attention along a source's graph that reaches its parameters."""
     query, key = (x.requires_grad_() for x in tokens())
     edges = source(query, key, PTR, generator=torch.Generator().manual_seed(0))
     if isinstance(edges, PairMask):
@@ -377,7 +377,7 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
 @pytest.mark.slow
 @every_source
 def test_compiled_code_gives_the_same(name):
-    """With graph breaks, where a source must look at numbers."""
+    """Graphs break where a source must read values."""
     torch.compiler.reset()
     source = SOURCES[name]()
 

@@ -1,4 +1,4 @@
-"""What the cache of graphs keeps, how much of it, and for whom."""
+"""The cache of graphs: its content, its size and its keys."""
 
 from dataclasses import dataclass, field
 

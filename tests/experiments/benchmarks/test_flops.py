@@ -17,7 +17,7 @@ WIDTH = CHANNELS // HEADS
 
 
 def count(layer, n: int) -> float:
-    """What torch counts, of one head and without the projections."""
+    """Return torch's count for one head, without the projections."""
     x, ptr = torch.randn(n, CHANNELS), torch.tensor([0, n])
     linears = sum(module.weight.numel() for name, module in layer.named_modules()
                   if name.startswith('lin_'))

@@ -1,4 +1,4 @@
-"""What a reader costs grows as its input does, and a small file that is packed is no large one."""
+"""Cost of readers: it grows as the input does, and a small file that is packed is no large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read has one order, whatever that of hashes and of folders on the disk is."""
+"""Data have one order, whatever that of hashes and of folders on the disk is."""
 
 from __future__ import annotations
 

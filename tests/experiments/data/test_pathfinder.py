@@ -20,7 +20,7 @@ def test_half_of_the_images_have_both_discs_on_one_contour(drawn):
 
 
 def ends(drawn, i, which):
-    """Whether each disc of an image has ink of one of its contours in its middle."""
+    """Return whether each disc of an image has ink of one of its contours in its middle."""
     return [drawn.contour[i, which, y, x] > 0. for y, x in drawn.disc[i]]
 
 

@@ -1,4 +1,4 @@
-"""What the objectives are given: each argument that is refused is named."""
+"""Arguments of the objectives: each that is refused is named."""
 
 import math
 

@@ -54,7 +54,7 @@ def test_bits_are_those_of_all_symbols():
 
 @pytest.mark.slow
 def test_all_sequences_together_have_probability_one():
-    """Of four symbols and three places: a density, and not only a number that falls."""
+    """Four symbols and three places: a density, and not only a value that falls."""
     objective = DensityEstimation(model(num_tokens=5, hops=3, teleport=.1).double())
     objective.model.head[-1].bias.data[-1] = -1e9  # the beginning never comes again
     tokens = torch.cartesian_prod(*[torch.arange(4)] * 3).flatten()

@@ -1,4 +1,4 @@
-"""What objectives leave is of the weights, and of the evaluations, that it is said to be of."""
+"""Reports of objectives are of the weights, and of the evaluations, that they claim to be of."""
 
 import math
 from types import SimpleNamespace

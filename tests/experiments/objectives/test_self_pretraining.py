@@ -71,7 +71,7 @@ def fit(folder, *options):
 
 @pytest.fixture(scope='module')
 def pretrained(tmp_path_factory):
-    """In half precision, as on a GPU."""
+    """Pre-train in half precision, as on a GPU."""
     folder = tmp_path_factory.mktemp('pretrained')
     fit(folder, '--config', f'{CONFIGS}/self_pretraining.yaml', '--trainer.precision', 'bf16-mixed',
         '--model.init_args.density_weight', '0.1')

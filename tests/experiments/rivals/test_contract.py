@@ -1,4 +1,4 @@
-"""What every rival promises: it stands where graph attention does, and pads nothing."""
+"""Contract of every rival: it takes the place of graph attention, and pads nothing."""
 
 from __future__ import annotations
 

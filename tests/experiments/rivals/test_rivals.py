@@ -203,7 +203,7 @@ def test_as_many_landmarks_as_tokens_are_full_attention(landmarks):
 
 
 def test_landmarks_of_equal_tokens_are_full_attention():
-    """Where all tokens of a landmark are equal, only the pseudoinverse is approximate."""
+    """Only the pseudoinverse is approximate where all tokens of a landmark are equal."""
     rival = made(Nystromformer, landmarks=4, kernel_size=None, iterations=20)
     x = tokens().unflatten(0, (8, 4))[:, 0].repeat_interleave(4, dim=0)
     ptr = torch.tensor([0, 16, 32])

@@ -78,7 +78,7 @@ def strings_of(kind):
 
 
 def value_of(kind, name):
-    """What a config has for an argument without a default."""
+    """Return a config's value for an argument without a default."""
     if name not in MADE:
         return 1
     made = OF_CHOICES if kind is experiments.tasks.Choices else MADE[name]

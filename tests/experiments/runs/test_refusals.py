@@ -1,4 +1,4 @@
-"""What is refused leaves every file of a run as it was, whenever it is refused."""
+"""Refusals leave every file of a run as it was, whenever they come."""
 
 import csv
 import shutil

@@ -26,7 +26,7 @@ def impatient(monkeypatch):
 
 
 def wait_for(befall, children=2):
-    """What a process does that waits for its children, one of which something befalls."""
+    """Wait for children as a process does, one of which something befalls."""
     processes = [Popen(SLEEP) for _ in range(children)]
     callback = EndTogether(lambda what: print(what, file=sys.stderr))
     callback.setup(SimpleNamespace(strategy=SimpleNamespace(

@@ -132,7 +132,7 @@ def entrances(run):
 
 
 def said_by(command, capsys):
-    """What a command says of itself when it is refused, nothing if it is not."""
+    """Return the line of a command that is refused, nothing if it is not."""
     capsys.readouterr()
     try:
         run_or_exit(command)

@@ -89,7 +89,7 @@ def test_a_task_without_a_folder_is_refused_before_any_is_trained(tmp_path):
 
 def test_a_run_that_fails_is_no_table(tmp_path, monkeypatch, capsys):
     def run_here(command):
-        """What another process would do; to start one takes seconds."""
+        """Run here the command of another process, which takes seconds to start."""
         assert command[:3] == [sys.executable, '-m', 'experiments.train']
         with pytest.raises(SystemExit) as stop:
             run_or_exit(lambda: train.main(command[3:]))

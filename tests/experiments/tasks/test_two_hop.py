@@ -69,13 +69,13 @@ def test_every_draw_comes_once_with_each_answer():
 
 
 def answer_gradient(model, batch):
-    """What the loss of a batch has to say to the embedding of each answer."""
+    """Return the gradient of a batch's loss to the embedding of each answer."""
     F.cross_entropy(model(batch.tokens, batch.ptr), batch.label).backward()
     return model.encoder.token_embedding.weight.grad[:NUM_SYMBOLS]
 
 
 def answers_told_apart(model, batch):
-    """Whether logits change with the answer, at each label of a draw."""
+    """Return whether logits change with the answer, at each label of a draw."""
     with torch.no_grad():
         logits = model(batch.tokens, batch.ptr).view(-1, NUM_SYMBOLS, LENGTH, NUM_SYMBOLS)
     has_label = (batch.label != NO_LABEL).view(-1, NUM_SYMBOLS, LENGTH)[:, 0]

@@ -1,10 +1,10 @@
-"""What a task asks of its trainer, without one."""
+"""A trainer with the members that a task reads."""
 
 from types import SimpleNamespace
 
 
 def trainer(rank=0, world_size=1):
-    """Of an epoch that has just begun."""
+    """Return the trainer of an epoch that has just begun."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=0))
     return SimpleNamespace(world_size=world_size, global_rank=rank, fit_loop=SimpleNamespace(
         epoch_loop=SimpleNamespace(batch_progress=progress)))

@@ -140,7 +140,7 @@ def test_any_number_of_threads_equals_reference(name, num_threads, with_threads)
 
 
 def long_graph() -> BipartiteGraph:
-    """Whose keys are taken in several chunks, beside a block that is one."""
+    """Return a graph whose keys are taken in several chunks, beside a block that is one."""
     long, short = RandomKeys(60).build(150, 3000, seed=0), RandomKeys(5).build(40, 30, seed=0)
     without_first = BipartiteGraph.from_edge_index(
         long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)

@@ -1,4 +1,4 @@
-"""Where Triton's interpreter takes kernels for granted that a GPU would not, or computes otherwise.
+"""Checks of kernels that Triton's interpreter takes for granted and a GPU would not.
 
 What kernels read and write is within the tensors that they are given: each address is compared with
 those of the tensors, as compute-sanitizer does on a GPU. And bfloat16 is multiplied as numbers,
@@ -77,7 +77,7 @@ def _note_tensors(executor: GridExecutor, args: tuple, kwargs: dict) -> tuple[li
 
 
 def _addresses(x: Tensor) -> tuple[int, int]:
-    """Where its numbers begin and end."""
+    """Return the addresses where its values begin and end."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride()))
     return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
 

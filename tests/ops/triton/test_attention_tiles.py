@@ -39,7 +39,7 @@ def by(edges_of_a_tile, monkeypatch, graph, tensors, **options):
 
 
 def assert_same(monkeypatch, graph, tensors, expected=None, **options):
-    """By tiles alone as by rows alone, or as expected."""
+    """Assert that tiles alone give what rows alone give, or what is expected."""
     if expected is None:
         expected = by(10**9, monkeypatch, graph, tensors, **options)
     actual = by(1, monkeypatch, graph, tensors, **options)
@@ -124,7 +124,7 @@ def test_only_results_are_rounded(dtype, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('heads, key_heads, dropout_p', [(2, 2, 0.3), (4, 2, 0.), (4, 1, 0.3)])
 def test_dropout_and_shared_keys(heads, key_heads, dropout_p, monkeypatch):
-    """Whose numbers are those of a CPU."""
+    """Values are those of a CPU."""
     graph = random_graph(70, 40, 0.3)
     tensors = inputs(graph, heads, key_heads, 4, heads, torch.bfloat16)
     exact = [x.detach().double().requires_grad_() for x in tensors]
@@ -174,7 +174,7 @@ def test_edges_that_stand_close_are_taken_by_tiles(pattern, expected, monkeypatc
 @pytest.mark.slow
 @pytest.mark.parametrize('density', [0., 0.01, 0.06, 0.2, 1.])
 def test_rows_are_tiled_by_the_tiles_they_have(density):
-    """Which are counted, or bounded where that is enough to know."""
+    """Tiles are counted, or bounded where a bound is enough."""
     mask = torch.rand(150, 300) < density
     mask[3], mask[64:] = True, mask[64:] & (torch.arange(300) > 220)
     graph = BipartiteGraph.from_mask(mask)

@@ -1,4 +1,4 @@
-"""What Triton's kernels are compiled to for GPUs, which takes none."""
+"""Machine code of Triton's kernels, compiled without a GPU."""
 
 import json
 import re

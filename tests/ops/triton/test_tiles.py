@@ -75,7 +75,7 @@ def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])
 @pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
 def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypatch):
-    """As on CPUs, whatever it leads to."""
+    """It does so as on CPUs, whatever it leads to."""
     monkeypatch.setattr(tiles, 'FASTER_ABOVE', {1: faster_above})
     graph = random_graph(12, 14)
     query, key = factors(graph, 4)
@@ -97,7 +97,7 @@ def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypat
 @pytest.mark.parametrize('density, expected', [(0.3, ['dot_tiles', 'sum_tiles', 'sum_tiles']),
                                                (0.02, [])])
 def test_the_density_of_blocks_decides(density, expected, monkeypatch):
-    """That of the pairs inside them, a third of all."""
+    """The density is that of the pairs inside blocks, a third of all."""
     taken = []
 
     def record(function, *arguments):

@@ -87,7 +87,7 @@ def copy_three(x, out, LENGTH: tl.constexpr):
 @pytest.mark.parametrize('length, room, does', [(3, 3, None), (4, 3, 'reads 1'),
                                                 (3, 2, 'writes 1')])
 def test_the_interpreter_checks_memory(length, room, does):
-    """Of tensors that are parts of a larger one, as what a GPU's allocator gives out."""
+    """Tensors are parts of a larger one, as a GPU's allocator hands them out."""
     x, out = torch.arange(8.)[2:5], torch.zeros(8)[4:4 + room]
     expected = nullcontext() if does is None else pytest.raises(
         InterpreterError, match=f'a kernel {does} numbers beside its tensors')
@@ -148,8 +148,8 @@ def test_heads_that_share_keys(dropout_p):
 
 @pytest.mark.parametrize('run', [attend, diffuse])
 def test_long_rows_in_parts(run, monkeypatch):
-    """Of a hub that attends to all and is attended by all, row and column are cut, and a row that
-    fills its parts."""
+    """Row and column of a hub that attends to all and is attended by all are cut, and a row fills
+    its parts."""
     from graphattn.ops.triton import rows
 
     monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 4)
@@ -196,7 +196,7 @@ def put_places(out, edge_stride, head_stride):
 
 
 def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
-    """As of ``[heads, num_edges]`` transposed, whose strides fit into 32 bits each."""
+    """A bias may be ``[heads, num_edges]`` transposed, whose strides fit into 32 bits each."""
     out = torch.empty(16, 2, dtype=torch.long)
     with interpreted():
         put_places[16,](out, 1, 2**28)
@@ -212,7 +212,7 @@ def copy_masked(x, is_on, out):
 
 @pytest.mark.parametrize('is_on, room', [(True, 2), (False, 0)])
 def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
-    """Which it has as numbers 0 and 1, no places."""
+    """The interpreter has such masks as values 0 and 1."""
     x = out = torch.zeros(16, dtype=torch.int32)[4:4 + room]
     expected = nullcontext() if not is_on else pytest.raises(
         InterpreterError, match='a kernel writes 2 numbers beside its tensors')

@@ -33,7 +33,7 @@ def test_scores_are_those_of_the_official_script(said, accepted, exact, f1):
 @pytest.mark.parametrize('said, accepted, exact, f1', [
     case for case in CASES if case[1] and case[0] and case[0] != 'the' and 'the' not in case[1]])
 def test_scores_are_torchmetrics(said, accepted, exact, f1):
-    """Which knows SQuAD 1.1 alone: no questions without an answer."""
+    """Torchmetrics knows SQuAD 1.1 alone: no questions without an answer."""
     values = squad({'id': '0', 'prediction_text': said}, {
         'id': '0', 'answers': {'text': accepted, 'answer_start': [0] * len(accepted)}})
     assert {name: float(value) / 100 for name, value in values.items()} == pytest.approx(

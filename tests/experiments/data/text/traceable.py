@@ -24,6 +24,6 @@ def write_traceable(folder: Path, num_documents: int = 200) -> list[list[list[st
 
 
 def held_out(documents: list[list[list[str]]]) -> list[bool]:
-    """Which of the documents are for development."""
+    """Return which of the documents are for development."""
     return [is_held_out([' '.join(sentence) + '.' for sentence in document])
             for document in documents]
