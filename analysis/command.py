@@ -57,7 +57,7 @@ def ask(
 
     Args:
         question: ``question(graph, **options)``; its keyword arguments become options.
-        draw: From ``{label: results}``, several of which are samples of one head, to a figure.
+        draw: From ``{label: results}`` to a figure; several results of one label are samples of a head.
         arguments: The command line, that of the process if omitted.
         name: Of the module, and of the files.
         pattern: Which pattern is the default.
@@ -150,7 +150,7 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 def say(*lines: object) -> None:
     """Print lines as far as the terminal has their letters. Results are in files, so that a reader
-    of them who has gone (``| head -1``) is no error, and the command ends with status 0."""
+    of them that has gone (``| head -1``) is no error, and the command ends with status 0."""
     encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
     try:
         for line in lines:

@@ -123,7 +123,7 @@ def read_graph_file(
     path = Path(path)
     try:
         if path.is_fifo() and format in (None, 'konect'):
-            raise ValueError('a pipe can be read but once, and so not looked at first: --format '
+            raise ValueError('a pipe can be read only once, so its format cannot be detected: --format '
                              'says what it holds')
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':

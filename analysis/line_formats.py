@@ -25,7 +25,7 @@ def read_adjlist(path: Path) -> nx.Graph:
 
 
 def read_multiline_adjlist(path: Path) -> nx.Graph:
-    """Read a graph of which each node is followed by its degree and then by so many lines, one
+    """Read a graph in which each node is followed by its degree and then by so many lines, one
     for each neighbour."""
     lines = map(plain_numbers, _data_lines(path))
     return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)

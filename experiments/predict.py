@@ -32,7 +32,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         out: The CSV file that is written: ``example`` is the line, the row or the name of the
             image, ``label`` the likeliest class, or ``score``. What a spreadsheet would take for a
             formula has an apostrophe before it.
-        batch_size: Examples that are looked at together.
+        batch_size: Examples in a batch.
         trust: Packages whose classes the run's config.yaml may name, with commas between
             them.
     """
@@ -77,7 +77,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
     Args:
         run (Run): A classifier, see :func:`experiments.load_run`.
         path (Path): The file of texts or of token ids, or the folder of images.
-        batch_size (int): Examples that are looked at together.
+        batch_size (int): Examples in a batch.
 
     Returns:
         Iterator of (list of str, np.ndarray): What the examples of a batch are called, and the

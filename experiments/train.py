@@ -311,7 +311,7 @@ class TrainCLI(LightningCLI):
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"the last weights are tested: 'select_on' {self.config.select_on!r} "
-                           f"was not measured, for no part of the training was evaluated")
+                           f"was not measured, because no part of the training was evaluated")
         return path
 
     def _run_seeds(self, folder: Path) -> None:
@@ -363,7 +363,7 @@ def _check_trainer(options: Namespace) -> None:
                          f"processes that are forked or spawned nothing comes back to be tested")
     if options.limit_test_batches == 0:
         raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
-                         f"{options.limit_test_batches}): a run ends with a test, of which its "
+                         f"{options.limit_test_batches}): a run ends with a test, which its "
                          f"summary.json is; 1 is a short one")
 
 
@@ -455,7 +455,7 @@ def main(args: list[str] | None = None) -> None:
     """
     for name in ('lightning.pytorch', 'lightning.fabric'):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning asks torch in a way that torch deprecates; nobody here can mend it.
+    # Lightning calls torch in a way that torch deprecates.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
     # What a logger gets is of whole epochs.
     warnings.filterwarnings('ignore', message='The number of training batches')
@@ -474,7 +474,7 @@ def main(args: list[str] | None = None) -> None:
                          "--config digits/sbm; graphattn --help lists those")
     try:
         with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
-            # To train by a config is to run it; what is only tested may come from anybody.
+            # To train by a config is to run it; runs that are only tested may be a stranger's.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, options)
             cli.run()

@@ -39,7 +39,7 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
                    seed: int = 0) -> dict[str, np.ndarray]:
     """Diffuser's pattern as its authors draw it, in three parts that overlap.
 
-    One graph on 4,096 tokens, of which shorter inputs use the corner, so that they keep fewer
+    One graph on 4,096 tokens. Shorter inputs use its corner, so that they keep fewer
     global tokens and fewer random keys. Random keys are drawn from all pairs at once, and no
     global token is among the first ``window``. Beyond 4,096 tokens the graph is as long as the
     input.
@@ -146,7 +146,7 @@ def diffuser_tables(seed: int = 0) -> Picture:
     remarks = (
         'Window/global/random of 64/64/64 (Table S.10; computed) do not give the densities '
         'of Diffuser. 128/96/96 do (fitted), drawn as the authors draw them, one graph of 4,096 '
-        'tokens of which shorter inputs use the corner. At 8,192 tokens the row fits a graph of '
+        'tokens, whose corner shorter inputs use. At 8,192 tokens the row fits a graph of '
         f'that length. These are means of {_DRAWS} draws, whose totals have a standard deviation '
         f'of up to {spread:.1f} with the number of global tokens in the corner: with 21 of them '
         'there, as in the draw of the authors, 64/64/64 has 14.2 % at 1K. '

@@ -24,7 +24,7 @@ _TRAINED_CLUSTERS = 128  # of the paper's models
 def sbm_3(seed: int = 0) -> Picture:
     r"""Nodes and clusters in the plane, and the probability of each edge that they give.
 
-    Eq. 5 to 7 with the MLP left out, for it can move a node anywhere:
+    Eq. 5 to 7 without the MLP, because it can move a node anywhere:
 
     .. math::
         \hat S = \operatorname{softmax}(C C^\top), \quad

@@ -80,7 +80,7 @@ def diffuser_s8(seed: int = 0) -> Picture:
         'occurs once does.',
         'Window and block sizes of the figure are not in the text; those drawn are ours, with the '
         f'{_BLOCKS} random blocks of BigBird. Directed graphs count as the union of both '
-        'directions, of which the paper does not speak.')
+        'directions, about which the paper is silent.')
     return Picture('Diffuser, Figure S.8: spectra of kinds of attention at 2,048 tokens',
                    tuple(rows), remarks, _draw_kinds(by_panel))
 
@@ -138,7 +138,7 @@ def diffuser_s9(seed: int = 0) -> Picture:
         'Longformer has a band of 256 to either side, without global tokens as in Table S.8 or '
         'with one; BigBird blocks of 64, 2 global and 3 random. Diffuser has 64/64/64 of '
         'Table S.10; its densities in Table S.1 are those of 128/96/96.',
-        'The union of both directions is taken, of which the paper does not speak. Attention as '
+        'The union of both directions is taken, about which the paper is silent. Attention as '
         'trained is not symmetric, and its eigenvalues are complex.')
     return Picture('Diffuser, Figure S.9: spectra of models and their variants at 2,048 tokens',
                    tuple(rows), remarks, _draw_models(spectra, hops))

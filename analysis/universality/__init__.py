@@ -11,7 +11,7 @@ SparseBERT's theorem for attention without its diagonal is asked beside them, an
 and those of Diffuser's Lemmas 6 to 8 are run on a grid. Lemmas 1 and 2 of SBM-Transformer, App. A,
 are here too. What holds of masks says little of a model that *samples* them: its Theorem 1 bounds
 the distance to the expected output E[g(X)], and the expected output is not the output under the
-expected mask, for softmax is not linear in the mask.
+expected mask, because softmax is not linear in the mask.
 """
 
 from analysis.universality.patterns import Clusters, Relays, is_rectangle, lemma_2

@@ -51,7 +51,7 @@ class ThreeTokens(Result):
 
 
 def three_tokens(steps: int) -> ThreeTokens:
-    r"""SparseBERT's selective shift, of which a token itself is no part, for n = 3 and d = 1.
+    r"""SparseBERT's selective shift without the token itself, for n = 3 and d = 1.
 
     .. math::
         \Psi(Z; b_1, b_2)_i = \max_{j \ne i} Z_j - \min_{j \ne i} Z_j

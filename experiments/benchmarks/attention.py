@@ -68,7 +68,7 @@ def main(
         pattern: Whose edges, in their place; they fill fewer of the tiles that 'flex' computes.
         channels: Widths of a head.
         heads: Number of heads, which share the graph.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         only: Which backends and peers; all if omitted.
         device: Where, 'cuda' say.
         dtype: Of queries, keys and values.
@@ -124,7 +124,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         for _ in range(3)]
     edge_index = graph.edge_index.as_tensor().clone()
     conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
-    mask = cache(graph.to_mask)  # n^2 bytes, for whom it is asked of
+    mask = cache(graph.to_mask)  # n^2 bytes, only for cases that need it
 
     def sdpa(attn_mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),

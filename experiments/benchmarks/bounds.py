@@ -67,7 +67,7 @@ def main(
         out: Where the tables go.
     """
     if not environment_compiles():
-        raise ValueError("TRITON_INTERPRET must not be set, for kernels are compiled (got 1)")
+        raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
     if quick:
         dtypes, channels = ('bfloat16', 'float16', 'float32'), (64,)
         terms, degrees = TERMS[::3], (64,)

@@ -47,11 +47,11 @@ def main(
     Args:
         nodes: Numbers of queries and of keys.
         densities: Shares of the pairs that are edges.
-        lengths: Tokens of complete sequences, of which every other one has one more, so that dense
+        lengths: Tokens of complete sequences; every other one has one more, so that dense
             attention takes each by itself.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         device: Where, 'cuda' say.
         quick: Fewer sizes, which end within a minute.
         out: Where table and figure go.

@@ -54,7 +54,7 @@ def main(
         hops: Numbers of hops.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.

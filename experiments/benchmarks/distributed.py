@@ -59,7 +59,7 @@ def main(
         processes: Numbers of processes, of one thread each.
         nodes: Tokens of the sequence.
         nodes_of_block_model: Tokens where the edges are a quarter of the pairs.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         quick: Two processes and a short sequence.
         out: Where table and figure go.
     """

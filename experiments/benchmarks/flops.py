@@ -57,7 +57,7 @@ def sampler(model: FactorModel) -> Steps:
     drawn too often.
 
     Args:
-        model (FactorModel): The law of the graphs of all heads and sequences, all of which count.
+        model (FactorModel): The distribution of the graphs; all heads and sequences count.
     """
     sizes = model.num_keys, model.num_clusters
     mixed = 2. * model.num_queries * model.num_clusters**2

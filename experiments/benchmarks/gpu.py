@@ -61,7 +61,7 @@ def main(
         heads: Number of heads.
         channels: Width of a head.
         dtype: Of queries, keys and values; layers are under autocast to it.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         parts: What is measured; each has a table, written when it is done.
         device: Where.
         quick: Small sizes that end within a minute.

@@ -71,7 +71,7 @@ def main(
         heads: Number of heads.
         channels: Width of a head.
         clusters: Clusters of the block models.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         keep_freed_memory: Whether the process keeps what it frees.
         device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.

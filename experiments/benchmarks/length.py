@@ -65,7 +65,7 @@ def main(
     Args:
         nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
             bytes: 10 GB at 8,192.
-        rounds: Measurements of each case, of which the median counts; two where steps are long.
+        rounds: Measurements of each case; the median is reported; two where steps are long.
         device: Where, 'cuda' say.
         quick: The shortest length, which ends within a minute.
         out: Where table and figure go.

@@ -56,8 +56,8 @@ def main(
         tokens: Length of each sequence, a multiple of 512.
         batch: Sequences.
         layers: Layers.
-        heads: Heads of 64 channels, of which BERT-base has 12.
-        rounds: Measurements of each model, of which the median counts.
+        heads: Heads of 64 channels; BERT-base has 12.
+        rounds: Measurements of each model; the median is reported.
         device: Where, 'cuda' say.
         quick: A short sequence and two heads, which end within a minute.
         out: Where table and figure go.

@@ -95,7 +95,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
     """Return the median seconds of each case. Cases take turns, so that a slow spell of the machine
     hits all.
 
-    Each round has an order of its own, for a case may leave the caches to the next one as it likes.
+    Each round has its own order, because a case leaves the caches warm or cold to the next.
 
     Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
     but at least twice, if all of them together take longer than ``seconds``, and up to a hundred

@@ -1,7 +1,7 @@
 """Attention along meshes of the sphere, beside the Triton kernel that ECMWF's anemoi has for them.
 
 Its kernel adds features of full width to the key and the value of every edge, and cannot do
-without. So ours runs twice: without features, and with features of which the same ones are
+without. So ours runs twice: without features, and with features, the same of which are
 projected. To project them is counted with ours; anemoi's are given.
 
 Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
@@ -91,7 +91,7 @@ def is_installed() -> bool:
     """Return whether anemoi's kernel is installed, and say once where it is not."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
-    print('anemoi is left out, for it is not installed: pip install --no-deps anemoi-models')
+    print('anemoi is left out, because it is not installed: pip install --no-deps anemoi-models')
     return False
 
 

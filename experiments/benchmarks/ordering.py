@@ -48,7 +48,7 @@ def main(
         keys: Keys of each query, on average.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         quick: Few tokens, less often.
         out: Where table and figure go.
     """

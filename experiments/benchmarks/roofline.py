@@ -77,7 +77,7 @@ def main(
         out: Where the tables go.
     """
     if not environment_compiles():
-        raise ValueError("TRITON_INTERPRET must not be set, for kernels are compiled (got 1)")
+        raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
     rows = []
     for terms in TERMS[:1 if quick else None]:
         work = operators(getattr(torch, dtype), channels, terms, heads=heads)

@@ -44,7 +44,7 @@ def main(
         nodes: Numbers of queries and of keys.
         densities: Expected shares of the pairs that become edges.
         clusters: Clusters of the block model.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         device: Where, 'cuda' say.
         quick: One small setting that ends within a minute.
         out: Where table and figure go.

@@ -57,7 +57,7 @@ def main(
         pattern: Whose edges, with about as many keys for each query at every length.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
-        rounds: Measurements, of which the median counts.
+        rounds: Measurements; the median is reported.
         device: Where, 'cuda' say.
         quick: Two short lengths, less often.
         out: Where table and figure go.

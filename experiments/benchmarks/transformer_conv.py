@@ -63,7 +63,7 @@ def main(
         graphs: Graphs of one size that the nodes are divided into; no edge joins two of them.
         anew: Give each step a new tensor of edges, as a loader of batches does, so that sorting
             them is part of it.
-        rounds: Measurements of each case, of which the median counts.
+        rounds: Measurements of each case; the median is reported.
         device: Where, 'cuda' say.
         quick: A smaller graph, which ends within a minute.
         out: Where the table goes.
@@ -95,7 +95,7 @@ class Setting(NamedTuple):
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
         generator, size = seeded(), self.nodes // self.graphs
         number = torch.randint(self.graphs * size**2, (self.edges * 11 // 10,), generator=generator)
-        number = number.unique()  # a few were drawn twice, for which there are more
+        number = number.unique()  # a few were drawn twice, so more are drawn than needed
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]
         edge_attr = (torch.randn(len(number), self.edge_dim, generator=generator)
                      if self.edge_dim else None)

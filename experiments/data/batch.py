@@ -88,7 +88,7 @@ class QuestionBatch(NamedTuple):
 
 
 class ChoiceBatch(NamedTuple):
-    """Questions with several answers each, of which one is right.
+    """Questions with several choices each, one of them right.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.

@@ -107,7 +107,7 @@ class DocumentPairs(ByteSource):
     def _pairs(self, documents: list[Document], rng: np.random.Generator,
                part: str) -> Iterator[tuple[int, int, int]]:
         if not all(isinstance(document, Document) for document in documents):
-            raise ValueError("'documents' must be single texts, of which pairs are made (got "
+            raise ValueError("'documents' must be single texts to make pairs of (got "
                              "pairs); DocumentBytes takes those")
         label = np.array([document.label for document in documents])
         if len(documents) < 4 or (np.unique(label, return_counts=True)[1] < 2).any() or (

@@ -15,7 +15,7 @@ LARGEST_ID = 2**31 - 1
 
 def read_tokens(path: Path) -> np.ndarray:
     """Token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``, or that
-    of an ``.npy``, of which only what is looked at is read.
+    of an ``.npy``; only the rows that are used are read.
 
     Raises:
         ValueError: The file cannot be read, or holds something else.

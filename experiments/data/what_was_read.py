@@ -55,7 +55,7 @@ def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
 
 
 def number_of(what: str, number: int) -> str:
-    """Return a number and what there is of it, of which one is no plural."""
+    """Return a number and its noun, in the singular for one."""
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 

@@ -26,7 +26,7 @@ class LanguageModelling(Training):
     head. For development and testing also the perplexity of the masked tokens; beside their loss
     the entropy of the unigrams, below which no model gets that does not look at the context; and
     the loss in bits: for each token, which Longformer's script calls BPC; for each character, and
-    for each byte of the text, of which a token has so many on average,
+    for each byte of the text; a token has so many bytes on average,
 
     .. math::
         \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
@@ -39,7 +39,7 @@ class LanguageModelling(Training):
         roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
             RoBERTa with whose weights it begins, see :func:`experiments.runs.pretrained.roberta`;
             the positions are repeated.
-        pretrained (str, optional): A checkpoint with all of whose parameters it begins, of a model
+        pretrained (str, optional): A checkpoint whose parameters it begins with, of a model
             trained on shorter sequences for example.
         **kwargs: Those of :class:`experiments.objectives.Training`.
 

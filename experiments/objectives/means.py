@@ -1,4 +1,4 @@
-"""Means over all examples of an evaluation, whatever the processes that looked at them."""
+"""Means over all examples of an evaluation, whatever process evaluated them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means by name, for who needs them and not only their log; a NaN makes NaN."""
+    """Weighted means by name, for code that needs their values; a NaN makes NaN."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}

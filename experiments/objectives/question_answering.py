@@ -150,7 +150,7 @@ class QuestionAnswering(Training):
             self.means.add('loss', span_loss(logits, batch), num_windows)
             spans = best_spans(logits, batch.ptr, batch.offset[:, 0] >= 0,
                                num_best=self.num_best, max_tokens=self.max_answer)
-            spans = [part.cpu() for part in spans]  # which are looked at one by one
+            spans = [part.cpu() for part in spans]  # which are read one by one
             none = logits[batch.ptr[:-1]].float().sum(dim=1).tolist()
             batch = batch._replace(offset=batch.offset.cpu())
             best = [list(self._texts(batch, spans, window)) for window in range(num_windows)]

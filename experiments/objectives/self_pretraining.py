@@ -13,7 +13,7 @@ from graphattn.models import CausalLanguageModel
 
 
 class SelfPretraining(Classification):
-    r"""The cross-entropy of each next token, on the inputs of a task whose labels nobody looks at.
+    r"""The cross-entropy of each next token, on the inputs of a task whose labels are not used.
 
     .. math:: -\frac{1}{|I|} \sum_{i \in I} \log p(t_{i+1} \mid t_1, ..., t_i)
 

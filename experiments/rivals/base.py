@@ -20,7 +20,7 @@ from graphattn._tensors import looks_once, on_cpu
 class Rival(nn.Module, ABC):
     """Attention of other authors, which stands where :class:`graphattn.layers.GraphAttention` does.
 
-    Nothing is padded, for some of them would attend to the padding: sequences of one length are a
+    Nothing is padded, because some would attend to the padding: sequences of one length are a
     batch, and each length is one call of :meth:`attend`. So what comes of a sequence depends on
     no other one.
 

@@ -1,4 +1,4 @@
-"""Checkpoints of which a good one is always there, whatever ends the run.
+"""Checkpoints, one of them always good, whatever ends the run.
 
 A checkpoint ends with its SHA-256, as the comment of the zip file that it is, so ``torch.load``
 reads it too. The checksums of zip files would not do: they leave out its directory, where a single

@@ -33,7 +33,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise :class:`Ended` at the signals that end a command, once; who ignores them goes on to."""
+    """Raise :class:`Ended` at the signals that end a command, once; ignored signals stay ignored."""
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
     _listening.extend(ours)

@@ -51,7 +51,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     Raises:
         OSError: A file of it is missing.
         ValueError: A file of it is damaged, or of another version; the message says what differs.
-            Or its config.yaml names a class that is not trusted, of which nothing is imported.
+            Or its config.yaml names a class that is not trusted, which is not imported.
 
     Example::
 
@@ -73,7 +73,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         raise ValueError(f'{folder}: its config.yaml holds no options')
     for name in ('model', 'data', 'seed_everything'):
         if config.get(name) is None:
-            raise ValueError(f"{folder}: its config.yaml is not whole, for it has no {name!r}")
+            raise ValueError(f"{folder}: its config.yaml is not whole: it has no {name!r}")
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     path = checkpoints / (BEST if has_best else LAST)

@@ -14,7 +14,7 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
 
     Of a block model these are the heads whose density without exploration is at most
     :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn blindly; with
-    :math:`\delta = 0` the empty ones. Of a learned mask, those of which no value is on. Edges that
+    :math:`\delta = 0` the empty ones. For a learned mask, heads without a value that is on. Edges that
     are fixed count as kept, and heads of patterns lose nothing.
 
     Args:

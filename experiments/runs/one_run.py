@@ -1,4 +1,4 @@
-"""A folder holds one run, at which one process is at work: who may begin it and who goes on."""
+"""A folder holds one run of one process: the rules to begin it and to go on."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Callback
 from experiments.runs.command import listen_again, status_of
 
 PERIOD = 1.  # seconds between two looks at the other processes
-PATIENCE = 10  # looks, for which one may be stopped
+PATIENCE = 10  # looks for which a process may be stopped
 STOPPED = 128 + signal.SIGSTOP
 Look = Callable[[], tuple[str, int] | None]  # what has befallen another process, and a status
 
@@ -68,7 +68,7 @@ class EndTogether(Callback):
             os._exit(status_of(exception))  # at once: the first process waits, and tells
         if isinstance(exception, RuntimeError) and any(name in str(exception)
                                                        for name in ('gloo', 'NCCL')):
-            time.sleep(PERIOD * PATIENCE)  # a connection is lost: meanwhile it is found who died
+            time.sleep(PERIOD * PATIENCE)  # a lost connection; meanwhile the dead process is found
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:

@@ -17,7 +17,7 @@ from graphattn.sources import GraphSource
 
 
 class Positions(NamedTuple):
-    """Rotary ones, of which a model holds no numbers."""
+    """Rotary ones, for which a model holds no parameters."""
 
     num_embeddings: int
 

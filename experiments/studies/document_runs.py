@@ -89,7 +89,7 @@ class DocumentRuns:
     def diffuser(self, window: int | None = None, num_global: int | None = None,
                  num_random: int | None = None, *, uniform: bool = False,
                  cls_global: bool = True) -> Attention:
-        """Diffuser's edges, of which a kind may be left out; one hop.
+        """Diffuser's edges, perhaps without one kind; one hop.
 
         Args:
             window (int, optional): Width of the blocks.
@@ -217,7 +217,7 @@ def document_study(
 
 def _edges(window: int, num_global: int, num_random: int, uniform: bool,
            cls_global: bool) -> Pattern:
-    """``get('diffuser')`` without the kinds of which there is none."""
+    """``get('diffuser')`` without the kinds whose count is 0."""
     parts: list[Pattern] = []
     if window:
         parts.append(OverlappingBlocks(window))

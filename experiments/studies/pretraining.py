@@ -10,7 +10,7 @@ documents alone a small model learns for a long time only how frequent tokens ar
 the loss of a token in bits BPC, as Longformer's script computes it; here are also those of a
 character and of a byte. Beside them stand models of the same text that count: unigrams and n-grams
 of bytes, which predict every byte from those before it, where masked models see both sides and most
-of the text; and one that predicts every token from its two neighbours, all of which it sees.
+of the text; and one that predicts every token from its two neighbours, none of them hidden.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Study:
         """Trains as ``experiments.train fit`` does with these options, once.
 
         A finished run of the same options is taken as it is, and one that was killed is resumed.
-        Studies may run side by side: who needs a run that another one trains waits for it.
+        Studies may run side by side: one that needs a run which another trains waits for it.
 
         Args:
             run (str): Name of the run's folder.

@@ -50,7 +50,7 @@ class TextRuns:
     Args:
         study (Study): Whose scale chooses the configs, and where the runs go.
         corpus (str, optional): As :class:`experiments.tasks.MaskedLanguage` takes it. If omitted,
-            the documentation of this Python, of which smoke tests take a little.
+            the documentation of this Python, or a little of it at smoke scale.
         glue (Path, optional): A folder with one for each task of GLUE. If omitted, the tasks of
             :mod:`experiments.data.text.local_glue`, which are not GLUE.
     """

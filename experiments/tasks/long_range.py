@@ -37,7 +37,7 @@ class LongRange(L.LightningDataModule):
         label     9                            horse                            favourable
 
     What is longer is cut at its end. The order for training depends on (``seed``, epoch) alone, and
-    every example of the other parts is looked at once.
+    every example of the other parts is read once.
 
     Args:
         source (SequenceSource): Where they come from.

@@ -14,7 +14,7 @@ from experiments.tasks.own_data import fit_model
 
 
 class OwnSequences(LongRange):
-    """Sequences of which the files say all: their classes, their symbols and how long they are.
+    """Sequences described by their files alone: classes, symbols and lengths.
 
     Args:
         source (SequenceSource): Where they come from.

@@ -36,7 +36,7 @@ class Questions(TokenizedTask):
 
     What does not fit a sequence is cut into windows that overlap; each has the whole question. In
     training each window counts for itself, and one that holds no answer points at [CLS], as BERT's.
-    One that has cut every answer of which it holds a part is left out, and a question of which no
+    A window that cuts every answer in it is left out, and a question of which no
     window holds a whole answer is named in a warning. When it is tested a question's answer comes
     from all of its windows.
 

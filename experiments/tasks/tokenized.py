@@ -83,7 +83,7 @@ class TokenizedTask(L.LightningDataModule):
         if self.tokenizer_path is None and not path.exists():
             trained = train_tokenizer(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
-        if model is None:  # the data are only looked at
+        if model is None:  # the data are only read
             return
         tokenizer = self.load_tokenizer()
         num_tokens = model.encoder.token_embedding.num_embeddings

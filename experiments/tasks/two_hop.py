@@ -13,7 +13,7 @@ from graphattn.patterns import parse
 
 
 class TwoHop(Synthetic):
-    r"""One token of each sequence is the answer, and who is two edges away from it must name it::
+    r"""One token of each sequence is the answer, and tokens two edges away must name it::
 
         tokens   f  f  f  f  a  f  f  f  f     SlidingWindow(1): the neighbours attend to a
         label    -  -  a  -  -  -  a  -  -     theirs do not, but to tokens that do

@@ -48,7 +48,7 @@ draw.receptive_field(receptive_field(graph, hops=4))
 # %%
 # Time beside full attention
 # --------------------------
-# One hop and five, of which each goes along the same edges again. The parts have 32, 16 and 16.
+# One hop and five; each goes along the same edges again. The parts have 32, 16 and 16.
 one, five, full = {}, {}, {}
 for n in (512, 1024, 2048, 4096):
     larger = patterns.get('diffuser', window=32, num_global=16, num_random=16)

@@ -3,7 +3,7 @@ Edges of your own
 =================
 
 A graph comes from networkx, from ``edge_index``, from a mask, from scipy or from the keys that a
-search has found. Here it is Zachary's karate club: who of its 34 members is friends with whom.
+search has found. Here it is Zachary's karate club: the friendships of its 34 members.
 """
 
 import networkx as nx

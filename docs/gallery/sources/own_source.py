@@ -57,7 +57,7 @@ draw.spectrum(spectrum(graph).values)
 # %%
 # Receptive field over layers
 # ---------------------------
-# Keys to which nobody attends reach no query but their own, in any number of layers.
+# Keys without queries reach no query but their own, in any number of layers.
 field = receptive_field(graph, hops=6)
 print(f'after 6 layers {field[-1].mean():.1f} keys reach a query in the mean')
 draw.receptive_field(field)

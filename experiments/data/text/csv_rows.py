@@ -16,7 +16,7 @@ from experiments.data.what_was_read import check_is_text, number_of, tell
 from graphattn._reading import LONGEST_LINE, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
-# What the csv module says, and what it means to who has the file.
+# Messages of the csv module, and what they mean for the file.
 MEANINGS = {
     'expected after': 'a text goes on behind the quotation mark that closes it; a quotation mark '
                       'inside of a text is written twice, ""',
