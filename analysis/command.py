@@ -57,7 +57,7 @@ def ask(
 
     Args:
         question: ``question(graph, **options)``; its keyword arguments become options.
-        draw: From ``{label: results}`` to a figure; several results of one label are samples of a head.
+        draw: From ``{label: results}`` to a figure; a head's samples share a label.
         arguments: The command line, that of the process if omitted.
         name: Of the module, and of the files.
         pattern: Which pattern is the default.

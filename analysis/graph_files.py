@@ -123,8 +123,8 @@ def read_graph_file(
     path = Path(path)
     try:
         if path.is_fifo() and format in (None, 'konect'):
-            raise ValueError('a pipe can be read only once, so its format cannot be detected: --format '
-                             'says what it holds')
+            raise ValueError('a pipe can be read only once, so its format cannot be detected: '
+                             '--format says what it holds')
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':
             raise ValueError(f"'header' is for lists of edges, and this is {_TITLES[chosen]}")

@@ -33,7 +33,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise :class:`Ended` at the signals that end a command, once; ignored signals stay ignored."""
+    """Raise :class:`Ended` once at signals that end a command; ignored signals stay ignored."""
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
     _listening.extend(ours)

@@ -14,8 +14,8 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
 
     Of a block model these are the heads whose density without exploration is at most
     :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn blindly; with
-    :math:`\delta = 0` the empty ones. For a learned mask, heads without a value that is on. Edges that
-    are fixed count as kept, and heads of patterns lose nothing.
+    :math:`\delta = 0` the empty ones. For a learned mask, heads without a value that is on. Fixed
+    edges count as kept, and heads of patterns lose nothing.
 
     Args:
         model (nn.Module): What is trained; its layers have sources of one kind, or share one.

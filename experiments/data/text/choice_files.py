@@ -81,7 +81,7 @@ class WikiHop(ChoiceSource):
     Args:
         train (str): train.json.
         dev (str): dev.json.
-        test (str, optional): Another file with answers; dev if omitted, because the published one has none.
+        test (str, optional): Another file with answers, unlike the published one; dev if omitted.
     """
 
     train: str
