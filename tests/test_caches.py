@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
+from graphattn.graphs import from_pyg
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import sort_edges
 from graphattn.graphs.pair_layout import FreeLayout, SymmetricLayout

@@ -38,10 +38,10 @@ MAY_IMPORT = {
     '_tensors': set(),
     '_checks': {'_tensors'},
     'style': set(),
-    'draw': {'_checks', 'style'},  # of graphs it knows the types alone
-    'graphs': {'_checks', '_tensors', 'draw'},
+    'graphs': {'_checks', '_tensors', 'style'},
+    'draw': {'graphs', '_checks', 'style'},
     'shard': {'graphs', '_tensors'},
-    'patterns': GROUND | {'draw'},
+    'patterns': GROUND,
     'ops': GROUND,
     'samplers': GROUND | {'ops'},
     'functional': MIDDLE,
