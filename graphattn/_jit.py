@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from graphattn._compiler import CompilerMissing
-from graphattn._files import write_whole
+from graphattn.utils.files import write_whole
 
 try:
     import llvmlite

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from graphattn.graphs.pairs import sort_numbers
 
+__all__ = ['draw_distinct']
+
 
 def draw_distinct(rows: range, num_choices: int, count: int,
                   generator: torch.Generator | None) -> Tensor:
