@@ -17,7 +17,7 @@ from tests.forked import run_anew
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GROUND = {'graphs', 'shard', 'utils', '_checks', '_tensors'}
+GROUND = {'graphs', 'shard', 'utils', '_checks', '_tensors', '_splitmix'}
 COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
 # What experiments and analysis may import of the library: all but its private modules.
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     '_triton': set(),
     '_jit': {'_compiler', 'utils'},
     '_tensors': set(),
+    '_splitmix': set(),
     '_checks': {'_tensors'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
