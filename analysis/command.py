@@ -21,10 +21,10 @@ from analysis.graph_files import read_graph_file
 from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
-from graphattn._extras import with_advice
-from graphattn._files import check_folder, csv_cell, write_whole
-from graphattn._memory import within_free_memory
 from graphattn.style import in_style
+from graphattn.utils.extras import with_advice
+from graphattn.utils.files import check_folder, csv_cell, write_whole
+from graphattn.utils.memory import within_free_memory
 
 Graphs = dict[str, list[BipartiteGraph]]
 Names = Sequence[str] | None  # of the tokens of a graph from a file

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.listed import LONGEST_ID, ListedGraph, is_id, plain_numbers, weight_of
-from graphattn._reading import read_lines
+from graphattn.utils.reading import read_lines
 
 BLANKS = ' \t\r\n'  # others, such as no-break spaces, belong to names
 COMMENT_MARKS = '#', '%'

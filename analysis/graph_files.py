@@ -38,7 +38,7 @@ from analysis.listed import (
     weight_of,
 )
 from graphattn import BipartiteGraph
-from graphattn._reading import check_arrays, read_bytes, read_lines, read_text
+from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_text
 
 Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf', 'pajek',
                  'metis', 'dimacs', 'konect', 'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']

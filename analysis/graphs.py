@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph
-from graphattn._reading import check_unpacked, read_yaml
-from graphattn._trust import importing_only
 from graphattn.patterns import parse
+from graphattn.utils.reading import check_unpacked, read_yaml
+from graphattn.utils.trust import importing_only
 
 if TYPE_CHECKING:
     from lightning import LightningDataModule

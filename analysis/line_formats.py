@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.edge_lists import BLANKS, is_comment_line, read_edge_list
 from analysis.listed import ListedGraph, as_edges, check_num_tokens, plain_numbers, weight_of
-from graphattn._reading import read_lines
+from graphattn.utils.reading import read_lines
 
 _NO_COMMENT = '\0'  # for networkx, which would cut names where they have a '#'
 _KONECT = re.compile(r'%\s*(sym|asym|bip)\b')

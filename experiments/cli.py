@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         print('interrupted', file=sys.stderr)
         sys.exit(130)
     except ModuleNotFoundError as error:
-        from graphattn._extras import with_advice
+        from graphattn.utils.extras import with_advice
 
         print(f'error: {with_advice(error)}', file=sys.stderr)
         sys.exit(2)

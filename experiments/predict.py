@@ -18,8 +18,8 @@ from lightning.fabric.utilities import move_data_to_device
 
 from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
-from graphattn._files import check_folder, csv_cell, write_whole
 from graphattn.models import SequenceClassifier
+from graphattn.utils.files import check_folder, csv_cell, write_whole
 
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,

@@ -73,9 +73,9 @@ from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
 from experiments.tasks.batch_stream import batches_of_run
-from graphattn._files import check_folder
-from graphattn._trust import importing_only, trusting
 from graphattn.freed_memory import keeping_freed_memory
+from graphattn.utils.files import check_folder
+from graphattn.utils.trust import importing_only, trusting
 
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',

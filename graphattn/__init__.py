@@ -16,7 +16,10 @@ _HOME = {
                     'graphattn.sources'),
 }
 
-__all__ = ['BipartiteGraph', *_HOME]
+__all__ = [
+    'BipartiteGraph', 'BlockModelSource', 'Encoder', 'GraphAttention', 'GraphTransformerConv',
+    'LearnedMaskSource', 'MultiheadAttention', 'PatternSource', 'attach', 'edge_attention',
+]
 
 
 def __getattr__(name: str) -> object:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from graphattn._tensors import is_autocast, is_traced, on_cpu
+
+if TYPE_CHECKING:
+    from graphattn.graphs.graph import BipartiteGraph
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32,
              torch.int64)
@@ -312,6 +316,13 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     if not bool(ascends.all()):
         raise ValueError("'key' must ascend among the edges of each query, each key once; "
                          "BipartiteGraph.from_edge_index sorts and merges")
+
+
+def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
+    """Check that keys and queries of each block can be the same tokens."""
+    if not graph.is_square:
+        raise ValueError(f"'{operation}' needs as many keys as queries in each block (got "
+                         f"{graph}){hint}")
 
 
 def check_blocks_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from graphattn._compiler import CompilerMissing
-from graphattn._files import write_whole
+from graphattn.utils.files import write_whole
 
 try:
     import llvmlite
@@ -174,7 +174,7 @@ def _digest(sources: Iterable[Path]) -> str:
 
 
 _PACKAGE = Path(__file__).parent
-SOURCE_DIGEST = _digest([Path(__file__), *sorted(
+SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
     path for loops in ('ops/cpu/*.py', 'ops/*/cpu*.py', 'ops/*/cpu/*.py')
     for path in _PACKAGE.glob(loops))])
 

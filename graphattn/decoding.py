@@ -17,6 +17,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.placement.cache import Cache, Kept
 from graphattn.shard import Shard
 
+__all__ = ['KeyValueCache']
+
 
 class KeyValueCache:
     """Keys and values of the tokens that a model has seen, for each of its layers.

@@ -27,6 +27,8 @@ from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all,
 from graphattn.shard import Shard
 from graphattn.sources.base import fold_ptr
 
+__all__ = ['SequenceParallel', 'sequence_parallel']
+
 TIMEOUT = timedelta(minutes=5)
 
 

@@ -9,68 +9,27 @@ Each of these draws on the axes that it is given or, without any, on a new figur
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphattn._checks import check_size, check_strided
-from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
+from graphattn._checks import check_size
+from graphattn.graphs.picture import mask, new_axes, shades_of, tick_whole_numbers
+from graphattn.style import COLOURS, EDGE, KEY, QUERY, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from torch import Tensor
 
     from graphattn.graphs.graph import BipartiteGraph
 
+__all__ = ['bipartite', 'blocks', 'degrees', 'heads', 'mask', 'received_attention',
+           'receptive_field', 'spectrum', 'times']
+
 MOST_LINES = 20_000  # of a bipartite picture
 _MOST_LABELS = 8  # of lengths side by side, which more would cover
-_MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
-
-
-@in_style()
-def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
-         weights: Tensor | None = None) -> Axes:
-    """Draw the pairs that are edges, queries from top to bottom and keys from left to right.
-
-    A graph of more than 512 queries or keys is cut into as many cells, each as dark as it is dense.
-
-    Args:
-        graph (BipartiteGraph): Of any size.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
-        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``;
-            the largest is the darkest.
-
-    Raises:
-        TypeError: The weights are no Tensor.
-        ValueError: There is another number of weights, or some are negative or not finite.
-
-    Example:
-        >>> from graphattn import draw, patterns
-        >>> axes = draw.mask(patterns.SlidingWindow(2).build(16))
-        >>> axes.get_title()
-        'density 28.9 %'
-    """
-    weights = None if weights is None else _per_edge(graph, weights, 1)[:, 0].numpy()
-    axes = _new_axes(4.2, 4.2) if axes is None else axes
-    sides = graph.num_queries, graph.num_keys
-    cells = [max(1, min(side, _MOST_CELLS)) for side in sides]
-    place = [x.cpu().numpy() * cell // max(side, 1)
-             for x, cell, side in zip((graph.query, graph.key), cells, sides)]
-    edges = np.bincount(place[0] * cells[1] + place[1], weights, minlength=cells[0] * cells[1])
-    widths = [np.bincount(np.arange(side) * cell // max(side, 1), minlength=cell)
-              for cell, side in zip(cells, sides)]
-    share = edges.reshape(cells) / np.maximum(np.outer(*widths), 1)
-    darkest = 1 if weights is None else share.max() or 1
-    axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, aspect='auto',
-                extent=(-0.5, max(graph.num_keys, 1) - 0.5, max(graph.num_queries, 1) - 0.5, -0.5))
-    axes.set(xlabel='key', ylabel='query', title=f'density {100 * graph.density():.3g} %')
-    _tick_whole_numbers(axes.xaxis, axes.yaxis)
-    return axes
 
 
 @in_style()
@@ -89,7 +48,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
                          f"(got {graph.num_edges:,}); mask() draws any number")
     from matplotlib.collections import LineCollection
 
-    axes = _new_axes(5.2, 2.4) if axes is None else axes
+    axes = new_axes(5.2, 2.4) if axes is None else axes
     keys, queries = (_spread(side) for side in (graph.num_keys, graph.num_queries))
     ends = keys[graph.key.cpu().numpy()], queries[graph.query.cpu().numpy()]
     lines = np.stack([np.stack([x, np.full_like(x, height)], axis=1)
@@ -113,7 +72,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
         graph (BipartiteGraph): Of any size.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    axes = new_axes(5.2, 2.6) if axes is None else axes
     for degree, colour, shape, label in (
             (graph.in_degree(), QUERY, '-', 'keys of a query'),
             (graph.out_degree(), KEY, '--', 'queries of a key')):
@@ -121,7 +80,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
                     color=colour, linestyle=shape, linewidth=1.5, label=label)
     axes.set(xlabel='token', ylabel='edges')
     axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1))
-    _tick_whole_numbers(axes.xaxis, axes.yaxis)
+    tick_whole_numbers(axes.xaxis, axes.yaxis)
     axes.legend()
     return axes
 
@@ -140,14 +99,14 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
         TypeError: The weights are no Tensor.
         ValueError: There is another number of weights, or some are negative or not finite.
     """
-    per_head = _per_edge(graph, weights, 2)
-    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    per_head = shades_of(graph, weights, 2)
+    axes = new_axes(5.2, 2.6) if axes is None else axes
     key = graph.key.cpu().numpy()
     for head, of_head in enumerate(per_head.T):
         axes.plot(np.bincount(key, of_head, minlength=graph.num_keys), '.-', lw=1,
                   color=COLOURS[head % len(COLOURS)], label=f'head {head}')
     axes.set(xlabel='key', ylabel='attention received')
-    _tick_whole_numbers(axes.xaxis)
+    tick_whole_numbers(axes.xaxis)
     axes.set_ylim(bottom=0)
     if per_head.shape[1] > 1:
         axes.legend()
@@ -168,11 +127,11 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
     """
     if len(values) < 2:
         raise ValueError(f"'values' must be at least two eigenvalues (got {len(values)})")
-    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    axes = new_axes(5.2, 2.6) if axes is None else axes
     axes.plot(values, '.', color=COLOURS[0])
     axes.axhspan(0, values[1], color=COLOURS[1], alpha=0.3, label=f'gap {values[1]:.3g}')
     axes.set(xlabel='index', ylabel='eigenvalue')
-    _tick_whole_numbers(axes.xaxis)
+    tick_whole_numbers(axes.xaxis)
     axes.legend(loc='lower right')
     return axes
 
@@ -186,13 +145,13 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
             ``analysis.diffusion.receptive_field``.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(5.2, 2.6) if axes is None else axes
+    axes = new_axes(5.2, 2.6) if axes is None else axes
     layer = np.arange(len(field))
     axes.plot(layer, field.mean(axis=1), '.-', color=COLOURS[0], label='mean')
     axes.fill_between(layer, field.min(axis=1), field.max(axis=1), color=COLOURS[0], alpha=0.2,
                       lw=0, label='least to most')
     axes.set(xlabel='layers', ylabel='keys that reach a query', ylim=(0, None))
-    _tick_whole_numbers(axes.xaxis)
+    tick_whole_numbers(axes.xaxis)
     axes.legend(loc='lower right')
     return axes
 
@@ -205,7 +164,7 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
         seconds (dict): For each curve ``{num_tokens: seconds}``.
         axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
     """
-    axes = _new_axes(5.2, 3) if axes is None else axes
+    axes = new_axes(5.2, 3) if axes is None else axes
     for number, (label, of_length) in enumerate(seconds.items()):
         axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
                     marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)
@@ -259,37 +218,11 @@ def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure
         ValueError: There is another number of weights, or some are negative or not finite.
     """
     check_size('columns', columns, 1)
-    per_head = _per_edge(graph, weights, 2)
+    per_head = shades_of(graph, weights, 2)
     figure, panels = _panels(per_head.shape[1], columns)
     for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
         mask(graph, axes, weights=of_head).set_title(f'head {head}')
     return figure
-
-
-def html(graph: BipartiteGraph, text: str) -> str:
-    """Return a small picture of a graph above a line of text, for notebooks, or only the line where
-    matplotlib is not installed."""
-    from html import escape
-
-    line = f'<pre>{escape(text)}</pre>'
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return line
-    figure = Figure(figsize=(2.2, 2.2), layout='constrained')
-    axes = mask(graph, figure.subplots())
-    axes.set(xlabel='', ylabel='', title='')
-    axes.tick_params(labelsize=7)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format='png', dpi=80)
-    picture = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img alt="{escape(text)}" src="data:image/png;base64,{picture}">{line}'
-
-
-def _new_axes(width: float, height: float) -> Axes:
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
 
 
 def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
@@ -302,30 +235,6 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
     for axes in panels.flat[count:]:
         axes.remove()
     return figure, panels.flatten()[:count]
-
-
-def _per_edge(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
-    """Weights as float64 ``[num_edges, heads]``, of at most so many dimensions."""
-    check_strided('weights', weights)
-    if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
-        shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
-        raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
-                         f"{list(weights.shape)})")
-    per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
-    others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
-    if others.numel():
-        raise ValueError(f"'weights' must be finite and not negative, as shades are (got "
-                         f"{others[0].item()} and {others.numel() - 1} more that are not)")
-    return per_edge
-
-
-def _tick_whole_numbers(*sides: Axis) -> None:
-    """Ticks at whole numbers, for there is nothing between tokens, whatever ticks the axes had."""
-    from matplotlib.ticker import MaxNLocator
-
-    for side in sides:
-        side.set_major_locator(MaxNLocator('auto', steps=[1, 2, 2.5, 5, 10], integer=True,
-                                           min_n_ticks=1))
 
 
 def _spread(count: int) -> np.ndarray:

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+__all__ = ['keeping_freed_memory']
+
 # Of GNU's malloc.h, with the values that it begins with.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _FIRST = {_TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10, _MMAP_MAX: 65536}

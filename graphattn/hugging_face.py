@@ -37,6 +37,8 @@ from graphattn.sources.base import copy_beside, place_beside
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+__all__ = ['Attachment', 'LazyMask', 'attach', 'detach', 'graph_attention']
+
 NAME = 'graphattn'  # among transformers' implementations of attention
 # The same for models that had 'eager' before, whose own code adds masks to logits.
 NAME_FOR_EAGER = 'graphattn_eager'

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+__all__ = ['COLOURS', 'EDGE', 'KEY', 'QUERY', 'SHADES', 'in_style']
+
 # Ten colours, of which the first six are told apart by the colour-blind too and none is lost on
 # white paper; the eighth is grey, for what others are compared with.
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#740d25', '#cc8850',

@@ -108,17 +108,3 @@ def test_heads_that_are_not_apart_are_refused():
         Full().build(4).to_block_mask(heads=2)
     with pytest.raises(ValueError, match="'heads' must divide the nodes"):
         Full().build(4).to_block_mask(heads=3)
-
-
-# FlashInfer ##########################################################################
-
-
-@pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_batch'])
-def test_rows_are_those_of_flashinfer(name):
-    graph = GRAPHS[name]()
-    plan = graph.to_flashinfer()
-    assert (plan['R'], plan['C']) == (1, 1)
-    assert plan['indptr'].dtype == plan['indices'].dtype == torch.int32
-    again = BipartiteGraph.from_csr(plan['indptr'].long(), plan['indices'], plan['N'],
-                                    query_ptr=graph.query_ptr, key_ptr=graph.key_ptr)
-    assert again == graph and plan['M'] == graph.num_queries

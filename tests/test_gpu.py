@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 from graphattn import BipartiteGraph, _triton, ops
 from graphattn.decoding import KeyValueCache
 from graphattn.functional import choose, edge_attention, edge_probability
+from graphattn.graphs.block_mask import tensors_of_block_mask
 from graphattn.graphs.blocks import reduce_blocks
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
-from graphattn.graphs.conversions import tensors_of_block_mask
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import Causal, RandomKeys, SlidingWindow

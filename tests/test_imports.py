@@ -17,41 +17,42 @@ from tests.forked import run_anew
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GROUND = {'graphs', 'shard', '_checks', '_tensors', '_files', '_reading', '_trust', '_memory',
-          '_threads', '_compiler', '_jit', '_triton'}
-MIDDLE = GROUND | {'patterns', 'samplers', 'ops'}
-ALL = MIDDLE | {'_extras', 'functional', 'sources', 'layers', 'models', 'distributed',
-                'hugging_face', 'decoding', 'graphattn', 'draw', 'style', 'freed_memory',
-                'placement'}
+GROUND = {'graphs', 'shard', 'utils', '_checks', '_tensors', '_splitmix'}
+COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
+# What experiments and analysis may import of the library: all but its private modules.
+ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
+       'layers', 'models', 'distributed', 'hugging_face', 'decoding', 'draw', 'style', 'utils',
+       'extension', 'freed_memory'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
 MAY_IMPORT = {
-    '_files': set(),
-    '_extras': set(),
-    '_reading': set(),
-    '_trust': set(),
-    '_memory': set(),
+    'utils': set(),
     '_threads': set(),
     'freed_memory': set(),
     '_compiler': set(),
     '_triton': set(),
-    '_jit': {'_compiler', '_files'},
+    '_jit': {'_compiler', 'utils'},
     '_tensors': set(),
+    '_splitmix': set(),
     '_checks': {'_tensors'},
     'style': set(),
-    'draw': {'_checks', 'style'},  # of graphs it knows the types alone
-    'graphs': {'_checks', '_tensors', 'draw'},
+    'extension': {'_checks', '_tensors', '_jit', '_threads'},
+    'graphs': {'_checks', '_tensors', 'style'},
+    'draw': {'graphs', '_checks', 'style'},
     'shard': {'graphs', '_tensors'},
-    'patterns': GROUND | {'draw'},
-    'ops': GROUND,
+    # Patterns, samplers and operations do not know one another, but that samplers draw by them.
+    'patterns': GROUND,
+    'ops': GROUND | COMPILERS,
     'samplers': GROUND | {'ops'},
-    'functional': MIDDLE,
-    'sources': MIDDLE | {'functional'},
-    'placement': MIDDLE | {'functional'},
-    'layers': MIDDLE | {'functional', 'placement', 'sources'},
-    'models': MIDDLE | {'functional', 'sources', 'layers'},
-    'hugging_face': MIDDLE | {'functional', 'placement', 'sources', 'layers', 'models'},
-    'distributed': MIDDLE | {'functional', 'placement', 'sources', 'layers', 'models'},
-    'compile': MIDDLE | {'functional'},
+    # What flows knows neither how edges were placed nor how they were drawn.
+    'functional': GROUND | {'ops', '_compiler'},
+    'placement': GROUND | {'functional'},
+    'sources': GROUND | {'patterns', 'samplers', 'ops', 'functional'},
+    # Layers take a pattern where a source is expected; the rest of it is the sources' affair.
+    'layers': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources'},
+    'models': GROUND | {'patterns', 'functional', 'sources', 'layers'},
+    'hugging_face': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources', 'layers'},
+    'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
+    'compile': {'graphs', 'patterns', 'samplers', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
@@ -65,14 +66,14 @@ MAY_IMPORT = {
     'experiments.entry': {'experiments.cli'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
-    'experiments.cli': {'ops', 'graphattn', '_extras', 'experiments.quick_help',
+    'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
                         'experiments.completion'},
     'experiments.rivals': ALL,
     'experiments.studies': ALL | TRAINING | {'experiments.train', 'experiments.predict',
                                              'experiments.rivals', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
-    'analysis': {'graphs', '_extras', '_files', '_reading', '_trust', '_memory', 'draw', 'patterns',
-                 'samplers', 'functional', 'sources', 'models', 'graphattn', 'style'},
+    'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
+                 'draw', 'style', 'utils'},
     'graphattn': {'graphs'},  # the public page
 }
 
@@ -182,6 +183,26 @@ def private_names(path: Path) -> set[str]:
     return {alias.name for node in ast.walk(tree_of(path))
             if isinstance(node, ast.ImportFrom) and unit_of(node.module or 'graphattn')
             for alias in node.names if alias.name.startswith('_')}
+
+
+def test_experiments_and_analysis_import_what_is_public():
+    users = [path for name, path in MODULES.items() if name not in LIBRARY]
+    assert {module_name(path): names for path in users if (names := not_public(path))} == {}
+
+
+def not_public(path: Path) -> set[str]:
+    """Return what is imported of the library that is private, or in no ``__all__``."""
+    found = [(node.module, alias.name) for node in ast.walk(tree_of(path))
+             if isinstance(node, ast.ImportFrom) and node.module in LIBRARY for alias in node.names]
+    return {f'{module}.{name}' for module, name in found if '._' in f'{module}.{name}' or not (
+        f'{module}.{name}' in LIBRARY or name in public_page(LIBRARY[module]))}
+
+
+def public_page(path: Path) -> list[str]:
+    """Return the names in ``__all__``."""
+    pages = [node.value for node in tree_of(path).body if isinstance(node, ast.Assign)
+             and ast.unparse(node.targets[0]) == '__all__']
+    return ast.literal_eval(pages[0]) if pages else []
 
 
 def test_library_imports_nothing_heavy():

@@ -7,7 +7,7 @@ from tqdm import tqdm
 
 from analysis.command import load, new_parser, run_or_exit, say
 from analysis.report import page, sections
-from graphattn._files import write_whole
+from graphattn.utils.files import write_whole
 
 _ENDINGS = '.html',
 

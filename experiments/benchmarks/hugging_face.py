@@ -28,9 +28,9 @@ from experiments.benchmarks.measure import (
     run_benchmark,
 )
 from experiments.runs.tables import report
-from graphattn._files import write_whole
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
+from graphattn.utils.files import write_whole
 
 SHORTEST = 1024  # that Hugging Face's BigBird has blocks for
 BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # BigBird's and Longformer's own, of 512 keys each

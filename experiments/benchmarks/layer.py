@@ -39,12 +39,12 @@ from experiments.benchmarks.measure import (
     run_benchmark,
 )
 from experiments.runs.tables import report
-from graphattn._files import write_whole
+from graphattn import BipartiteGraph
 from graphattn.freed_memory import keeping_freed_memory
-from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.utils.files import write_whole
 
 CASES = ('sampled', 'window', 'full attention', 'released algorithm')
 LONGEST_DENSE = 8192  # beyond, the released algorithm holds several arrays of 4 * heads * n^2 bytes

@@ -36,10 +36,10 @@ from experiments.benchmarks.measure import (
     saved_bytes,
 )
 from experiments.runs.tables import report
-from graphattn._files import write_whole
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import SlidingWindow, get
 from graphattn.sources import PatternSource
+from graphattn.utils.files import write_whole
 
 CHANNELS, HEADS = 768, 12  # Diffuser, Table S.10
 DIFFUSER = get('diffuser', cls_global=True)

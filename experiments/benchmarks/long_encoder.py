@@ -26,9 +26,9 @@ from experiments.benchmarks.measure import (
     run_benchmark,
 )
 from experiments.runs.tables import report
-from graphattn._files import write_whole
 from graphattn.models import Encoder
 from graphattn.patterns import get
+from graphattn.utils.files import write_whole
 
 THEIRS = "Hugging Face's Longformer"
 # Longformer's own edges, and Diffuser's (Table S.10), by hops.

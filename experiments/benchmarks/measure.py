@@ -26,8 +26,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.command import run_or_exit
-from graphattn._files import check_folder, write_whole
-from graphattn._memory import within_free_memory
+from graphattn.utils.files import check_folder, write_whole
+from graphattn.utils.memory import within_free_memory
 
 # Backends that follow edges, by type of device; the last does so in one pass.
 SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}

@@ -24,10 +24,10 @@ from torch import Tensor
 from experiments.benchmarks.measure import interleave, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
-from graphattn._files import write_whole
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
+from graphattn.utils.files import write_whole
 
 CLUSTERS = 128
 

@@ -33,9 +33,9 @@ from experiments.benchmarks.measure import (
     stopwatch,
 )
 from experiments.runs.tables import report
-from graphattn._threads import run_calls
+from graphattn import BipartiteGraph
+from graphattn.extension.loops import run_calls
 from graphattn.functional import edge_attention
-from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern, RandomKeys, parse
 
 

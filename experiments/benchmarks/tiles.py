@@ -24,8 +24,8 @@ from torch import Tensor
 from experiments.benchmarks.measure import Density, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
-from graphattn._files import write_whole
 from graphattn.samplers import FactorModel, sample_bernoulli
+from graphattn.utils.files import write_whole
 
 # By name: how many clusters there are, and the share of a token's membership in its strongest.
 MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),

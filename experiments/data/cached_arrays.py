@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from graphattn._files import new_folder
-from graphattn._reading import read_json
+from graphattn.utils.files import new_folder
+from graphattn.utils.reading import read_json
 
 
 def cached_arrays(cache: Path, name: str, law: dict[str, Any],

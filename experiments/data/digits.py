@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
-from graphattn._reading import read_lines
+from graphattn.utils.reading import read_lines
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 

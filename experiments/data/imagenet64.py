@@ -16,8 +16,8 @@ from tqdm import tqdm
 from experiments.data.cifar import raster
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
 from experiments.data.what_was_read import listed
-from graphattn._files import new_folder
-from graphattn._reading import check_arrays
+from graphattn.utils.files import new_folder
+from graphattn.utils.reading import check_arrays
 
 SIDE = 64
 BYTES = 3 * SIDE * SIDE

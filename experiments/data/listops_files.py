@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from experiments.data.listops import END, SYMBOLS, evaluate
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
-from graphattn._reading import filled_lines
+from graphattn.utils.reading import filled_lines
 
 HEADER = 'Source\tTarget'
 NUMBER_OF = {']': END, **{symbol: number for number, symbol in enumerate(SYMBOLS)}}

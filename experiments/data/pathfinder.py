@@ -28,8 +28,8 @@ from experiments.data.sequences import (
     check_at_least,
 )
 from experiments.runs.command_line import run_function
-from graphattn._files import write_whole
-from graphattn._jit import jit
+from graphattn.extension.loops import jit
+from graphattn.utils.files import write_whole
 
 FINER = 2  # lines and discs are drawn at this resolution and then made smaller
 SEGMENT_TRIALS, DISTRACTOR_TRIALS = 3, 5

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
-from graphattn._reading import filled_lines
+from graphattn.utils.reading import filled_lines
 
 LARGEST_PICTURE = 2**20  # bytes
 HARD = 'curv_contour_length_14'

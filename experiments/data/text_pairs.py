@@ -12,7 +12,7 @@ from tqdm import tqdm
 from experiments.data.byte_text import NUM_BYTES, ByteSource, bytes_of
 from experiments.data.sequences import PARTS, SequenceData, Sequences, check_at_least
 from experiments.data.text.document_files import Document, DocumentSource
-from graphattn._reading import filled_lines
+from graphattn.utils.reading import filled_lines
 
 COLUMNS = 'label, id, id, text, text'
 

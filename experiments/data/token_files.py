@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphattn._reading import check_arrays
+from graphattn.utils.reading import check_arrays
 
 TOKENS, LABEL = 'tokens', 'label'
 LARGEST_ID = 2**31 - 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from experiments.data.batch import Batch, check_batch
 from graphattn import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 from graphattn.patterns import save_masks
 from graphattn.sources import LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph

@@ -13,8 +13,8 @@ from experiments.objectives.base import Training, check_numbers
 from experiments.objectives.densities import densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn._tensors import looks_once
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.extension.layers import looks_once
+from graphattn.graphs import PairMask
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:

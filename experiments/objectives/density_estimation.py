@@ -11,7 +11,7 @@ from experiments.data.batch import Batch
 from experiments.objectives.classification import Classification
 from experiments.objectives.densities import densities
 from graphattn import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 from graphattn.models import CausalLanguageModel
 
 

@@ -15,8 +15,8 @@ from experiments.objectives.densities import densities
 from experiments.objectives.means import Means
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
-from graphattn._files import write_whole
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
+from graphattn.utils.files import write_whole
 
 LAST, BEST = 'last epoch', 'best epoch, chosen on this part'
 STAGES = ('val', 'test')

@@ -27,11 +27,11 @@ from experiments.objectives.means import Means
 from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
-from graphattn._files import write_whole
-from graphattn._tensors import looks_once
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.extension.layers import looks_once
+from graphattn.graphs import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
+from graphattn.utils.files import write_whole
 
 LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
 

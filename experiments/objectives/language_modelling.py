@@ -13,8 +13,8 @@ from experiments.objectives.densities import densities
 from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
-from graphattn._tensors import looks_once
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.extension.layers import looks_once
+from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):

@@ -17,8 +17,8 @@ from experiments.objectives.told_beside import (
 )
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn._tensors import looks_once
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.extension.layers import looks_once
+from graphattn.graphs import PairMask
 from graphattn.models import MultipleChoiceModel
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from experiments.data.batch import NO_LABEL, Batch
 from experiments.objectives.classification import Classification
 from graphattn import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 from graphattn.models import CausalLanguageModel
 
 

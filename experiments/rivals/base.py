@@ -7,14 +7,15 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import (
+from graphattn.extension.layers import (
     check_bool,
     check_features,
     check_generator,
     check_ptr,
     check_sides,
+    looks_once,
+    on_cpu,
 )
-from graphattn._tensors import looks_once, on_cpu
 
 
 class Rival(nn.Module, ABC):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.nn.attention.performer import linear_attention
 
 from experiments.rivals.base import Rival
-from graphattn._checks import check_choice
+from graphattn.extension.layers import check_choice
 
 
 class Linear(Rival):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.rivals.base import Rival
-from graphattn._checks import check_sides
+from graphattn.extension.layers import check_sides
 
 
 class Linformer(Rival):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
 from experiments.rivals.base import Rival
-from graphattn._checks import check_sides, check_size
+from graphattn.extension.layers import check_sides, check_size
 
 
 class Nystromformer(Rival):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.attention.performer import generalized_kernel, linear_attention
 
 from experiments.rivals.base import Rival
-from graphattn._checks import check_choice, check_sides
+from graphattn.extension.layers import check_choice, check_sides
 
 SMALLEST = 1e-6  # of the features, so that no query is left without weight where numbers underflow
 

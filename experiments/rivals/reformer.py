@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.rivals.base import Rival
-from graphattn._checks import check_sides
+from graphattn.extension.layers import check_sides
 
 LAST_RESORT = -5e4  # the logit of a token's own key, which is taken where there is no other
 

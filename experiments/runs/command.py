@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 
-from graphattn._extras import with_advice
 from graphattn.style import in_style
+from graphattn.utils.extras import with_advice
 
 INTERRUPTED = 130  # the status, as shells have it
 _listening: list[int] = []  # signals, while a command is at work

@@ -12,8 +12,8 @@ import yaml
 from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
-from graphattn._reading import check_aliases, read_yaml
-from graphattn._trust import importing_only
+from graphattn.utils.reading import check_aliases, read_yaml
+from graphattn.utils.trust import importing_only
 
 _load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
 
@@ -108,7 +108,7 @@ def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: typ
     Args:
         config (dict): With ``class_path`` and ``init_args`` at each of the names.
         trust (iterable of str, optional): Packages whose classes the config may name, beside
-            those of :data:`graphattn._trust.TRUSTED`; all that there are if ``None``.
+            those of :data:`graphattn.utils.trust.TRUSTED`; all that there are if ``None``.
         **types: The class that the one at a name must be of.
 
     Raises:

@@ -12,8 +12,8 @@ from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
 from experiments.runs.command import in_short
 from experiments.runs.config_file import built
 from experiments.runs.versions import versions
-from graphattn._reading import read_json, read_yaml
-from graphattn._trust import Untrusted
+from graphattn.utils.reading import read_json, read_yaml
+from graphattn.utils.trust import Untrusted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

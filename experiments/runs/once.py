@@ -10,8 +10,8 @@ from experiments.runs.checkpoints import LAST
 from experiments.runs.one_run import CONFIG, check_inputs, has_checkpoint
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
-from graphattn._files import write_whole
-from graphattn._reading import read_yaml
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import read_yaml
 
 ENDINGS = {'.yaml', '.yml'}
 

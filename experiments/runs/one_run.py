@@ -15,7 +15,7 @@ from experiments.runs.checkpoints import LAST, PREVIOUS
 from experiments.runs.inputs import flat, inputs_of
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
-from graphattn._reading import read_yaml
+from graphattn.utils.reading import read_yaml
 
 CONFIG = 'config.yaml'
 WHAT_IT_IS = 'seed_everything', 'model', 'data'  # of a config; the trainer may be another one

@@ -11,10 +11,10 @@ from torch import nn
 
 from experiments.runs.checkpoints import read_checkpoint
 from experiments.runs.config_file import built
-from graphattn._reading import read_yaml
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
+from graphattn.utils.reading import read_yaml
 
 
 def pretrained_classifier(

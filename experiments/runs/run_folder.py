@@ -24,7 +24,7 @@ from experiments.runs.one_run import CONFIG, has_checkpoint
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary, write_summary
 from experiments.runs.versions import versions
-from graphattn._files import write_whole
+from graphattn.utils.files import write_whole
 
 LOST = 'heads_without_edges'
 

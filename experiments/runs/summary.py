@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphattn._files import write_whole
-from graphattn._reading import read_json
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import read_json
 
 NAME = 'summary.json'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from graphattn._files import csv_cell, write_whole
+from graphattn.utils.files import csv_cell, write_whole
 
 
 def report(rows: list[dict], name: str, out: Path) -> None:

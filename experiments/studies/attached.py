@@ -22,10 +22,10 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary, spread
 from experiments.studies.study import ScaleName, restored
 from experiments.studies.text_runs import TextRuns, text_study
-from graphattn._reading import read_yaml
 from graphattn.hugging_face import attach
 from graphattn.patterns import parse
 from graphattn.sources import BlockModelSource, GraphSource
+from graphattn.utils.reading import read_yaml
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'attached.yaml')
 FULL = 'full attention'

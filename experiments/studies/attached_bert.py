@@ -11,7 +11,7 @@ from torch_geometric.utils.sparse import ptr2index
 
 from experiments.runs.checkpoints import read_checkpoint
 from graphattn import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 from graphattn.hugging_face import attach
 from graphattn.sources import GraphSource
 

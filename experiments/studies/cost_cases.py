@@ -19,8 +19,8 @@ from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density
 from experiments.benchmarks.measure import free_at_once, peak_bytes
 from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
-from graphattn.graphs.cache import GRAPHS
-from graphattn.graphs.graph import BipartiteGraph
+from graphattn import BipartiteGraph
+from graphattn.graphs import GRAPHS
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Fixed, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 from graphattn.sources import BlockModelSource, PatternSource

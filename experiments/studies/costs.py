@@ -54,8 +54,8 @@ from experiments.studies.cost_cases import (
 )
 from experiments.studies.cost_classes import classes_table
 from experiments.studies.study import ScaleName, Study
-from graphattn._files import write_whole
-from graphattn._reading import read_json
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import read_json
 
 LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
 # The lengths of the data, where models are longer, and of the benchmark, where the paper's differ.

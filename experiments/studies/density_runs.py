@@ -14,8 +14,8 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.sequences import SequenceData
 from experiments.studies.study import CONFIGS, ScaleName, Study
 from experiments.tasks import LongRange
-from graphattn._reading import read_yaml
 from graphattn.patterns import Pattern, SlidingWindow
+from graphattn.utils.reading import read_yaml
 
 PROTOCOL = CONFIGS.parents[1] / 'configs' / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'

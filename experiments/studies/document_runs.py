@@ -16,7 +16,6 @@ from experiments.data.text.package_docs import build_package_docs
 from experiments.runs.summary import read_summary, spread
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import CONFIGS, ScaleName, Study
-from graphattn._reading import read_yaml
 from graphattn.patterns import (
     Full,
     GlobalTokens,
@@ -26,6 +25,7 @@ from graphattn.patterns import (
     SlidingWindow,
     get,
 )
+from graphattn.utils.reading import read_yaml
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 DOCUMENTS = '--data.init_args.documents.init_args'

@@ -19,7 +19,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from experiments.data.text.corpus import Document, english_sentences
-from graphattn._files import new_folder
+from graphattn.utils.files import new_folder
 
 MODULES = {
     'python': (argparse, asyncio, concurrent.futures, email, inspect, logging, pathlib, tarfile,

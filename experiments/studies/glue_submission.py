@@ -17,7 +17,7 @@ from experiments.data.text.glue_files import TASKS
 from experiments.predict import predictions
 from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
-from graphattn._files import check_folder, write_whole
+from graphattn.utils.files import check_folder, write_whole
 
 HIGHEST = 5.  # of STS-B's scores
 

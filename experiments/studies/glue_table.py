@@ -22,8 +22,8 @@ from experiments.objectives.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.summary import with_nan
 from experiments.runs.tables import report
-from graphattn._files import check_folder
-from graphattn._reading import read_json
+from graphattn.utils.files import check_folder
+from graphattn.utils.reading import read_json
 
 # SparseBERT's Tables 1 and 3 average these nine, so MNLI counts twice.
 COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),

@@ -22,8 +22,8 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary, spread
 from experiments.studies.study import ScaleName
 from experiments.studies.text_runs import TextRuns, text_study
-from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Full
+from graphattn.utils.reading import read_json, read_yaml
 
 FULL, WINDOW, SAMPLED = 'full', 'window', 'sampled + window'
 # F1 and density of Table 4, in per cent.

@@ -17,8 +17,8 @@ from experiments.runs.config_file import built
 from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
 from experiments.runs.tables import report
-from graphattn._files import check_folder, write_whole
-from graphattn._reading import read_yaml
+from graphattn.utils.files import check_folder, write_whole
+from graphattn.utils.reading import read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
 CONFIGS = Path(__file__).parent / 'configs'

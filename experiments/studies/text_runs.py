@@ -18,8 +18,8 @@ from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents, write_few_documents
 from experiments.studies.glue_table import COLUMNS
 from experiments.studies.study import CONFIGS, ScaleName, Study
-from graphattn._reading import read_json, read_yaml
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
+from graphattn.utils.reading import read_json, read_yaml
 
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 SOURCE = f'{ENCODER}.source'

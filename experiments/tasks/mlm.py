@@ -27,8 +27,8 @@ from experiments.data.text.tokenizer import (
 )
 from experiments.runs.figures import mask_probabilities
 from experiments.tasks.batch_stream import BatchStream, ResumableLoader, batches_of_run
-from graphattn._files import write_whole
 from graphattn.sources import LearnedMaskSource
+from graphattn.utils.files import write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -26,7 +26,7 @@ from experiments.tasks.batch_stream import (
     batches_of_run,
     each_once,
 )
-from graphattn._files import write_whole
+from graphattn.utils.files import write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

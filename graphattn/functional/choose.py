@@ -17,6 +17,9 @@ from graphattn._tensors import on_cpu
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
+__all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_for_features',
+           'choose_sparse', 'choose_weighing']
+
 # By the number of keys, the share of the pairs above which masked dense attention takes less time
 # than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
 # and the dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28

@@ -9,7 +9,7 @@ from graphattn._checks import check_floating, check_has_numbers
 from graphattn.functional.choose import choose_sparse
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend
-from graphattn.samplers import FactorModel
+from graphattn.ops.sample.factor_model import FactorModel
 
 
 def edge_probability(model: FactorModel, graph: BipartiteGraph, *,

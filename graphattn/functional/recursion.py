@@ -13,6 +13,7 @@ from graphattn._checks import MOST_HOPS, check_bool, check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
 from graphattn.functional.settling import settle
+from graphattn.ops.diffusion import reference as diffusion
 from graphattn.ops.edge_math import restart
 
 
@@ -44,7 +45,7 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
             spread: Tensor, *, to_the_limit: bool) -> Tensor:
-    """The recursion of :func:`attention_diffusion`, for any way to multiply by the weights.
+    """Return a number of hops, or their limit, by any way to multiply by the weights.
 
     Args:
         one_hop (Callable): ``(weight, value)`` to the sums of values by weights.
@@ -55,10 +56,7 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
     """
     if to_the_limit and len(spread):
         return _limit(one_hop, weight, value, spread[0])
-    z = value
-    for teleport_of_hop in reversed(spread.unbind()):
-        z = restart(one_hop(weight, z), value, teleport_of_hop)
-    return z
+    return diffusion.diffuse(one_hop, weight, value, spread)
 
 
 @torch.compiler.disable(reason='how many hops it takes is asked of numbers')

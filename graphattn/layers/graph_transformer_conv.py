@@ -26,7 +26,8 @@ from graphattn.graphs.from_pyg import (
     edge_values_of,
     sort_edges,
 )
-from graphattn.graphs.graph import BipartiteGraph, RepeatedEdges
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.merging import RepeatedEdges
 
 
 class GraphTransformerConv(TransformerConv):

@@ -22,7 +22,7 @@ from graphattn._checks import (
     is_float,
 )
 from graphattn._tensors import is_one, looks_once
-from graphattn.graphs.conversions import is_above_lowest
+from graphattn.graphs.masks import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.layers.padded import (

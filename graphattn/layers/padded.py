@@ -16,8 +16,8 @@ from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
 from graphattn.functional.edge_features import repeat_heads
 from graphattn.functional.recursion import is_one_hop
-from graphattn.graphs.conversions import is_above_lowest
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.masks import is_above_lowest
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice
-from graphattn._files import write_whole
 from graphattn.functional.recursion import is_one_hop
 from graphattn.layers import GraphAttention
 from graphattn.models.classifiers import SequenceClassifier
 from graphattn.models.encoder import Encoder
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.sources import GraphSource
+from graphattn.utils.files import write_whole
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -22,6 +22,7 @@ from graphattn._checks import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_pairs
+from graphattn.graphs.picture import html
 from graphattn.patterns.layouts import crop_edges
 
 LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow
@@ -212,10 +213,8 @@ class Pattern(ABC):
 
     def _repr_html_(self) -> str:
         """Show the graph of 32 tokens, or of as many as it needs."""
-        from graphattn import draw
-
         graph = self.build(max(32, self.fewest_tokens), seed=0, device='cpu')
-        return draw.html(graph, repr(self))
+        return html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
         """Check an integer field, and turn numpy's ints into plain ones."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from graphattn._splitmix import ROW, STEP, mix_tensor, shift_right, signed
 from graphattn.graphs.pairs import sort_numbers
+
+__all__ = ['draw_distinct']
+
+_STEP, _ROW = signed(STEP), signed(ROW)
 
 
 def draw_distinct(rows: range, num_choices: int, count: int,
@@ -25,14 +29,14 @@ def draw_distinct(rows: range, num_choices: int, count: int,
     """
     # Drawn first, that a generator moves on alike without any rows.
     seed = torch.randint(2**63 - 1, (1,), generator=generator)
-    stream = _hash(seed + torch.arange(rows.start, rows.stop) * _ROW)
+    stream = mix_tensor(seed + torch.arange(rows.start, rows.stop) * _ROW)
     if 2 * count > num_choices:
         return _complement(_draw(stream, num_choices, num_choices - count), num_choices)
     return _draw(stream, num_choices, count)
 
 
 def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
-    choice = sort_numbers(_numbers(stream[:, None] + torch.arange(count) * _POSITION, num_choices))
+    choice = sort_numbers(_numbers(stream[:, None] + torch.arange(count) * _STEP, num_choices))
     open_row, ascending, num_drawn = torch.arange(len(stream)), choice, count
     while True:
         again = ascending[:, 1:] == ascending[:, :-1]
@@ -42,36 +46,17 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
         open_row, ascending = open_row[is_open], ascending[is_open]
         row, column = again[is_open].nonzero().unbind(1)
         column += 1
-        state = stream[open_row[row]] + (column + num_drawn) * _POSITION
+        state = stream[open_row[row]] + (column + num_drawn) * _STEP
         ascending[row, column] = _numbers(state, num_choices)
         choice[open_row] = ascending = sort_numbers(ascending)
         num_drawn += count
 
 
-# SplitMix64 (Steele et al., 2014), begun at a hash of the seed and the row. Torch has no shifts of
-# unsigned numbers; products are the same, modulo 2^64.
-_POSITION, _ROW = 0x9E3779B97F4A7C15 - 2**64, 0xD1342543DE82EF95 - 2**64
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-
-
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
     """Numbers below ``num_choices``, which 53 random bits tell apart."""
-    uniform = _shift(_hash(state), 11).double()
+    uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()
-
-
-def _hash(bits: Tensor) -> Tensor:
-    bits = _shift(bits, 30).bitwise_xor_(bits).mul_(_FIRST)
-    bits = _shift(bits, 27).bitwise_xor_(bits).mul_(_SECOND)
-    return _shift(bits, 31).bitwise_xor_(bits)
-
-
-def _shift(bits: Tensor, by: int) -> Tensor:
-    """Shift to the right with zeros from the left, where numpy takes half of torch's time."""
-    if bits.device.type == 'cpu':
-        return torch.from_numpy((bits.numpy().view(np.uint64) >> np.uint64(by)).view(np.int64))
-    return (bits >> by).bitwise_and_(2**(64 - by) - 1)
 
 
 def _complement(left_out: Tensor, num_choices: int) -> Tensor:

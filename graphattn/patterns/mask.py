@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_kind
-from graphattn._files import write_whole
-from graphattn._reading import check_arrays
 from graphattn.graphs.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import diagonals, grid, positions
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import check_arrays
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ from graphattn._tensors import undisturbed
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
-from graphattn.ops.sample.reference import sample_with_torch
+from graphattn.ops.sample.trials import sample_with_torch
 
 _METHODS = ('auto', 'compare', 'thin', 'torch')
 

@@ -9,6 +9,8 @@ from graphattn._checks import check_choice, check_floating, check_kind
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 
+__all__ = ['ESTIMATORS', 'density_penalty', 'straight_through']
+
 ESTIMATORS = ('one-sided', 'paper', 'repo')
 _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 

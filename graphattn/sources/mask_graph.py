@@ -15,6 +15,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
 from graphattn.sources.base import fold_ptr
 
+__all__ = ['MaskGraph']
+
 
 class MaskGraph(BipartiteGraph):
     r"""The pairs that a hard mask turns on: a graph for each head, in training.

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from graphattn.functional import edge_probability
+from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.edge_prob import constant_of
-from graphattn.graphs.graph import BipartiteGraph, register_as_tensors
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.samplers import FactorModel
 
 

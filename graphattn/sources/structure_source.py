@@ -14,7 +14,8 @@ from graphattn.graphs.from_pyg import (
     identity_of,
     sort_edges,
 )
-from graphattn.graphs.graph import BipartiteGraph, RepeatedEdges
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.merging import RepeatedEdges
 from graphattn.sources.base import GraphSource
 
 

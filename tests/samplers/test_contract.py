@@ -13,11 +13,12 @@ from scipy.stats import chi2
 
 import graphattn.samplers
 from graphattn.graphs.blocks import Blocks
+from graphattn.ops.sample import reference
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.cpu.comparing import compare
 from graphattn.ops.sample.cpu.thinning import is_faster, may_be_faster
 from graphattn.ops.sample.inverse_cdf import draw_cells
-from graphattn.ops.sample.reference import sample_with_torch
+from graphattn.ops.sample.trials import sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.samplers.some_rows import sample_rows
 from tests.forked import run_anew
@@ -51,10 +52,8 @@ def highest_bound(model):
     return max(bounds)
 
 
-LAWS = {  # P(edge) of a pair from its p_ij + exploration
-    'sample_bernoulli': lambda rate: rate.clamp(max=1),
-    'sample_fastrg': lambda rate: -torch.expm1(-rate),
-}
+LAWS = {'sample_bernoulli': reference.LAWS['bernoulli'],
+        'sample_fastrg': reference.LAWS['poisson']}
 WAYS = {
     'fastrg with torch': Way('sample_fastrg', 'torch'),
     'fastrg compiled': Way('sample_fastrg', 'compiled'),

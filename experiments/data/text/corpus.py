@@ -25,8 +25,8 @@ from tqdm import tqdm
 
 from experiments.data.what_was_read import listed, number_of, tell
 from experiments.runs.command_line import run_function
-from graphattn._files import new_folder
-from graphattn._reading import read_lines
+from graphattn.utils.files import new_folder
+from graphattn.utils.reading import read_lines
 
 Document = list[str]  # its sentences
 HELD_OUT_SHARE = 0.05

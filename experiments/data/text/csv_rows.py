@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from experiments.data.what_was_read import check_is_text, number_of, tell
-from graphattn._reading import LONGEST_LINE, read_lines
+from graphattn.utils.reading import LONGEST_LINE, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
 # Messages of the csv module, and what they mean for the file.
@@ -31,7 +31,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
     Lines may end as on Windows or old Macs. Blank rows and columns without a name are left out.
 
     Args:
-        path (Path): The file, see :func:`graphattn._reading.read_lines`.
+        path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
         separator (str): What usually stands between columns of such a file.
 
     Raises:

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.data.what_was_read import check_is_text, listed, number_of, tell
-from graphattn._reading import json_object, read_json, read_lines, read_text
+from graphattn.utils.reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)

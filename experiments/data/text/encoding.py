@@ -25,8 +25,8 @@ from numba import njit
 from tqdm import tqdm
 
 from experiments.data.text.corpus import Document, is_held_out, read_documents
-from graphattn._files import new_folder, write_whole
-from graphattn._reading import read_json
+from graphattn.utils.files import new_folder, write_whole
+from graphattn.utils.reading import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

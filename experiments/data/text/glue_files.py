@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from graphattn._reading import filled_lines
+from graphattn.utils.reading import filled_lines
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from experiments.data.text.choice_files import NUM_ENDINGS
 from experiments.data.text.corpus import Document, distinct, installed_docstrings
 from experiments.data.text.document_files import PARTS, part_of
 from experiments.runs.command_line import run_function
-from graphattn._files import new_folder
+from graphattn.utils.files import new_folder
 
 GAP = '_'
 LEAST_CONTEXT = 20  # words

@@ -27,8 +27,8 @@ from experiments.data.text.document_files import (
     read_json_lines,
 )
 from experiments.runs.command_line import run_function
-from graphattn._files import new_folder
-from graphattn._reading import read_json
+from graphattn.utils.files import new_folder
+from graphattn.utils.reading import read_json
 
 MASK = 'package'
 SHORT = 5  # letters; in shorter names, such as pip, other words would be mistaken for them

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from experiments.data.text.answers import trivia_words
-from graphattn._reading import json_value, read_text
+from graphattn.utils.reading import json_value, read_text
 
 LARGEST_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
 MOST_SPANS = 64  # of one document, as in Longformer

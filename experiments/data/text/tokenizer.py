@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from graphattn._reading import read_text
+from graphattn.utils.reading import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -20,6 +20,7 @@ from graphattn.ops.cpu.simd import (
     splat,
     sum_lanes,
 )
+from graphattn.ops.cpu.splitmix import random_bits
 
 
 class Terms(NamedTuple):
@@ -128,10 +129,6 @@ def drop_out(weight, terms, first, n, head):
 
 @jit_inline
 def keep(terms, edge, head):
-    """0 or ``keep_scale`` by the hash of the edge's number: SplitMix64 (Steele et al., 2014)."""
-    counter = edge * terms.num_heads + terms.first_head + head
-    bits = terms.seed + np.uint64(counter + 1) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits = bits ^ (bits >> np.uint64(31))
+    """Return 0 or ``keep_scale`` by the random bits of the edge's number."""
+    bits = random_bits(terms.seed, edge * terms.num_heads + terms.first_head + head + 1)
     return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

@@ -8,8 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphattn._splitmix import FIRST, SECOND, STEP
 from graphattn.ops.triton.launch import TYPES, kernel, launch, strides_of, width_of
 from graphattn.ops.triton.rows import Tasks, parts_of_a_row
+
+# Kernels read no other globals.
+_STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
 
 
 class Terms(NamedTuple):
@@ -60,15 +64,19 @@ def place(edge_stride, head_stride, edge, head):
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """0 or ``keep_scale`` by the hash of the edge's number: SplitMix64 (Steele et al., 2014), the
-    law of the loops for CPUs."""
-    counter = (edge * HEADS + head + 1).to(tl.uint64)
-    bits = tl.load(seed).to(tl.uint64, bitcast=True) + counter * 0x9E3779B97F4A7C15
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
-    bits = bits ^ (bits >> 31)
+    """Return 0 or ``keep_scale`` by the random bits of the edge's number, as loops for CPUs do."""
+    number = (edge * HEADS + head + 1).to(tl.uint64)
+    bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
                     tl.full((), 0, DTYPE))
+
+
+@triton.jit
+def mix(bits):
+    """What :func:`graphattn._splitmix.mix` defines, of uint64."""
+    bits = (bits ^ (bits >> 30)) * _FIRST
+    bits = (bits ^ (bits >> 27)) * _SECOND
+    return bits ^ (bits >> 31)
 
 
 @triton.jit

@@ -20,8 +20,8 @@ from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import TextTable, read_texts
 from experiments.data.text_pairs import read_pairs
 from experiments.data.token_arrays import TokenArrays
-from graphattn import _reading
-from graphattn._reading import read_lines
+from graphattn.utils import reading
+from graphattn.utils.reading import read_lines
 
 TIMES, ALLOWED = 4, 8  # as much input, and so much more time, of which a busy machine takes some
 FLOOR = 0.02  # seconds, below which time says little
@@ -178,7 +178,7 @@ def test_four_times_the_input_costs_about_four_times_as_much(reader, tmp_path):
 
 
 def test_a_small_packed_file_has_a_bound_of_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(_reading, 'LINES', 1000)
+    monkeypatch.setattr(reading, 'LINES', 1000)
     (tmp_path / 'a.csv.gz').write_bytes(gzip.compress(b'text,label\n' + b'\n' * 100_000))
     size = (tmp_path / 'a.csv.gz').stat().st_size
     numbers = []

@@ -23,8 +23,8 @@ from experiments.data.text.choice_files import ChoiceSource
 from experiments.data.text.document_files import DocumentSource
 from experiments.data.text.question_files import QuestionSource
 from experiments.runs.config_file import Parser, bound_aliases
-from graphattn._reading import MOST_NODES
-from graphattn._reading import read_yaml as read_file
+from graphattn.utils.reading import MOST_NODES
+from graphattn.utils.reading import read_yaml as read_file
 
 
 def read_yaml(text):

@@ -17,7 +17,7 @@ from experiments import load_run, predict, train
 from experiments.runs.checkpoints import LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.pretrained import pretrained_classifier
-from graphattn._trust import trusting
+from graphattn.utils.trust import trusting
 
 pytestmark = pytest.mark.slow
 

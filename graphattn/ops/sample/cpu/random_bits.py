@@ -1,7 +1,7 @@
 """Random bits of compiled loops.
 
-Every row has a random stream of its own, SplitMix64 (Steele et al., 2014) begun at a hash of the
-seed and the row, so that the graph does not depend on how rows are dealt to threads.
+Every row has a random stream of its own, which begins at a hash of the seed and the row, so that
+the graph does not depend on how rows are dealt to threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import torch
 from numba import uint64
 
 from graphattn._jit import jit
+from graphattn._splitmix import ROW
+from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
@@ -19,34 +21,24 @@ def draw_seed(generator: torch.Generator | None) -> np.uint64:
     return np.uint64(seed.item() % 2**64)
 
 
-_ROW = 0xD1342543DE82EF95
-
-
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
     """The seed whose rows are those of ``seed`` from ``row`` on."""
-    return np.uint64((int(seed) + row * _ROW) % 2**64)
+    return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
 @jit(inline=True)
 def stream_of(seed, row):
     """The stream of a row."""
-    return _hash(seed + uint64(row) * uint64(_ROW))
+    return splitmix.mix(seed + uint64(row) * uint64(ROW))
 
 
 @jit(inline=True)
 def random_bits(stream, position):
-    """64 random bits."""
-    return _hash(stream + (uint64(position) + uint64(1)) * uint64(0x9E3779B97F4A7C15))
+    """64 random bits, of positions from 0 on."""
+    return splitmix.random_bits(stream, uint64(position) + uint64(1))
 
 
 @jit(inline=True)
 def uniform(bits):
     """A number of [0, 1) from 64 random bits."""
     return np.float64(bits >> uint64(11)) * 2.**-53
-
-
-@jit(inline=True)
-def _hash(bits):
-    bits = (bits ^ (bits >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> uint64(31))

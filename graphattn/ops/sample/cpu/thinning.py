@@ -16,6 +16,8 @@ from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, Rows, from_zero, in_threa
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import bound_is_too_high
 
+__all__ = ['Thinning', 'faster_thinning', 'is_faster', 'may_be_faster']
+
 # Draws per pair above which the product over all pairs takes less time than thinning. On one
 # core, with 16, 32 and 128 clusters, they took 21, 27 and 46 ms and 7, 8 and 12 ms at 1 % of
 # 4,096 x 4,096 pairs, 28, 36 and 58 ms and 39, 35 and 45 ms at 10 %, 32, 40 and 53 ms and 64, 59

@@ -22,6 +22,8 @@ from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import share_bits
 from graphattn.ops.sample.methods import MOST_DRAWS, bound_is_too_high, check_rate
 
+__all__ = ['MOST_EXPECTED', 'Draws', 'draw', 'thin']
+
 MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
 _MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16

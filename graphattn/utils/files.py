@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+__all__ = ['check_folder', 'csv_cell', 'new_folder', 'write_whole']
+
 FORMULA = ('=', '+', '-', '@', '\t', '\r')  # how spreadsheets know one
 
 

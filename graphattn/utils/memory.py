@@ -13,6 +13,8 @@ try:
 except ImportError:  # not on Windows, which grants no more than it has
     resource = None
 
+__all__ = ['free_bytes', 'within_free_memory']
+
 _OF_TORCH = ("can't allocate memory", 'Storage size calculation overflowed')
 _CGROUP = Path('/sys/fs/cgroup')
 

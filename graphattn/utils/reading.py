@@ -15,6 +15,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+__all__ = ['LONGEST_LINE', 'check_aliases', 'check_arrays', 'check_unpacked', 'filled_lines',
+           'json_object', 'json_value', 'read_bytes', 'read_json', 'read_lines', 'read_text',
+           'read_yaml']
+
 LONGEST_LINE = 2**24  # bytes
 LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
 BLOCK = 2**20  # bytes

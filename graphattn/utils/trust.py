@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+__all__ = ['TRUSTED', 'Untrusted', 'importing_only', 'trusting']
+
 TRUSTED = 'graphattn', 'experiments', 'torch.nn'
 _DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # as jsonargparse says it
 

@@ -1,5 +1,7 @@
 """What to do where a package is not installed that commands need."""
 
+__all__ = ['with_advice']
+
 
 def with_advice(error: Exception) -> str:
     """What an error says; of a package that is not installed also how to get it."""

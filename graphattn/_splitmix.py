@@ -1,0 +1,41 @@
+"""SplitMix64 (Steele et al., 2014): random bits by their number, in any order and on any device.
+
+The number ``n`` of the stream that begins at ``state`` is ``mix(state + n * STEP)``, modulo 2^64.
+Compiled loops and kernels for GPUs take the constants from here.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STEP = 0x9E3779B97F4A7C15
+FIRST = 0xBF58476D1CE4E5B9
+SECOND = 0x94D049BB133111EB
+ROW = 0xD1342543DE82EF95  # between the seeds of rows that have a stream each
+
+
+def mix(bits: int) -> int:
+    """Return 64 bits that look independent of those that are given: the definition."""
+    bits = (bits ^ bits >> 30) * FIRST % 2**64
+    bits = (bits ^ bits >> 27) * SECOND % 2**64
+    return bits ^ bits >> 31
+
+
+def mix_tensor(bits: Tensor) -> Tensor:
+    """Return :func:`mix` of int64, whose products are those of unsigned numbers modulo 2^64."""
+    bits = shift_right(bits, 30).bitwise_xor_(bits).mul_(signed(FIRST))
+    bits = shift_right(bits, 27).bitwise_xor_(bits).mul_(signed(SECOND))
+    return shift_right(bits, 31).bitwise_xor_(bits)
+
+
+def shift_right(bits: Tensor, by: int) -> Tensor:
+    """Return int64 shifted, with zeros from the left, for which torch takes twice as long as
+    numpy."""
+    if bits.device.type == 'cpu':
+        return torch.from_numpy((bits.numpy().view(np.uint64) >> np.uint64(by)).view(np.int64))
+    return (bits >> by).bitwise_and_(2**(64 - by) - 1)
+
+
+def signed(bits: int) -> int:
+    """Return the int64 of the same 64 bits."""
+    return bits - 2**64 if bits >= 2**63 else bits

@@ -1,0 +1,66 @@
+"""Graphs as the tensors that they are made of, which is how torch compiles, exports and maps over
+them."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field
+
+from torch import Tensor
+from torch.utils import _pytree
+
+from graphattn._tensors import is_traced
+from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.graph import BipartiteGraph
+
+
+def register_as_tensors(kind: type[BipartiteGraph]) -> None:
+    """Let compiled and exported code take graphs of this class for those of the base class."""
+    _pytree.register_pytree_node(kind, _flatten, _unflatten,
+                                 serialized_type_name=f'graphattn.{kind.__name__}',
+                                 to_dumpable_context=astuple,
+                                 from_dumpable_context=lambda sizes: _Sizes(*sizes),
+                                 flatten_with_keys_fn=_flatten_with_keys)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What an exported program takes graphs of, in whatever order their edges were given."""
+
+    num_keys: int
+    is_reordered: bool = field(compare=False)
+    num_pairs: int | None
+    is_square: bool | None
+
+
+def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
+    edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
+    blocks, ptrs = graph.blocks, graph.blocks.ptrs
+    # Other things than tensors may stand for the parts: they are not looked at.
+    can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
+    of_blocks = (blocks.num_pairs, blocks.is_square) if can_look else blocks.known()
+    return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_blocks)
+
+
+def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
+    parts, sizes = _flatten(graph)
+    # torch.export takes a name that begins another for a part of it.
+    names = ('indptr', 'edge_key', 'query_ptr', 'key_ptr', 'edge_prob')
+    return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], sizes
+
+
+def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
+    indptr, key, query_ptr, key_ptr, *edge_prob = parts
+    graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
+    of_blocks = {'query_ptr': query_ptr, 'key_ptr': key_ptr, '_num_pairs': sizes.num_pairs,
+                 '_is_square': sizes.is_square}
+    of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_blocks': blocks,
+                '_edge_prob': edge_prob[0] if edge_prob else None,
+                '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,
+                '_versions': None}
+    for made, parts in ((blocks, of_blocks), (graph, of_graph)):
+        for name, part in parts.items():  # torch 2.11 cannot compile vars().update
+            setattr(made, name, part)
+    return graph
+
+
+register_as_tensors(BipartiteGraph)

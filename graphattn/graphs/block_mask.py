@@ -1,0 +1,135 @@
+"""Graphs as FlexAttention's tiles: which hold edges, and a bit for each pair of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_bool, check_sides
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from graphattn.graphs.graph import BipartiteGraph
+
+WORD = 32  # bits
+
+
+def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
+                  is_compact: bool = False) -> BlockMask:
+    """Return FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at all pairs.
+
+    It holds the tiles that have edges, a bit for each pair of those that are not full, and 4
+    bytes for any tile. The backend ``'flex'`` attends by it.
+
+    ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
+    that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
+
+    Args:
+        heads (int): Heads that own a graph each, which are folded into the nodes; with 1 all
+            heads share the mask.
+        tile (int): Queries and keys of a tile, which FlexAttention calls a block.
+        is_compact (bool): Make the lists as wide as the fullest row of tiles, in O(edges).
+            ``flex_attention`` on CUDA takes them so. All else of torch (``str``, ``to_dense``
+            and slices of a mask, the compiler for CPUs) wants them as wide as all tiles.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: It is below 1, or the graph is not one of so many heads.
+
+    Example:
+        >>> from graphattn.patterns import SlidingWindow
+        >>> SlidingWindow(64).build(1024).to_block_mask().shape
+        (1, 1, 1024, 1024)
+    """
+    check_sides(heads=heads, tile=tile)
+    check_bool(is_compact=is_compact)
+    if self.num_queries % heads or self.num_keys % heads:
+        raise ValueError(f"'heads' must divide the nodes of the graph (got {heads} and {self})")
+    from torch.nn.attention.flex_attention import BlockMask
+
+    of_head = self.num_queries // heads, self.num_keys // heads
+    num_tiles = [-(-size // tile) for size in of_head]
+    head, query, key = _in_heads(self, of_head)
+    numbers, tile_of_edge, num_pairs = torch.unique(
+        (head * num_tiles[0] + query // tile) * num_tiles[1] + key // tile,
+        return_inverse=True, return_counts=True)
+    is_partial = num_pairs < tile**2
+    lists = {}
+    for name, chosen in (('', is_partial), ('full_', num_pairs == tile**2)):
+        row, column = numbers[chosen] // num_tiles[1], numbers[chosen] % num_tiles[1]
+        own_head, row = row // num_tiles[0], row % num_tiles[0]
+        for side, (at, other), (size, width) in (('kv', (row, column), num_tiles),
+                                                 ('q', (column, row), num_tiles[::-1])):
+            counts, indices = _lists(own_head * size + at, other, heads * size,
+                                     1 if is_compact else width)
+            lists[f'{name}{side}_num_blocks'] = counts.view(1, heads, size)
+            lists[f'{name}{side}_indices'] = indices.view(1, heads, size, indices.size(1))
+    pair = query % tile * tile + key % tile
+    place, bits = _bits(is_partial, tile_of_edge, pair, tile**2)
+    place_of_tile = numbers.new_zeros(heads * num_tiles[0] * num_tiles[1], dtype=torch.int32)
+    place_of_tile[numbers] = place.int()
+    return BlockMask(seq_lengths=of_head, BLOCK_SIZE=(tile, tile), **lists,
+                     mask_mod=_look_up(place_of_tile.view(heads, *num_tiles), bits, tile))
+
+
+def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
+    """Return all tensors that a mask holds, with those that its question looks up."""
+    held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
+    return [part for part in held if isinstance(part, Tensor)]
+
+
+def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Return the head of each edge, and its query and key counted in that."""
+    query, key = graph.query, graph.key
+    head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
+    if not torch.equal(head, key_head):
+        raise ValueError("'heads' must be the number of heads that own a graph, whose queries and "
+                         "keys lie apart")
+    return head, query - head * of_head[0], key - head * of_head[1]
+
+
+def _lists(row: Tensor, column: Tensor, num_rows: int,
+           at_least: int) -> tuple[Tensor, Tensor]:
+    """Return how many columns each row has, and which: int32, as wide as the longest row or
+    wider."""
+    order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
+    row, column = row[order], column[order]
+    counts = row.bincount(minlength=num_rows)
+    width = max(int(counts.max()) if num_rows else 0, at_least)
+    indices = torch.zeros(num_rows, width, dtype=torch.int32, device=row.device)
+    begin = counts.cumsum(0) - counts
+    indices[row, torch.arange(row.numel(), device=row.device) - begin[row]] = column.int()
+    return counts.int(), indices
+
+
+def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
+          num_pairs: int) -> tuple[Tensor, Tensor]:
+    """Return where each tile's pairs are, and the pairs as bits, int32 ``[places, words]``: those
+    of tiles without edges at 0, of full ones at 1."""
+    place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
+    num_words = -(-num_pairs // WORD)
+    bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
+    bits[1].fill_(-1)
+    is_looked_up = is_partial[tile_of_edge]
+    tile_of_edge, pair = tile_of_edge[is_looked_up], pair[is_looked_up]
+    word = place[tile_of_edge] * num_words + pair // WORD
+    bit = torch.ones_like(word, dtype=torch.int32) << (pair % WORD).int()
+    bits.view(-1).index_add_(0, word, bit)  # which sets them, because no edge is there twice
+    return place, bits
+
+
+def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
+    """Return FlexAttention's question whether a query attends to a key."""
+    is_shared = place_of_tile.size(0) == 1
+
+    def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        own_head = torch.zeros_like(head) if is_shared else head
+        place = place_of_tile[own_head, query // tile, key // tile]
+        pair = query % tile * tile + key % tile
+        return bits[place, pair // WORD] >> pair % WORD & 1 == 1
+
+    return attends

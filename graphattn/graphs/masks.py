@@ -1,0 +1,140 @@
+"""Graphs from masks and from selected keys, and masks from graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import (
+    check_has_numbers,
+    check_num_pairs,
+    check_size,
+    check_strided,
+    is_float,
+)
+from graphattn._tensors import row_pointer
+from graphattn.graphs.pairs import sort_pairs
+
+if TYPE_CHECKING:
+    from graphattn.graphs.graph import BipartiteGraph
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
+    """Return the graph of a mask, boolean with ``True`` where a query attends, or floating with 0
+    there and ``-inf``, or the least number of its dtype, elsewhere.
+
+    This is the polarity of ``scaled_dot_product_attention`` and of Hugging Face. The boolean
+    masks of ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
+
+    Args:
+        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which gives a block
+            for each sequence, the sequences of the first head first. With one head that is the
+            graph of all heads.
+
+    Raises:
+        TypeError: It is neither boolean nor floating.
+        ValueError: It is of another shape, or holds something else.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import BipartiteGraph
+        >>> BipartiteGraph.from_mask(torch.ones(2, 1, 3, 3).tril().log())
+        BipartiteGraph(num_queries=6, num_keys=6, num_edges=12, num_blocks=2, density=66.7%)
+    """
+    is_on = _attends(mask)
+    if is_on.dim() not in (2, 4):
+        raise ValueError(f"'mask' must be [query, key] or [batch, heads, query, key], where heads "
+                         f"may be 1 (got shape {tuple(mask.shape)})")
+    blocks = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
+    num_blocks, num_queries, num_keys = blocks.shape
+    block, query, key = blocks.nonzero().unbind(1)
+    indptr = row_pointer(block * num_queries + query, num_blocks * num_queries)
+    return cls.from_csr(indptr, block * num_keys + key, num_blocks * num_keys, validate=False,
+                        **_equal_blocks(*blocks.shape, mask.device))
+
+
+def from_topk(cls: type[BipartiteGraph], indices: Tensor,
+              num_keys: int | None = None) -> BipartiteGraph:
+    """Return the graph of the keys that each query names, as ``topk`` gives them.
+
+    Args:
+        indices (Tensor): Integers ``[query, k]``, or ``[batch, query, k]`` with a block for
+            each sequence, in which keys count from 0. A negative number names no key, and a
+            key named twice is one edge.
+        num_keys (int, optional): Keys of each block; as many as queries if omitted.
+
+    Raises:
+        TypeError: ``indices`` are not integers.
+        ValueError: They are of another shape, or beyond the keys.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import BipartiteGraph
+        >>> scores = torch.tensor([[3., 1., 2.], [0., 5., 4.]])
+        >>> BipartiteGraph.from_topk(scores.topk(2).indices, num_keys=3).to_mask().int()
+        tensor([[1, 0, 1],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    if not isinstance(indices, Tensor) or indices.dtype not in _INTEGERS:
+        kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+        raise TypeError(f"'indices' must be a Tensor of integers (got {kind})")
+    check_strided('indices', indices)
+    check_has_numbers('indices', indices)
+    if indices.dim() not in (2, 3):
+        raise ValueError(f"'indices' must be [query, k] or [batch, query, k] (got shape "
+                         f"{tuple(indices.shape)})")
+    blocks = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
+    batch, num_queries, _ = blocks.shape
+    num_keys = num_queries if num_keys is None else num_keys
+    check_size('num_keys', num_keys)
+    if blocks.numel() and int(blocks.max()) >= num_keys:
+        raise ValueError(f"'indices' must be numbers of keys below {num_keys}, or negative for "
+                         f"none (got {int(blocks.max())}); give 'num_keys'")
+    check_num_pairs(batch * num_queries, batch * num_keys)
+    block = torch.arange(batch, device=blocks.device).view(-1, 1, 1)
+    query = torch.arange(batch * num_queries, device=blocks.device).view(batch, num_queries, 1)
+    pair = query * (batch * num_keys) + block * num_keys + blocks
+    return cls.from_pairs(sort_pairs(pair[blocks >= 0]), batch * num_queries, batch * num_keys,
+                          **_equal_blocks(batch, num_queries, num_keys, blocks.device))
+
+
+def to_mask(self: BipartiteGraph) -> Tensor:
+    """Return a boolean mask ``[num_queries, num_keys]``, ``True`` where a query attends."""
+    mask = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
+    mask[self.query, self.key] = True
+    return mask
+
+
+def is_above_lowest(added: Tensor) -> Tensor:
+    """Tell where what is added to logits leaves a weight: where it is neither ``-inf`` nor about
+    the least number of its dtype."""
+    return ~(added <= torch.finfo(added.dtype).min / 2)
+
+
+def _attends(mask: Tensor) -> Tensor:
+    """Tell where a mask lets a query attend, bool; a floating one does where it is 0."""
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating one of 16 "
+                        f"bits or more that is added to logits (got {kind})")
+    check_strided('mask', mask)
+    check_has_numbers('mask', mask)
+    if mask.dtype == torch.bool:
+        return mask
+    is_on = is_above_lowest(mask)
+    others = mask[is_on & (mask != 0)]
+    if others.numel():
+        raise ValueError(f"'mask' must hold 0 where a query attends and -inf where not (got "
+                         f"{others[0].item()}); what else is added to logits is an 'edge_bias'")
+    return is_on
+
+
+def _equal_blocks(num_blocks: int, num_queries: int, num_keys: int,
+                  device: torch.device) -> dict[str, Tensor]:
+    """Return the pointers of blocks of one size each."""
+    block = torch.arange(num_blocks + 1, device=device)
+    return {'query_ptr': block * num_queries, 'key_ptr': block * num_keys}

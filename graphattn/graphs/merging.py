@@ -1,0 +1,114 @@
+"""Graphs of edges in any order, of which copies are merged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import (
+    check_bool,
+    check_edge_index,
+    check_edge_prob,
+    check_num_pairs,
+    check_range,
+    check_size,
+)
+from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.pairs import (
+    first_of_each,
+    number_pairs,
+    order_pairs,
+    rows_of_pairs,
+    sort_pairs,
+)
+
+if TYPE_CHECKING:
+    from graphattn.graphs.graph import BipartiteGraph
+
+
+class RepeatedEdges(ValueError):
+    """Says that an edge is given more than once where each has a value of its own."""
+
+
+def from_edge_index(
+    cls: type[BipartiteGraph],
+    edge_index: Tensor,
+    num_queries: int,
+    num_keys: int | None = None,
+    *,
+    edge_prob: Tensor | None = None,
+    query_ptr: Tensor | None = None,
+    key_ptr: Tensor | None = None,
+    return_perm: bool = False,
+) -> BipartiteGraph | tuple[BipartiteGraph, Tensor]:
+    """Return the graph of edges in any order; repeated edges are merged.
+
+    The graph has an order of its own, by query and then by key, and all values on edges that
+    go with it (``edge_bias``, ``edge_gate``, attention weights) are in that order. Whoever has
+    values in the order given asks for the permutation between the two.
+
+    Args are those of :class:`BipartiteGraph`. Copies of one edge must agree on their
+    ``edge_prob``, of which one is kept.
+
+    Args:
+        return_perm (bool): Return ``(graph, perm)`` with ``edge_index[:, perm]`` equal to
+            ``graph.edge_index``, so that ``values[perm]`` are on the graph's edges. Then no
+            edge may be repeated.
+
+    Raises:
+        ValueError: Also, as :class:`RepeatedEdges`, if ``return_perm`` meets one.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import BipartiteGraph
+        >>> edge_index = torch.tensor([[2, 0, 1], [1, 0, 0]])  # key over query, in any order
+        >>> weight = torch.tensor([.1, .2, .3])                # on these edges
+        >>> graph, perm = BipartiteGraph.from_edge_index(edge_index, 2, 3, return_perm=True)
+        >>> graph.edge_index.as_tensor(), weight[perm]
+        (tensor([[0, 1, 2],
+                [0, 0, 1]]), tensor([0.2000, 0.3000, 0.1000]))
+    """
+    num_keys = num_queries if num_keys is None else num_keys
+    check_edge_index(edge_index)
+    check_size('num_queries', num_queries)
+    check_size('num_keys', num_keys)
+    check_num_pairs(num_queries, num_keys)
+    check_range(edge_index, num_queries, num_keys)
+    check_bool(return_perm=return_perm)
+    if edge_prob is not None:
+        check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
+    blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
+    given = number_pairs(*plain(edge_index), num_keys)
+    if return_perm or edge_prob is not None:
+        perm = order_pairs(given, num_queries * num_keys)
+        pair = given[perm]
+        is_first = first_of_each(pair)
+        if return_perm and not bool(is_first.all()):
+            raise RepeatedEdges(f"'edge_index' must hold each edge once to be permuted, as "
+                                f"'return_perm' asks (got {given.numel()} edges, "
+                                f"{int(is_first.sum())} of them different)")
+        edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
+        pair = pair if return_perm else pair[is_first]
+    else:
+        pair = sort_pairs(given)
+    graph = cls._of(*rows_of_pairs(pair, int(num_queries), int(num_keys)), int(num_keys),
+                    blocks, edge_prob, not torch.equal(pair, given))
+    graph._validate_values()
+    return (graph, perm) if return_perm else graph
+
+
+def plain(edge_index: Tensor) -> Tensor:
+    """Return the edges as a Tensor, which PyG's ``EdgeIndex`` is too."""
+    if type(edge_index) is Tensor:  # without loading PyG, which takes seconds
+        return edge_index
+    from torch_geometric import EdgeIndex
+
+    return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+
+
+def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
+    if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
+        raise ValueError("'edge_prob' differs between copies of the same edge; give each edge once")
+    return edge_prob[is_first]

@@ -1,0 +1,70 @@
+"""Graphs whose nodes are in another order, and the order that brings neighbours together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from torch import Tensor
+
+from graphattn._checks import check_order, check_square
+from graphattn.graphs.pairs import number_pairs, rows_of_pairs
+
+if TYPE_CHECKING:
+    from graphattn.graphs.graph import BipartiteGraph
+
+
+def nearby_order(self: BipartiteGraph) -> Tensor:
+    """Return an order of the tokens in which those that attend to one another lie near, int64
+    ``[num_queries]``: reverse Cuthill-McKee, within each block, in O(edges). Needs as many
+    keys as queries per block.
+
+    Kernels follow edges faster where a query's keys share the cache with its neighbours'.
+    It is found for graphs that have such an order: a band, clusters with few edges between
+    them. Edges drawn uniformly have none. ``python -m experiments.benchmarks.ordering`` says
+    what is gained.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.patterns import SlidingWindow
+        >>> shuffled = torch.tensor([3, 0, 2, 4, 1])
+        >>> graph = SlidingWindow(1).build(5).reorder(shuffled)
+        >>> order = graph.nearby_order()
+        >>> graph.reorder(order) == SlidingWindow(1).build(5)
+        True
+        >>> x = torch.randn(5, 8)         # tokens of ``graph``
+        >>> nearby = x[order]             # of ``graph.reorder(order)``
+        >>> back = nearby[order.argsort()]
+    """
+    check_square(self, 'nearby_order')
+    if self.num_keys == 0:  # of which scipy knows no order
+        return torch.empty(0, dtype=torch.long, device=self.device)
+    found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
+    order = torch.from_numpy(found.astype(np.int64)).to(self.device)
+    block = torch.repeat_interleave(self.blocks.query_ptr.diff())
+    return order[block[order].argsort(stable=True)]
+
+
+def reorder(self: BipartiteGraph, query_order: Tensor,
+            key_order: Tensor | None = None) -> BipartiteGraph:
+    """Return the same edges among nodes in another order: query ``i`` of the new graph is query
+    ``query_order[i]`` of this one. Edges keep their probabilities.
+
+    Args:
+        query_order (Tensor): Each query once, in its block, int64 ``[num_queries]``.
+        key_order (Tensor, optional): Each key once, in its block, int64 ``[num_keys]``;
+            ``query_order`` if omitted, which needs as many keys as queries per block.
+    """
+    check_order('query_order', query_order, self.blocks.query_ptr)
+    if key_order is None:
+        check_square(self, 'reorder', hint="; or give 'key_order'")
+        key_order = query_order
+    check_order('key_order', key_order, self.blocks.key_ptr)
+    key_place, query_place = key_order.argsort(), query_order.argsort()
+    pair, perm = torch.sort(number_pairs(key_place[self.key], query_place[self.query],
+                                         self.num_keys))
+    edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
+    return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
+                     self.blocks, edge_prob, True)

@@ -1,0 +1,112 @@
+"""The picture of a graph's mask, which notebooks show."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphattn._checks import check_strided
+from graphattn.style import SHADES, in_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from torch import Tensor
+
+    from graphattn.graphs.graph import BipartiteGraph
+
+_MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
+
+
+@in_style()
+def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
+         weights: Tensor | None = None) -> Axes:
+    """Draw the pairs that are edges, queries from top to bottom and keys from left to right.
+
+    A graph of more than 512 queries or keys is cut into as many cells, each as dark as it is dense.
+
+    Args:
+        graph (BipartiteGraph): Of any size.
+        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``;
+            the largest is the darkest.
+
+    Raises:
+        TypeError: The weights are no Tensor.
+        ValueError: There is another number of weights, or some are negative or not finite.
+
+    Example:
+        >>> from graphattn import draw, patterns
+        >>> axes = draw.mask(patterns.SlidingWindow(2).build(16))
+        >>> axes.get_title()
+        'density 28.9 %'
+    """
+    weights = None if weights is None else shades_of(graph, weights, 1)[:, 0].numpy()
+    axes = new_axes(4.2, 4.2) if axes is None else axes
+    sides = graph.num_queries, graph.num_keys
+    cells = [max(1, min(side, _MOST_CELLS)) for side in sides]
+    place = [x.cpu().numpy() * cell // max(side, 1)
+             for x, cell, side in zip((graph.query, graph.key), cells, sides)]
+    edges = np.bincount(place[0] * cells[1] + place[1], weights, minlength=cells[0] * cells[1])
+    widths = [np.bincount(np.arange(side) * cell // max(side, 1), minlength=cell)
+              for cell, side in zip(cells, sides)]
+    share = edges.reshape(cells) / np.maximum(np.outer(*widths), 1)
+    darkest = 1 if weights is None else share.max() or 1
+    axes.imshow(share, cmap=SHADES, vmin=0, vmax=darkest, aspect='auto',
+                extent=(-0.5, max(graph.num_keys, 1) - 0.5, max(graph.num_queries, 1) - 0.5, -0.5))
+    axes.set(xlabel='key', ylabel='query', title=f'density {100 * graph.density():.3g} %')
+    tick_whole_numbers(axes.xaxis, axes.yaxis)
+    return axes
+
+
+def html(graph: BipartiteGraph, text: str) -> str:
+    """Return a small picture of a graph above a line of text; the line alone where matplotlib is
+    not installed."""
+    line = f'<pre>{escape(text)}</pre>'
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return line
+    figure = Figure(figsize=(2.2, 2.2), layout='constrained')
+    axes = mask(graph, figure.subplots())
+    axes.set(xlabel='', ylabel='', title='')
+    axes.tick_params(labelsize=7)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png', dpi=80)
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{escape(text)}" src="data:image/png;base64,{picture}">{line}'
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Return the axes of a figure of so many inches."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
+
+
+def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
+    """Return weights as float64 ``[num_edges, heads]``, given with at most so many dimensions."""
+    check_strided('weights', weights)
+    if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
+        shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
+        raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
+                         f"{list(weights.shape)})")
+    per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
+    others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
+    if others.numel():
+        raise ValueError(f"'weights' must be finite and not negative, as shades are (got "
+                         f"{others[0].item()} and {others.numel() - 1} more that are not)")
+    return per_edge
+
+
+def tick_whole_numbers(*sides: Axis) -> None:
+    """Put ticks at whole numbers, because there is nothing between tokens."""
+    from matplotlib.ticker import MaxNLocator
+
+    for side in sides:
+        side.set_major_locator(MaxNLocator('auto', steps=[1, 2, 2.5, 5, 10], integer=True,
+                                           min_n_ticks=1))

@@ -1,0 +1,34 @@
+"""Weights of edges, and sums of values by them, by their definitions: on every pair of a block."""
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.backend import LogitTerms
+from graphattn.ops.dense import dense_blocks, of_keys, on_pairs
+from graphattn.ops.edge_dot.reference import edge_dot
+from graphattn.ops.edge_math import edge_logit
+
+
+def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
+                      terms: LogitTerms) -> Tensor:
+    """Return ``softmax_j(gate_ij * <query_i, key_j> * scale + bias_ij)`` of each edge,
+    ``[num_edges, heads]``, where j are the keys that query i attends to."""
+    logit = edge_logit(edge_dot(query, key, graph), terms)
+    weight = [logit[:0]]
+    for _, _, edges, at, mask in dense_blocks(graph):
+        pairs = on_pairs(logit[edges], at, mask, -torch.inf)
+        # A query with nothing to attend to, whose softmax is 0 / 0, has the weights 0.
+        is_nothing = (pairs == -torch.inf).all(dim=1, keepdim=True)
+        softmax = pairs.masked_fill(is_nothing, 0.).softmax(dim=1).masked_fill(is_nothing, 0.)
+        weight.append(softmax[at])
+    return torch.cat(weight)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
+    """Return ``sum_j weight_ij * value_j`` of each query, ``[num_queries, heads, channels]``."""
+    out = [weight[:0].unsqueeze(-1) * value[:0]]
+    for _, keys, edges, at, mask in dense_blocks(graph):
+        pairs = on_pairs(weight[edges], at, mask, 0.)
+        out.append(torch.einsum('ijh,ijhc->ihc', pairs, of_keys(value[keys], mask)))
+    return torch.cat(out)
