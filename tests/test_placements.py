@@ -57,12 +57,15 @@ DIFFUSIONS = {
 }
 
 
-def new_layer(source: str, diffusion: str) -> GraphAttention:
-    layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion]).double()
+def new_layer(source: str, diffusion: str, dropout: float = 0.) -> GraphAttention:
+    layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion],
+                           dropout=dropout).double()
     layer.lin_out = nn.Linear(CHANNELS, CHANNELS).double()
     if layer.teleport_logit is not None:
         layer.teleport_logit.data += torch.tensor([0., 1.])
-    return layer.train(source in ('block model', 'hard mask'))
+    layer.train(dropout > 0 or source in ('block model', 'hard mask'))
+    layer.source.train(source in ('block model', 'hard mask'))
+    return layer
 
 
 # Placements: (layer, x) to what the layer gives for the tokens of both sequences, along the graphs
@@ -74,9 +77,16 @@ def local(layer: GraphAttention, x: Tensor) -> Tensor:
     return layer(x, PTR)
 
 
+def local_with_a_generator(layer: GraphAttention, x: Tensor) -> Tensor:
+    """Sources draw from a generator, dropout from that of torch."""
+    torch.manual_seed(SEED)
+    return layer(x, PTR, generator=torch.Generator().manual_seed(SEED))
+
+
 def padded(layer: GraphAttention, x: Tensor) -> Tensor:
     module = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=layer.source,
-                                **diffusion_of(layer)).double().train(layer.training)
+                                dropout=layer.attention.dropout, **diffusion_of(layer)).double()
+    set_mode(module, module.source, layer)
     projections = layer.lin_query, layer.lin_key, layer.lin_value
     parameters = {'in_proj_weight': torch.cat([linear.weight for linear in projections]),
                   'in_proj_bias': torch.cat([linear.bias for linear in projections]),
@@ -92,6 +102,7 @@ def padded(layer: GraphAttention, x: Tensor) -> Tensor:
 
 def attached(layer: GraphAttention, x: Tensor) -> Tensor:
     module = new_bert(layer).encoder.layer[0].attention.self
+    set_mode(module, module.graph_source, layer)
     parameters = {f'{name}.{kind}': getattr(getattr(layer, f'lin_{name}'), kind)
                   for name in ('query', 'key', 'value') for kind in ('weight', 'bias')}
     parameters |= {**teleport_of(layer, 'graph_teleport_logit'), **of_source(layer, 'graph_source')}
@@ -106,9 +117,9 @@ def new_bert(layer: GraphAttention) -> nn.Module:
     transformers = pytest.importorskip('transformers')
     config = transformers.BertConfig(
         vocab_size=2, hidden_size=CHANNELS, num_hidden_layers=1, num_attention_heads=HEADS,
-        intermediate_size=1, max_position_embeddings=1, attention_probs_dropout_prob=0.)
-    bert = transformers.BertModel(config).double().train(layer.training)
-    return attach(bert, layer.source, **diffusion_of(layer))
+        intermediate_size=1, max_position_embeddings=1,
+        attention_probs_dropout_prob=layer.attention.dropout)
+    return attach(transformers.BertModel(config).double(), layer.source, **diffusion_of(layer))
 
 
 @torch.no_grad()
@@ -126,10 +137,12 @@ def decoded(layer: GraphAttention, x: Tensor) -> Tensor:
 
 def parallel(layer: GraphAttention, x: Tensor) -> Tensor:
     module = sequence_parallel(layer, dist.group.WORLD)
+    torch.manual_seed(SEED)
     return module(x, PTR, generator=torch.Generator().manual_seed(SEED))
 
 
 PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=parallel)
+REFERENCES = {'parallel': local_with_a_generator}  # for all others ``local``
 
 
 def refusal(placement: str, source: str, diffusion: str) -> str | None:
@@ -159,6 +172,12 @@ def teleport_of(layer: GraphAttention, name: str) -> dict[str, Tensor]:
 def of_source(layer: GraphAttention, name: str) -> dict[str, Tensor]:
     return {f'{name}.{own}': tensor for own, tensor in [*layer.source.named_parameters(),
                                                        *layer.source.named_buffers()]}
+
+
+def set_mode(module: nn.Module, source: GraphSource, layer: GraphAttention) -> None:
+    is_drawn = layer.source.training  # which may be the source of both
+    module.train(layer.training)
+    source.train(is_drawn)
 
 
 def in_slots(x: Tensor, is_token: Tensor) -> Tensor:
@@ -208,6 +227,20 @@ def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffus
     expected = numbers(local, layer, x)
     assert expected['x'].abs().sum() > 0
     assert_same(numbers(place, layer, x), expected)
+
+
+@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
+@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('placement', ['padded', 'attached', 'parallel'])
+def test_a_placement_drops_the_weights_that_one_ragged_batch_drops(placement, source, diffusion):
+    if refusal(placement, source, diffusion) is not None:
+        return
+    layer = new_layer(source, diffusion, dropout=.4)
+    x = torch.randn(11, CHANNELS, dtype=torch.double)
+    expected = numbers(REFERENCES.get(placement, local), layer, x)
+    assert_same(numbers(PLACEMENTS[placement], layer, x), expected)
+    layer.attention.dropout = 0.
+    assert not torch.allclose(expected['output'], local(layer, x))
 
 
 @pytest.mark.parametrize('value', [math.nan, math.inf])

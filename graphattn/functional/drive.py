@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from itertools import count
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._tensors import without_autocast
@@ -18,6 +17,8 @@ from graphattn.functional.folding import fold_heads, unfold_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
+from graphattn.ops.attention.schema import dropout_seed
+from graphattn.ops.edge_math import drop_out
 
 Teleport = float | Sequence[float] | Tensor
 
@@ -162,6 +163,8 @@ def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
           terms: LogitTerms) -> Tensor:
-    """Return the weights of edges, after dropout."""
+    """Return the weights of edges, after the dropout that kernels draw that form no weights."""
     weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
-    return F.dropout(weight, terms.dropout_p) if terms.dropout_p > 0 else weight
+    if terms.dropout_p == 0:
+        return weight
+    return drop_out(weight, dropout_seed(terms.dropout_p, graph.device), terms.dropout_p)

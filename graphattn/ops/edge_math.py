@@ -41,6 +41,30 @@ def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
 
+def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
+    """Zero weights ``[num_edges, heads]`` and scale up the others: those that fused kernels drop.
+
+    A weight is dropped by the hash of its number, which is SplitMix64 (Steele et al., 2014).
+    """
+    number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
+    bits = seed + number * _signed(0x9E3779B97F4A7C15)
+    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
+    bits = bits ^ _shifted(bits, 31)
+    # Unsigned numbers are compared as signed ones, from which half of their range is taken.
+    is_kept = bits ^ -2**63 >= int(dropout_p * 2**64) - 2**63
+    return weight * (is_kept.to(weight.dtype) / (1 - dropout_p))
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """Shift to the right, zeros following."""
+    return bits >> by & 2**(64 - by) - 1
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
     """Return ``out``, whose second derivative is refused because its parts would give 0."""
     return _OfFirstOrder.apply(out, backend)
