@@ -13,9 +13,17 @@ from torch.func import functional_call
 
 from graphattn.decoding import KeyValueCache
 from graphattn.distributed import sequence_parallel
+from graphattn.functional import edge_feature_attention
+from graphattn.functional.drive import drive
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.hugging_face import attach
 from graphattn.layers import GraphAttention, MultiheadAttention
+from graphattn.ops import LogitTerms, ProjectedFeatures
 from graphattn.patterns import Causal, GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.placement import Cache, Exchange, Padded, Placement
+from graphattn.placement.cache import Kept
+from graphattn.placement.exchange import Halo
+from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 
 SEED, CHANNELS, HEADS, LENGTH = 3, 8, 2, 7
@@ -270,3 +278,103 @@ def test_hooks_of_the_operator_fire_in_every_placement(placement, diffusion):
     layer.attention.register_message_forward_hook(lambda *_: calls.append('message'))
     torch.testing.assert_close(place(layer, x), expected)
     assert calls.count('message') == times * hops
+
+
+# Features of edges. No layer takes them in every placement, so placements are driven here.
+
+
+def drive_local(query, key, value, graph, terms, owners, **options) -> Tensor:
+    return drive(query, key, value, graph, terms, placement=Placement(owners), **options)[0]
+
+
+def drive_padded(query, key, value, graph, terms, owners, **options) -> Tensor:
+    is_token = SLOT < torch.tensor(LENGTHS).unsqueeze(1)
+    tokens = PaddedTokens(2, LENGTH, LENGTH, query.device, is_token)
+    placement = Padded(tokens, graph, owners, hops_end=True)
+    key, value = (x.new_full((2, LENGTH, *x.shape[1:]), 9.).index_put(is_token.nonzero().unbind(1),
+                                                                      x) for x in (key, value))
+    out, _ = drive(query, key, value, placement.graph, terms, placement=placement, **options)
+    return out[is_token]
+
+
+@torch.no_grad()
+def drive_decoded(query, key, value, graph, terms, owners, **options) -> Tensor:
+    kept, outs, num_tokens = Kept([0]), [], len(query)
+    for rows in torch.arange(num_tokens).split([3, 1, num_tokens - 4]):
+        nodes = (rows + num_tokens * torch.arange(owners or 1).unsqueeze(1)).flatten()
+        attr, projection = terms.features
+        own = ProjectedFeatures(attr[torch.isin(graph.query, nodes)], projection)
+        of_step = BipartiteGraph.from_mask(graph.to_mask()[nodes])
+        outs.append(drive(*(x[rows] for x in (query, key, value)), of_step,
+                          terms._replace(features=own),
+                          placement=Cache(owners, kept, nodes, of_step), **options)[0])
+    return torch.cat(outs)
+
+
+def drive_parallel(query, key, value, graph, terms, owners, **options) -> Tensor:
+    nodes = torch.arange(graph.num_keys)
+    halo = Halo(graph, nodes, [len(nodes)], [len(nodes)], None)
+    return drive(query, key, value, graph, terms,
+                 placement=Exchange(owners, halo, dist.group.WORLD), **options)[0]
+
+
+DRIVES = dict(local=drive_local, padded=drive_padded, decoded=drive_decoded,
+              parallel=drive_parallel)
+
+
+def features_of_edges(owners: int | None) -> tuple[list[Tensor], BipartiteGraph, LogitTerms]:
+    """Tokens of all heads, a causal graph, and the features of its edges."""
+    patterns = [WINDOW & Causal(), Causal()][:owners or 1]
+    graph = BipartiteGraph.batch([pattern.build(length) for pattern in patterns
+                                  for length in LENGTHS])
+    generator = torch.Generator().manual_seed(SEED)
+    *nodes, attr, projection = (
+        torch.randn(shape, generator=generator, dtype=torch.double).requires_grad_()
+        for shape in (*[(11, HEADS, 4)] * 3, (graph.num_edges, 3), (HEADS, 4, 3)))
+    return nodes, graph, LogitTerms(scale=None, features=ProjectedFeatures(attr, projection))
+
+
+@pytest.mark.parametrize('owners', [None, HEADS])
+@pytest.mark.parametrize('placement', DRIVES)
+def test_every_placement_takes_features_of_edges(placement, owners):
+    nodes, graph, terms = features_of_edges(owners)
+    attr, projection = terms.features
+    head, parts = graph.query // 11, []
+    for own in range(owners or 1):
+        heads = slice(own, own + 1) if owners else slice(None)
+        part = BipartiteGraph.from_mask(graph.to_mask()[11 * own:, 11 * own:][:11, :11])
+        parts.append(edge_feature_attention(*(x[:, heads] for x in nodes), part, attr[head == own],
+                                            projection[heads]))
+    expected = torch.cat(parts, dim=1)
+    for backend in ('auto', 'gather'):
+        out = DRIVES[placement](*nodes, graph, terms, owners, hops=1, teleport=0., backend=backend)
+        torch.testing.assert_close(out, expected if out.requires_grad else expected.detach())
+        if out.requires_grad:
+            inputs = [*nodes, attr, projection]
+            torch.testing.assert_close(
+                torch.autograd.grad(out.sin().sum(), inputs),
+                torch.autograd.grad(expected.sin().sum(), inputs, retain_graph=True))
+
+
+@pytest.mark.parametrize('diffusion', [dict(hops=2, teleport=0.), dict(hops=1, teleport=.2),
+                                       dict(hops=math.inf, teleport=.2)], ids=str)
+@pytest.mark.parametrize('placement', DRIVES)
+def test_features_of_edges_that_would_travel_are_refused(placement, diffusion):
+    nodes, graph, terms = features_of_edges(None)
+    with pytest.raises(ValueError, match="'hops' must be 1, .* 'edge_bias' .* instead"):
+        DRIVES[placement](*nodes, graph, terms, None, **diffusion)
+
+
+@pytest.mark.parametrize('needs_weights', [False, True])
+@pytest.mark.parametrize('backend', ['gather', 'numba'])
+def test_features_and_bias_and_gate_go_together(backend, needs_weights):
+    nodes, graph, terms = features_of_edges(None)
+    bias, gate = torch.randn(2, graph.num_edges).double()
+    terms = terms._replace(bias=bias, gate=gate)
+    torch.manual_seed(SEED)
+    out, weight = drive(*nodes, graph, terms._replace(dropout_p=.3), 1, 0., backend=backend,
+                        needs_weights=needs_weights)
+    torch.manual_seed(SEED)
+    expected, _ = drive(*nodes, graph, terms._replace(dropout_p=.3), 1, 0., backend='reference')
+    torch.testing.assert_close(out, expected)
+    assert (weight is not None) == needs_weights

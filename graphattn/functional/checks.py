@@ -16,6 +16,7 @@ from graphattn._checks import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.ops import ProjectedFeatures
 
 
 def check_arguments(
@@ -152,3 +153,27 @@ def check_edge_values(
                          f"{graph.num_edges} edges and {query.size(1)} heads (got shape "
                          f"{tuple(values.shape)})")
     return values.to(torch.promote_types(query.dtype, torch.float))
+
+
+def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
+                   features: ProjectedFeatures) -> None:
+    """Check features of edges beside query and value, whose nodes may be in any order."""
+    edge_attr, projection = features
+    for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
+        check_floating(name, tensor)
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+    if value.size(-1) != query.size(2):
+        raise ValueError(f"'value' must have query's {query.size(2)} channels, because features "
+                         f"are added to both keys and values (got {value.size(-1)})")
+    if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
+        raise ValueError(f"'edge_attr' must be [num_edges, size] with {graph.num_edges} edges (got "
+                         f"shape {tuple(edge_attr.shape)})")
+    if projection.shape != (*query.shape[1:], edge_attr.size(1)):
+        raise ValueError(f"'projection' must be [heads, channels, size] = "
+                         f"{[*query.shape[1:], edge_attr.size(1)]} (got shape "
+                         f"{tuple(projection.shape)})")

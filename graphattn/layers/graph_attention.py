@@ -20,7 +20,7 @@ from graphattn._checks import (
 )
 from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask

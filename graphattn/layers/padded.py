@@ -14,7 +14,7 @@ from torch import Tensor
 from graphattn import functional
 from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
-from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.conversions import is_above_lowest
 from graphattn.graphs.graph import BipartiteGraph
@@ -127,7 +127,7 @@ def attend_padded(
     owners = heads if graph.num_queries != query.size(0) else None
     placement = Padded(tokens, graph, owners, hops_end=is_plain)
     check_scale_and_dropout(scale, dropout_p)
-    terms = LogitTerms(terms.bias, terms.gate, scale, dropout_p)
+    terms = terms._replace(scale=scale, dropout_p=dropout_p)
     out, weight = drive(query, key, value, placement.graph, terms, hops, teleport, placement,
                         backend=backend, needs_weights=return_attention_weights)
     if weight is not None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._tensors import stands_for_many
-from graphattn.ops.backend import LogitTerms
+from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
@@ -39,6 +39,24 @@ def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     """Of each query, ``[num_queries, heads]``; ``-inf`` without edges. Not differentiable."""
     high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+
+
+def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
+    """Return what features add to the dot products, ``[num_edges, heads]``; one head at a time.
+
+    Args:
+        features (EdgeFeatures): The features.
+        query (Tensor): The query of each edge, int64 ``[num_edges]``.
+    """
+    return torch.stack([(at_query.index_select(0, query) * features.attr).sum(-1)
+                        for at_query in features.query.unbind(1)], dim=1)
+
+
+def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
+    """Return their sums by weights, ``[num_queries, heads, size]``; arguments as there."""
+    nothing = weight.new_zeros(len(features.query), features.attr.size(1))
+    return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
+                        for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
