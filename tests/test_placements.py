@@ -16,6 +16,7 @@ from graphattn.distributed import sequence_parallel
 from graphattn.functional import edge_feature_attention
 from graphattn.functional.drive import drive
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import MaskedPairs
 from graphattn.hugging_face import attach
 from graphattn.layers import GraphAttention, MultiheadAttention
 from graphattn.ops import LogitTerms, ProjectedFeatures
@@ -278,6 +279,30 @@ def test_hooks_of_the_operator_fire_in_every_placement(placement, diffusion):
     layer.attention.register_message_forward_hook(lambda *_: calls.append('message'))
     torch.testing.assert_close(place(layer, x), expected)
     assert calls.count('message') == times * hops
+
+
+@pytest.mark.parametrize('placement', ['decoded', 'parallel'])
+def test_a_soft_mask_in_the_place_of_rows_is_refused(placement):
+    layer, x = new_layer('causal pattern', 'attention'), torch.randn(11, CHANNELS).double()
+    soft_mask = mask(mode='soft')(*torch.randn(2, 11, HEADS, 4), PTR)
+    options = dict(graph=soft_mask)
+    with torch.no_grad(), pytest.raises(TypeError, match='must be a BipartiteGraph.* freeze'):
+        if placement == 'decoded':
+            layer(x, KeyValueCache(LENGTH, 2).step(PTR), **options)
+        else:
+            sequence_parallel(layer, dist.group.WORLD)(x, PTR, **options)
+
+
+@pytest.mark.parametrize('terms, options', [
+    (dict(bias=torch.zeros(65)), {}), (dict(gate=torch.ones(65)), {}),
+    (dict(features=ProjectedFeatures(torch.ones(65, 1), torch.ones(HEADS, 4, 1))), {}),
+    ({}, dict(needs_weights=True))], ids=['bias', 'gate', 'features', 'weights'])
+def test_a_soft_mask_takes_nothing_that_is_of_edges(terms, options):
+    nodes = torch.randn(3, 11, HEADS, 4).double()
+    pairs = MaskedPairs(mask(mode='soft')(*nodes[:2], PTR), PTR)
+    assert drive(*nodes, pairs, LogitTerms(scale=None), 1, 0.)[0].shape == nodes[0].shape
+    with pytest.raises(ValueError, match="'graph' must be a BipartiteGraph .* freeze"):
+        drive(*nodes, pairs, LogitTerms(scale=None, **terms), 1, 0., **options)
 
 
 # Features of edges. No layer takes them in every placement, so placements are driven here.

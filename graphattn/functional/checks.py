@@ -15,7 +15,7 @@ from graphattn._checks import (
     check_ptr,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import ProjectedFeatures
 
 
@@ -62,6 +62,10 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
                              f"{tensor.device})")
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    _check_heads(query, key, value)
+
+
+def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
         raise ValueError(f"'key' must have as many heads as query, {query.size(1)}, or a number "
                          f"that divides it (got {key.size(1)})")
@@ -113,8 +117,9 @@ def scale_of(query: Tensor) -> float:
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
-def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
-                          mask: PairMask) -> None:
+def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
+    """Check what attends under a soft mask, as :func:`check_arguments` does along a graph."""
+    mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); for a graph "
                         f"there is edge_attention")
@@ -123,15 +128,15 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
-        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), mask.heads):
+        heads = mask.heads if tensor is query else tensor.size(1)
+        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), heads):
             raise ValueError(f"'{name}' must be [num_tokens, heads, channels] with "
                              f"{query.size(0)} tokens and the mask's {mask.heads} heads (got "
                              f"shape {tuple(tensor.shape)})")
         if tensor.device != mask.device:
             raise ValueError(f"'{name}' must be on {mask.device}, where the mask is (got "
                              f"{tensor.device})")
-    if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+    _check_heads(query, key, value)
     check_ptr('ptr', ptr, query.size(0), mask.device)
     check_has_numbers('ptr', ptr)
 

@@ -13,6 +13,7 @@ from graphattn._tensors import without_autocast
 from graphattn.functional.checks import (
     check_arguments,
     check_features,
+    check_pair_arguments,
     check_square,
     scale_of,
 )
@@ -21,7 +22,9 @@ from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.folding import fold_heads, repeat_heads, unfold_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import MaskedPairs
 from graphattn.ops import Backend, EdgeFeatures, LogitTerms
+from graphattn.ops.attention import pairs
 from graphattn.ops.attention.schema import dropout_seed
 from graphattn.ops.edge_math import dot_with_features, drop_out, edge_logit, sum_features
 
@@ -74,7 +77,7 @@ def drive(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    graph: BipartiteGraph,
+    graph: BipartiteGraph | MaskedPairs,
     terms: LogitTerms,
     hops: int | float,
     teleport: Teleport,
@@ -87,7 +90,8 @@ def drive(
 
     Args:
         query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
-            each; likewise ``key``, ``value`` and ``graph``, as the placement has them.
+            each; likewise ``key`` and ``value``, as the placement has them.
+        graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
         terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \\sqrt{C}`
             if it is ``None``. Features of edges go with one hop.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
@@ -101,8 +105,8 @@ def drive(
         The output, and the weights of one hop ``[num_edges, heads]`` if they are wanted.
 
     Raises:
-        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, or features of edges
-            come with several hops.
+        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, features of edges
+            come with several hops, or a soft mask with what belongs to edges.
     """
     tokens, features = query, terms.features
     query, key, value, teleport = placement.fold(query, key, value, teleport)
@@ -111,9 +115,15 @@ def drive(
     if is_plain:
         value = placement.values(value, 0)
     fits_keys = value if is_plain or placement.has_all_values else key
-    bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
-    scale = scale_of(query) if terms.scale is None else terms.scale
-    terms = terms._replace(bias=bias, gate=gate, scale=scale)
+    if isinstance(graph, MaskedPairs):
+        _check_no_edges(terms, needs_weights)
+        check_pair_arguments(query, key, fits_keys, graph)
+        backend = pairs.BACKEND
+    else:
+        bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
+        terms = terms._replace(bias=bias, gate=gate)
+    if terms.scale is None:
+        terms = terms._replace(scale=scale_of(query))
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
@@ -138,9 +148,16 @@ def drive(
     return out, weight.to(query.dtype) if needs_weights else None
 
 
+def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
+    if needs_weights or not terms.bias is terms.gate is terms.features is None:
+        raise ValueError("'graph' must be a BipartiteGraph where edges have a bias, a gate or "
+                         "features, or weights are wanted (got a soft mask, which has no edges); "
+                         "a learned mask gives one once it is settled, by freeze()")
+
+
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
     if not is_plain:
-        raise ValueError(f"'hops' must be 1, without a teleport, where edges have features, because "
+        raise ValueError(f"'hops' must be 1, without a teleport, where edges have features, as "
                          f"no node holds them for the next hop (got {hops}); several hops take "
                          f"'edge_bias' and 'edge_gate' instead")
 

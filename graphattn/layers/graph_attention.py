@@ -272,7 +272,6 @@ class GraphAttention(nn.Module):
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
-        key, value = (repeat_heads(x, self.heads) for x in (key, value))
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
         return functional.pair_attention(
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,

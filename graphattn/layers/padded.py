@@ -11,14 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphattn import functional
 from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.conversions import is_above_lowest
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
@@ -117,11 +116,9 @@ def attend_padded(
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
-            key, value = (repeat_heads(tokens.keys(x), heads) for x in (key, value))
-            out = functional.pair_attention(query, key, value, tokens.ptr, graph, scale=scale,
-                                            dropout_p=dropout_p, hops=hops, teleport=teleport)
-            return tokens.pad_queries(out), None
-        terms = terms_on(graph, along)
+            graph = MaskedPairs(graph, tokens.ptr)
+        else:
+            terms = terms_on(graph, along)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None
