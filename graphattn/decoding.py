@@ -15,7 +15,7 @@ from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.blocks import block_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.placement.cache import Cache, Kept
-from graphattn.shard import Shard
+from graphattn.shard import Shard, check_edges
 
 __all__ = ['KeyValueCache']
 
@@ -120,6 +120,7 @@ class _Step(Shard):
                                   "decoded along, as those of a PatternSource")
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
+        check_edges(graph)
         for times in (1, heads):
             if (graph.num_queries, graph.num_keys) == (times * self.num_own,
                                                        times * self.num_tokens):

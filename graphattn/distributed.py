@@ -24,7 +24,7 @@ from graphattn._tensors import undisturbed
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
-from graphattn.shard import Shard
+from graphattn.shard import Shard, check_edges
 from graphattn.sources.base import fold_ptr
 
 __all__ = ['SequenceParallel', 'sequence_parallel']
@@ -346,7 +346,7 @@ class _Shard(Shard):
         return gathered(x, sizes, self.group)
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        check_kind('graph', graph, BipartiteGraph)
+        check_edges(graph)
         fits = any(torch.equal(graph.blocks.query_ptr, fold_ptr(self.own_ptr, times, self.num_own))
                    and torch.equal(graph.blocks.key_ptr, fold_ptr(self.ptr, times, self.num_tokens))
                    for times in (1, heads))

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from graphattn._tensors import on_cpu
 from graphattn.graphs.blocks import block_of
+from graphattn.graphs.graph import BipartiteGraph
 
 if TYPE_CHECKING:
     from graphattn.functional.drive import Placement
-    from graphattn.graphs.graph import BipartiteGraph
     from graphattn.layers import EdgeAttention
 
 
@@ -80,3 +80,11 @@ class Shard(ABC):
     def attended(self, attention: EdgeAttention) -> None:
         """Take notice that own queries have attended, hooks and all."""
         return
+
+
+def check_edges(graph: BipartiteGraph) -> None:
+    """Raise a TypeError for a soft mask, or anything else that has no rows of its own."""
+    if not isinstance(graph, BipartiteGraph):
+        raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of the tokens that are "
+                        f"here (got {type(graph).__name__}); a learned mask gives one once it is "
+                        f"settled, by freeze()")

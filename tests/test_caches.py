@@ -84,6 +84,7 @@ CACHES = {
     # transformers
     'graphattn/hugging_face.py': Cache('the class of a module', ''),
     # One call's own
+    'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files

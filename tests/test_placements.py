@@ -13,9 +13,18 @@ from torch.func import functional_call
 
 from graphattn.decoding import KeyValueCache
 from graphattn.distributed import sequence_parallel
+from graphattn.functional import edge_feature_attention
+from graphattn.functional.drive import drive
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import MaskedPairs
 from graphattn.hugging_face import attach
 from graphattn.layers import GraphAttention, MultiheadAttention
+from graphattn.ops import LogitTerms, ProjectedFeatures
 from graphattn.patterns import Causal, GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.placement import Cache, Exchange, Padded, Placement
+from graphattn.placement.cache import Kept
+from graphattn.placement.exchange import Halo
+from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 
 SEED, CHANNELS, HEADS, LENGTH = 3, 8, 2, 7
@@ -57,12 +66,15 @@ DIFFUSIONS = {
 }
 
 
-def new_layer(source: str, diffusion: str) -> GraphAttention:
-    layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion]).double()
+def new_layer(source: str, diffusion: str, dropout: float = 0.) -> GraphAttention:
+    layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion],
+                           dropout=dropout).double()
     layer.lin_out = nn.Linear(CHANNELS, CHANNELS).double()
     if layer.teleport_logit is not None:
         layer.teleport_logit.data += torch.tensor([0., 1.])
-    return layer.train(source in ('block model', 'hard mask'))
+    layer.train(dropout > 0 or source in ('block model', 'hard mask'))
+    layer.source.train(source in ('block model', 'hard mask'))
+    return layer
 
 
 # Placements: (layer, x) to what the layer gives for the tokens of both sequences, along the graphs
@@ -74,9 +86,16 @@ def local(layer: GraphAttention, x: Tensor) -> Tensor:
     return layer(x, PTR)
 
 
+def local_with_a_generator(layer: GraphAttention, x: Tensor) -> Tensor:
+    """Sources draw from a generator, dropout from that of torch."""
+    torch.manual_seed(SEED)
+    return layer(x, PTR, generator=torch.Generator().manual_seed(SEED))
+
+
 def padded(layer: GraphAttention, x: Tensor) -> Tensor:
     module = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=layer.source,
-                                **diffusion_of(layer)).double().train(layer.training)
+                                dropout=layer.attention.dropout, **diffusion_of(layer)).double()
+    set_mode(module, module.source, layer)
     projections = layer.lin_query, layer.lin_key, layer.lin_value
     parameters = {'in_proj_weight': torch.cat([linear.weight for linear in projections]),
                   'in_proj_bias': torch.cat([linear.bias for linear in projections]),
@@ -92,6 +111,7 @@ def padded(layer: GraphAttention, x: Tensor) -> Tensor:
 
 def attached(layer: GraphAttention, x: Tensor) -> Tensor:
     module = new_bert(layer).encoder.layer[0].attention.self
+    set_mode(module, module.graph_source, layer)
     parameters = {f'{name}.{kind}': getattr(getattr(layer, f'lin_{name}'), kind)
                   for name in ('query', 'key', 'value') for kind in ('weight', 'bias')}
     parameters |= {**teleport_of(layer, 'graph_teleport_logit'), **of_source(layer, 'graph_source')}
@@ -106,9 +126,9 @@ def new_bert(layer: GraphAttention) -> nn.Module:
     transformers = pytest.importorskip('transformers')
     config = transformers.BertConfig(
         vocab_size=2, hidden_size=CHANNELS, num_hidden_layers=1, num_attention_heads=HEADS,
-        intermediate_size=1, max_position_embeddings=1, attention_probs_dropout_prob=0.)
-    bert = transformers.BertModel(config).double().train(layer.training)
-    return attach(bert, layer.source, **diffusion_of(layer))
+        intermediate_size=1, max_position_embeddings=1,
+        attention_probs_dropout_prob=layer.attention.dropout)
+    return attach(transformers.BertModel(config).double(), layer.source, **diffusion_of(layer))
 
 
 @torch.no_grad()
@@ -126,10 +146,12 @@ def decoded(layer: GraphAttention, x: Tensor) -> Tensor:
 
 def parallel(layer: GraphAttention, x: Tensor) -> Tensor:
     module = sequence_parallel(layer, dist.group.WORLD)
+    torch.manual_seed(SEED)
     return module(x, PTR, generator=torch.Generator().manual_seed(SEED))
 
 
 PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=parallel)
+REFERENCES = {'parallel': local_with_a_generator}  # for all others ``local``
 
 
 def refusal(placement: str, source: str, diffusion: str) -> str | None:
@@ -159,6 +181,12 @@ def teleport_of(layer: GraphAttention, name: str) -> dict[str, Tensor]:
 def of_source(layer: GraphAttention, name: str) -> dict[str, Tensor]:
     return {f'{name}.{own}': tensor for own, tensor in [*layer.source.named_parameters(),
                                                        *layer.source.named_buffers()]}
+
+
+def set_mode(module: nn.Module, source: GraphSource, layer: GraphAttention) -> None:
+    is_drawn = layer.source.training  # which may be the source of both
+    module.train(layer.training)
+    source.train(is_drawn)
 
 
 def in_slots(x: Tensor, is_token: Tensor) -> Tensor:
@@ -210,6 +238,20 @@ def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffus
     assert_same(numbers(place, layer, x), expected)
 
 
+@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
+@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('placement', ['padded', 'attached', 'parallel'])
+def test_a_placement_drops_the_weights_that_one_ragged_batch_drops(placement, source, diffusion):
+    if refusal(placement, source, diffusion) is not None:
+        return
+    layer = new_layer(source, diffusion, dropout=.4)
+    x = torch.randn(11, CHANNELS, dtype=torch.double)
+    expected = numbers(REFERENCES.get(placement, local), layer, x)
+    assert_same(numbers(PLACEMENTS[placement], layer, x), expected)
+    layer.attention.dropout = 0.
+    assert not torch.allclose(expected['output'], local(layer, x))
+
+
 @pytest.mark.parametrize('value', [math.nan, math.inf])
 @pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
 @pytest.mark.parametrize('source', ['pattern', 'causal pattern of each head', 'frozen mask'])
@@ -237,3 +279,127 @@ def test_hooks_of_the_operator_fire_in_every_placement(placement, diffusion):
     layer.attention.register_message_forward_hook(lambda *_: calls.append('message'))
     torch.testing.assert_close(place(layer, x), expected)
     assert calls.count('message') == times * hops
+
+
+@pytest.mark.parametrize('placement', ['decoded', 'parallel'])
+def test_a_soft_mask_in_the_place_of_rows_is_refused(placement):
+    layer, x = new_layer('causal pattern', 'attention'), torch.randn(11, CHANNELS).double()
+    soft_mask = mask(mode='soft')(*torch.randn(2, 11, HEADS, 4), PTR)
+    options = dict(graph=soft_mask)
+    with torch.no_grad(), pytest.raises(TypeError, match='must be a BipartiteGraph.* freeze'):
+        if placement == 'decoded':
+            layer(x, KeyValueCache(LENGTH, 2).step(PTR), **options)
+        else:
+            sequence_parallel(layer, dist.group.WORLD)(x, PTR, **options)
+
+
+@pytest.mark.parametrize('terms, options', [
+    (dict(bias=torch.zeros(65)), {}), (dict(gate=torch.ones(65)), {}),
+    (dict(features=ProjectedFeatures(torch.ones(65, 1), torch.ones(HEADS, 4, 1))), {}),
+    ({}, dict(needs_weights=True))], ids=['bias', 'gate', 'features', 'weights'])
+def test_a_soft_mask_takes_nothing_that_is_of_edges(terms, options):
+    nodes = torch.randn(3, 11, HEADS, 4).double()
+    pairs = MaskedPairs(mask(mode='soft')(*nodes[:2], PTR), PTR)
+    assert drive(*nodes, pairs, LogitTerms(scale=None), 1, 0.)[0].shape == nodes[0].shape
+    with pytest.raises(ValueError, match="'graph' must be a BipartiteGraph .* freeze"):
+        drive(*nodes, pairs, LogitTerms(scale=None, **terms), 1, 0., **options)
+
+
+# Features of edges. No layer takes them in every placement, so placements are driven here.
+
+
+def drive_local(query, key, value, graph, terms, owners, **options) -> Tensor:
+    return drive(query, key, value, graph, terms, placement=Placement(owners), **options)[0]
+
+
+def drive_padded(query, key, value, graph, terms, owners, **options) -> Tensor:
+    is_token = SLOT < torch.tensor(LENGTHS).unsqueeze(1)
+    tokens = PaddedTokens(2, LENGTH, LENGTH, query.device, is_token)
+    placement = Padded(tokens, graph, owners, hops_end=True)
+    key, value = (x.new_full((2, LENGTH, *x.shape[1:]), 9.).index_put(is_token.nonzero().unbind(1),
+                                                                      x) for x in (key, value))
+    out, _ = drive(query, key, value, placement.graph, terms, placement=placement, **options)
+    return out[is_token]
+
+
+@torch.no_grad()
+def drive_decoded(query, key, value, graph, terms, owners, **options) -> Tensor:
+    kept, outs, num_tokens = Kept([0]), [], len(query)
+    for rows in torch.arange(num_tokens).split([3, 1, num_tokens - 4]):
+        nodes = (rows + num_tokens * torch.arange(owners or 1).unsqueeze(1)).flatten()
+        attr, projection = terms.features
+        own = ProjectedFeatures(attr[torch.isin(graph.query, nodes)], projection)
+        of_step = BipartiteGraph.from_mask(graph.to_mask()[nodes])
+        outs.append(drive(*(x[rows] for x in (query, key, value)), of_step,
+                          terms._replace(features=own),
+                          placement=Cache(owners, kept, nodes, of_step), **options)[0])
+    return torch.cat(outs)
+
+
+def drive_parallel(query, key, value, graph, terms, owners, **options) -> Tensor:
+    nodes = torch.arange(graph.num_keys)
+    halo = Halo(graph, nodes, [len(nodes)], [len(nodes)], None)
+    return drive(query, key, value, graph, terms,
+                 placement=Exchange(owners, halo, dist.group.WORLD), **options)[0]
+
+
+DRIVES = dict(local=drive_local, padded=drive_padded, decoded=drive_decoded,
+              parallel=drive_parallel)
+
+
+def features_of_edges(owners: int | None) -> tuple[list[Tensor], BipartiteGraph, LogitTerms]:
+    """Tokens of all heads, a causal graph, and the features of its edges."""
+    patterns = [WINDOW & Causal(), Causal()][:owners or 1]
+    graph = BipartiteGraph.batch([pattern.build(length) for pattern in patterns
+                                  for length in LENGTHS])
+    generator = torch.Generator().manual_seed(SEED)
+    *nodes, attr, projection = (
+        torch.randn(shape, generator=generator, dtype=torch.double).requires_grad_()
+        for shape in (*[(11, HEADS, 4)] * 3, (graph.num_edges, 3), (HEADS, 4, 3)))
+    return nodes, graph, LogitTerms(scale=None, features=ProjectedFeatures(attr, projection))
+
+
+@pytest.mark.parametrize('owners', [None, HEADS])
+@pytest.mark.parametrize('placement', DRIVES)
+def test_every_placement_takes_features_of_edges(placement, owners):
+    nodes, graph, terms = features_of_edges(owners)
+    attr, projection = terms.features
+    head, parts = graph.query // 11, []
+    for own in range(owners or 1):
+        heads = slice(own, own + 1) if owners else slice(None)
+        part = BipartiteGraph.from_mask(graph.to_mask()[11 * own:, 11 * own:][:11, :11])
+        parts.append(edge_feature_attention(*(x[:, heads] for x in nodes), part, attr[head == own],
+                                            projection[heads]))
+    expected = torch.cat(parts, dim=1)
+    for backend in ('auto', 'gather'):
+        out = DRIVES[placement](*nodes, graph, terms, owners, hops=1, teleport=0., backend=backend)
+        torch.testing.assert_close(out, expected if out.requires_grad else expected.detach())
+        if out.requires_grad:
+            inputs = [*nodes, attr, projection]
+            torch.testing.assert_close(
+                torch.autograd.grad(out.sin().sum(), inputs),
+                torch.autograd.grad(expected.sin().sum(), inputs, retain_graph=True))
+
+
+@pytest.mark.parametrize('diffusion', [dict(hops=2, teleport=0.), dict(hops=1, teleport=.2),
+                                       dict(hops=math.inf, teleport=.2)], ids=str)
+@pytest.mark.parametrize('placement', DRIVES)
+def test_features_of_edges_that_would_travel_are_refused(placement, diffusion):
+    nodes, graph, terms = features_of_edges(None)
+    with pytest.raises(ValueError, match="'hops' must be 1, .* 'edge_bias' .* instead"):
+        DRIVES[placement](*nodes, graph, terms, None, **diffusion)
+
+
+@pytest.mark.parametrize('needs_weights', [False, True])
+@pytest.mark.parametrize('backend', ['gather', 'numba'])
+def test_features_and_bias_and_gate_go_together(backend, needs_weights):
+    nodes, graph, terms = features_of_edges(None)
+    bias, gate = torch.randn(2, graph.num_edges).double()
+    terms = terms._replace(bias=bias, gate=gate)
+    torch.manual_seed(SEED)
+    out, weight = drive(*nodes, graph, terms._replace(dropout_p=.3), 1, 0., backend=backend,
+                        needs_weights=needs_weights)
+    torch.manual_seed(SEED)
+    expected, _ = drive(*nodes, graph, terms._replace(dropout_p=.3), 1, 0., backend='reference')
+    torch.testing.assert_close(out, expected)
+    assert (weight is not None) == needs_weights

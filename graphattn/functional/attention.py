@@ -11,7 +11,7 @@ from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_numbers, check_scale_and_dropout
 from graphattn.functional.choose import choose
 from graphattn.functional.drive import drive, weigh
-from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import LogitTerms

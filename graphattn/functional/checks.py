@@ -15,7 +15,8 @@ from graphattn._checks import (
     check_ptr,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
+from graphattn.ops import ProjectedFeatures
 
 
 def check_arguments(
@@ -61,6 +62,10 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
                              f"{tensor.device})")
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    _check_heads(query, key, value)
+
+
+def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
         raise ValueError(f"'key' must have as many heads as query, {query.size(1)}, or a number "
                          f"that divides it (got {key.size(1)})")
@@ -112,8 +117,9 @@ def scale_of(query: Tensor) -> float:
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
-def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
-                          mask: PairMask) -> None:
+def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
+    """Check what attends under a soft mask, as :func:`check_arguments` does along a graph."""
+    mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); for a graph "
                         f"there is edge_attention")
@@ -122,15 +128,15 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
-        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), mask.heads):
+        heads = mask.heads if tensor is query else tensor.size(1)
+        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), heads):
             raise ValueError(f"'{name}' must be [num_tokens, heads, channels] with "
                              f"{query.size(0)} tokens and the mask's {mask.heads} heads (got "
                              f"shape {tuple(tensor.shape)})")
         if tensor.device != mask.device:
             raise ValueError(f"'{name}' must be on {mask.device}, where the mask is (got "
                              f"{tensor.device})")
-    if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+    _check_heads(query, key, value)
     check_ptr('ptr', ptr, query.size(0), mask.device)
     check_has_numbers('ptr', ptr)
 
@@ -152,3 +158,27 @@ def check_edge_values(
                          f"{graph.num_edges} edges and {query.size(1)} heads (got shape "
                          f"{tuple(values.shape)})")
     return values.to(torch.promote_types(query.dtype, torch.float))
+
+
+def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
+                   features: ProjectedFeatures) -> None:
+    """Check features of edges beside query and value, whose nodes may be in any order."""
+    edge_attr, projection = features
+    for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
+        check_floating(name, tensor)
+        if tensor.device != graph.device:
+            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+                             f"{tensor.device})")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
+                            f"{tensor.dtype})")
+    if value.size(-1) != query.size(2):
+        raise ValueError(f"'value' must have query's {query.size(2)} channels, because features "
+                         f"are added to both keys and values (got {value.size(-1)})")
+    if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
+        raise ValueError(f"'edge_attr' must be [num_edges, size] with {graph.num_edges} edges (got "
+                         f"shape {tuple(edge_attr.shape)})")
+    if projection.shape != (*query.shape[1:], edge_attr.size(1)):
+        raise ValueError(f"'projection' must be [heads, channels, size] = "
+                         f"{[*query.shape[1:], edge_attr.size(1)]} (got shape "
+                         f"{tuple(projection.shape)})")

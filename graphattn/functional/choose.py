@@ -17,8 +17,8 @@ from graphattn._tensors import on_cpu
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
-__all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_for_features',
-           'choose_sparse', 'choose_weighing']
+__all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
+           'choose_weighing']
 
 # By the number of keys, the share of the pairs above which masked dense attention takes less time
 # than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
@@ -66,7 +66,8 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
     Args:
         name (str): ``'auto'``, or the backend that is asked for.
         query, key, value, graph, terms: What attends.
-        needs_weights (bool): Whether the weights are wanted too.
+        needs_weights (bool): Whether the weights are wanted too. Features of edges take them where
+            a backend has no kernel for both.
 
     Raises:
         ValueError: The backend asked for does not run on the graph's device, forms no weights,
@@ -74,11 +75,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         NotImplementedError: It lacks the derivative that is taken.
     """
     channels = max(query.size(-1), value.size(-1))
+    backend = ops.load('sdpa' if name == 'auto' else name)
+    if terms.features is not None and backend.attention_with_features is None:
+        needs_weights = True
     if name != 'auto':
         backend = _asked_for(name, graph.device, channels, needs_weights)
         _check_terms(terms, backend)
         return backend
-    dense = ops.load('sdpa')
+    dense = backend
     lacks = (not dense.is_available(graph.device)
              or needs_weights and not dense.forms_weights
              or terms.gate is not None and not dense.takes_gate
@@ -92,15 +96,6 @@ def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
-
-
-def choose_for_features(name: str, device: torch.device, channels: int) -> Backend:
-    """The backend for edges that have features: in one pass, or in two steps."""
-    if name == 'auto':
-        return choose_sparse(device, channels)
-    backend = ops.load(name)
-    return _asked_for(name, device, channels,
-                      needs_weights=backend.attention_with_features is None)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:

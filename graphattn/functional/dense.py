@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._tensors import on_cpu
-from graphattn.functional.checks import check_numbers, check_pair_arguments
-from graphattn.functional.choose import accumulated
-from graphattn.functional.recursion import check_hops, diffuse, is_one_hop, spread_teleport
-from graphattn.graphs.pair_mask import PairMask
-from graphattn.ops.attention.sdpa import attend_to_blocks
+from graphattn.functional.checks import check_scale_and_dropout
+from graphattn.functional.drive import drive
+from graphattn.functional.recursion import check_hops
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
+from graphattn.ops import LogitTerms
 
 
 def pair_attention(
@@ -43,8 +39,9 @@ def pair_attention(
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
-        key (Tensor): ``[num_tokens, heads, channels]``, of the same dtype and device.
-        value (Tensor): ``[num_tokens, heads, value_channels]``.
+        key (Tensor): ``[num_tokens, key_heads, channels]``, of the same dtype and device.
+            ``key_heads`` divides ``heads``, as in :func:`edge_attention`.
+        value (Tensor): ``[num_tokens, key_heads, value_channels]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         mask (PairMask): The mask of each head, which all sequences share.
         hops (int or float): As in :func:`attention_diffusion`; one without a teleport is attention.
@@ -70,34 +67,8 @@ def pair_attention(
         >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape
         torch.Size([7, 2, 4])
     """
-    check_pair_arguments(query, key, value, ptr, mask)
-    scale = check_numbers(scale, dropout_p, query)
     check_hops(hops)
-    lengths, spread = on_cpu(ptr).diff().tolist(), spread_teleport(teleport, hops, value)
-    parts = [x.split(lengths) for x in (query, key, value, spread.permute(1, 2, 0))]
-    out = list(parts[2])
-    with torch.autocast(query.device.type, enabled=False):
-        for length in set(lengths) - {0}:
-            members = [b for b, other in enumerate(lengths) if other == length]
-            *blocks, block_spread = [torch.stack([part[b] for b in members]).transpose(1, 2)
-                                     for part in parts]
-            bias = mask.bias(length)
-            bias = bias.to(torch.promote_types(bias.dtype, query.dtype))
-            # This changes no weight and spares all that follows the rounding of large numbers.
-            bias = bias - bias.detach().amax(dim=-1, keepdim=True)
-            if is_one_hop(hops, teleport):
-                attended = attend_to_blocks(*blocks, bias.to(query.dtype), scale=scale,
-                                            dropout_p=dropout_p)
-            else:
-                query_b, key_b, value_b = (accumulated(x) for x in blocks)
-                logit = query_b @ key_b.mT * scale + bias.to(query_b.dtype)
-                weight = logit.softmax(dim=-1)
-                weight = F.dropout(weight, dropout_p)
-                attended = diffuse(torch.matmul, weight, value_b,
-                                   block_spread.movedim(-1, 0).unsqueeze(-1),
-                                   to_the_limit=hops == math.inf).to(value.dtype)
-            for b, block in zip(members, attended.transpose(1, 2).unbind()):
-                out[b] = block
-    # Joined to every argument, should there be nothing to attend to.
-    nothing = sum(x[:0].sum() for x in (query, key, mask.values))
-    return torch.cat([value[:0] + nothing, *out])
+    check_scale_and_dropout(scale, dropout_p)
+    terms = LogitTerms(scale=scale, dropout_p=dropout_p)
+    out, _ = drive(query, key, value, MaskedPairs(mask, ptr), terms, hops, teleport)
+    return out

@@ -6,18 +6,27 @@ import math
 from collections.abc import Sequence
 from itertools import count
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import check_arguments, check_square, scale_of
+from graphattn.functional.checks import (
+    check_arguments,
+    check_features,
+    check_pair_arguments,
+    check_square,
+    scale_of,
+)
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
-from graphattn.functional.edge_features import repeat_heads
-from graphattn.functional.folding import fold_heads, unfold_heads
+from graphattn.functional.folding import fold_heads, repeat_heads, unfold_heads
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops import Backend, LogitTerms
+from graphattn.graphs.pair_mask import MaskedPairs
+from graphattn.ops import Backend, EdgeFeatures, LogitTerms
+from graphattn.ops.attention import pairs
+from graphattn.ops.attention.schema import dropout_seed
+from graphattn.ops.edge_math import dot_with_features, drop_out, edge_logit, sum_features
 
 Teleport = float | Sequence[float] | Tensor
 
@@ -42,8 +51,11 @@ class Placement:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
             teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
-        nodes = (fold_heads(repeat_heads(x, self.heads)) for x in (query, key, value))
-        return *nodes, teleport
+        return *(self.fold_nodes(x) for x in (query, key, value)), teleport
+
+    def fold_nodes(self, x: Tensor) -> Tensor:
+        """Return what tokens have in each head as the nodes of the graph have it."""
+        return x if self.heads is None else fold_heads(repeat_heads(x, self.heads))
 
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
         """Return the keys that edges lead to, and the graph of these."""
@@ -65,7 +77,7 @@ def drive(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    graph: BipartiteGraph,
+    graph: BipartiteGraph | MaskedPairs,
     terms: LogitTerms,
     hops: int | float,
     teleport: Teleport,
@@ -78,9 +90,10 @@ def drive(
 
     Args:
         query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
-            each; likewise ``key``, ``value`` and ``graph``, as the placement has them.
+            each; likewise ``key`` and ``value``, as the placement has them.
+        graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
         terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \\sqrt{C}`
-            if it is ``None``.
+            if it is ``None``. Features of edges go with one hop.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
         teleport (float, sequence of float or Tensor): As there.
         placement (Placement): Where keys and values are.
@@ -92,17 +105,30 @@ def drive(
         The output, and the weights of one hop ``[num_edges, heads]`` if they are wanted.
 
     Raises:
-        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`.
+        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, features of edges
+            come with several hops, or a soft mask with what belongs to edges.
     """
+    tokens, features = query, terms.features
     query, key, value, teleport = placement.fold(query, key, value, teleport)
     key, graph = placement.keys(key, graph)
     is_plain = is_one_hop(hops, teleport)
     if is_plain:
         value = placement.values(value, 0)
     fits_keys = value if is_plain or placement.has_all_values else key
-    bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
-    scale = scale_of(query) if terms.scale is None else terms.scale
-    terms = LogitTerms(bias, gate, scale, terms.dropout_p)
+    if isinstance(graph, MaskedPairs):
+        _check_no_edges(terms, needs_weights)
+        check_pair_arguments(query, key, fits_keys, graph)
+        backend = pairs.BACKEND
+    else:
+        bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
+        terms = terms._replace(bias=bias, gate=gate)
+    if terms.scale is None:
+        terms = terms._replace(scale=scale_of(query))
+    if features is not None:
+        _check_one_hop(is_plain, hops)
+        check_features(tokens, value, graph, features)
+        at_query = placement.fold_nodes(_project(tokens, 'qhc,hcs->qhs', features.projection))
+        terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, backend, needs_weights)
     elif placement.has_all_values:
@@ -114,20 +140,52 @@ def drive(
             weight = weigh(kernel, query, repeat_heads(key, query.size(1)), graph, terms)
             out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
                                teleport, placement)
-    return placement.put(out), weight.to(query.dtype) if needs_weights else None
+    if features is None:
+        out = placement.put(out)
+    else:
+        out, sums = map(placement.put, out)
+        out = out + _project(sums, '...hs,hcs->...hc', features.projection)
+    return out, weight.to(query.dtype) if needs_weights else None
 
 
-def _one_hop(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
-             backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
+    if needs_weights or not terms.bias is terms.gate is terms.features is None:
+        raise ValueError("'graph' must be a BipartiteGraph where edges have a bias, a gate or "
+                         "features, or weights are wanted (got a soft mask, which has no edges); "
+                         "a learned mask gives one once it is settled, by freeze()")
+
+
+def _check_one_hop(is_plain: bool, hops: int | float) -> None:
+    if not is_plain:
+        raise ValueError(f"'hops' must be 1, without a teleport, where edges have features, as "
+                         f"no node holds them for the next hop (got {hops}); several hops take "
+                         f"'edge_bias' and 'edge_gate' instead")
+
+
+def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:
+    with without_autocast(x.device):
+        return torch.einsum(equation, x, projection)
+
+
+def _one_hop(
+    query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+    backend: str | Backend, needs_weights: bool,
+) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
+    """Return the output, where edges have features together with the sums of these, and weights."""
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights)
+    features = terms.features
+    attend = kernel.attention if features is None else kernel.attention_with_features
     with without_autocast(graph.device):
         if not (kernel.shares_keys and not needs_weights):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-        if kernel.attention is not None and not needs_weights:
-            return kernel.attention(query, key, value, graph, terms), None
+        if attend is not None and not needs_weights:
+            return attend(query, key, value, graph, terms), None
         weight = weigh(kernel, query, key, graph, terms)
-        return kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype), weight
+        out = kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype)
+        if features is not None:
+            out = out, sum_features(weight, features, graph.query).to(query.dtype)
+        return out, weight
 
 
 def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -162,6 +220,11 @@ def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
           terms: LogitTerms) -> Tensor:
-    """Return the weights of edges, after dropout."""
+    """Return the weights of edges, after the dropout that kernels draw that form no weights."""
+    if terms.features is not None:
+        dot = dot_with_features(EdgeFeatures(*map(accumulated, terms.features)), graph.query)
+        terms = terms._replace(bias=edge_logit(dot, terms))
     weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
-    return F.dropout(weight, terms.dropout_p) if terms.dropout_p > 0 else weight
+    if terms.dropout_p == 0:
+        return weight
+    return drop_out(weight, dropout_seed(terms.dropout_p, graph.device), terms.dropout_p)

@@ -34,6 +34,11 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """``[nodes, key_heads, channels]`` with each head as often as there are heads of queries."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
+
+
 def _check_dimensions(x: Tensor) -> None:
     check_strided('x', x)
     if x.dim() != 3:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number
-from graphattn._tensors import is_traced
+from graphattn._tensors import is_traced, on_cpu
 from graphattn.graphs.pair_layout import PairLayout
 
 
@@ -125,6 +127,62 @@ class PairMask:
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(heads={self.heads}, {self.layout}, '
                 f'density={self.density():.1%})')
+
+
+class MaskedPairs:
+    """All pairs of each sequence under a soft mask: what a graph is to attention along edges.
+
+    Args:
+        mask (PairMask): The mask of each head, which all sequences share.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+    """
+
+    is_square = True
+
+    def __init__(self, mask: PairMask, ptr: Tensor):
+        self.mask, self.ptr = mask, ptr
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the mask."""
+        return self.mask.device
+
+    @property
+    def num_queries(self) -> int:
+        """Number of tokens, each of which is a query and a key."""
+        return sum(self._lengths)
+
+    num_keys = num_queries
+
+    @property
+    def num_edges(self) -> int:
+        """Number of pairs, which all heads share."""
+        return sum(length**2 for length in self._lengths)
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """Each length, in ascending order, and how many sequences have it; empty ones are left
+        out."""
+        return sorted(Counter(length for length in self._lengths if length).items())
+
+    def sort(self, x: Tensor) -> Tensor:
+        """Return the tokens of the shortest sequences first."""
+        return x if self._order is None else x.index_select(0, self._order)
+
+    def unsort(self, x: Tensor) -> Tensor:
+        """Return sorted tokens in their own order."""
+        return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return on_cpu(self.ptr).diff().tolist()
+
+    @cached_property
+    def _order(self) -> Tensor | None:
+        if self._lengths == sorted(self._lengths):
+            return None
+        lengths = torch.tensor(self._lengths)
+        return lengths.repeat_interleave(lengths).argsort(stable=True).to(self.device)
 
 
 def _check_range(values: Tensor) -> None:

@@ -20,7 +20,7 @@ from graphattn._checks import (
 )
 from graphattn._tensors import is_traced, looks_once, on_cpu
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -272,7 +272,6 @@ class GraphAttention(nn.Module):
 
     def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
                      mask: PairMask) -> Tensor:
-        key, value = (repeat_heads(x, self.heads) for x in (key, value))
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
         return functional.pair_attention(
             query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,

@@ -11,14 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphattn import functional
 from graphattn.functional.checks import check_scale_and_dropout
 from graphattn.functional.drive import drive
-from graphattn.functional.edge_features import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.masks import is_above_lowest
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
@@ -117,17 +116,15 @@ def attend_padded(
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
-            key, value = (repeat_heads(tokens.keys(x), heads) for x in (key, value))
-            out = functional.pair_attention(query, key, value, tokens.ptr, graph, scale=scale,
-                                            dropout_p=dropout_p, hops=hops, teleport=teleport)
-            return tokens.pad_queries(out), None
-        terms = terms_on(graph, along)
+            graph = MaskedPairs(graph, tokens.ptr)
+        else:
+            terms = terms_on(graph, along)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None
     placement = Padded(tokens, graph, owners, hops_end=is_plain)
     check_scale_and_dropout(scale, dropout_p)
-    terms = LogitTerms(terms.bias, terms.gate, scale, dropout_p)
+    terms = terms._replace(scale=scale, dropout_p=dropout_p)
     out, weight = drive(query, key, value, placement.graph, terms, hops, teleport, placement,
                         backend=backend, needs_weights=return_attention_weights)
     if weight is not None:

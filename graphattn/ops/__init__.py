@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from graphattn.ops.attention import csr, gather, reference, sdpa
-from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms
+from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 
 _LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
 _ON_FIRST_USE = {'gather_ext': 'graphattn.ops.attention.gather_ext',
@@ -43,4 +43,5 @@ def check_backend(name: str) -> None:
         load(name)
 
 
-__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'check_backend', 'load']
+__all__ = ['BACKENDS', 'Backend', 'EdgeFeatures', 'LogitTerms', 'ProjectedFeatures',
+           'check_backend', 'load']

@@ -11,16 +11,29 @@ from torch import Tensor
 
 
 class LogitTerms(NamedTuple):
-    """What stands between dot products and weights."""
+    """What edges add to an attention, and what turns their dot products into weights.
+
+    A new term is a field here, an argument that :mod:`graphattn.functional.checks` knows, a line of
+    :mod:`graphattn.ops.edge_math`, and something that a :class:`Backend` declares to take. Callers
+    fill in what they know by ``_replace`` and pass on the rest.
+    """
 
     bias: Tensor | None = None  # [num_edges, heads or 1], added to logits
     gate: Tensor | None = None  # [num_edges, heads or 1], multiplies the scaled dot products
     scale: float | None = 1.  # what a kernel is given is a number
     dropout_p: float = 0.
+    features: ProjectedFeatures | EdgeFeatures | None = None  # the latter for kernels
+
+
+class ProjectedFeatures(NamedTuple):
+    """Features of edges, which each head projects and adds to keys and values."""
+
+    attr: Tensor  # [num_edges, size]
+    projection: Tensor  # [heads, channels, size]
 
 
 class EdgeFeatures(NamedTuple):
-    """What edges bring along beside the vectors of their keys."""
+    """Features of edges as a kernel takes them, which projects none of them."""
 
     query: Tensor  # [num_queries, heads, size]: what their dot products in logits are with
     attr: Tensor  # [num_edges, size]
@@ -40,8 +53,8 @@ class Backend:
         attention (Callable): ``(query, key, value, graph, terms)`` to the output; no weight is
             formed, and half precision is taken as it is and accumulated in float32. All other
             functions compute in the dtype that they are given.
-        attention_with_features (Callable): ``(query, key, value, graph, features, terms)`` to the
-            output and the sums by weights of the features, ``[num_queries, heads, size]``.
+        attention_with_features (Callable): ``(query, key, value, graph, terms)`` to the output and
+            the sums by weights of the terms' features, ``[num_queries, heads, size]``.
         attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): ``(weight, value, graph)`` to the output.
         attention_diffusion (Callable): ``(weight, value, graph, teleport)``: all hops in one.

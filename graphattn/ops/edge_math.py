@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._tensors import stands_for_many
-from graphattn.ops.backend import LogitTerms
+from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
@@ -39,6 +39,48 @@ def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     """Of each query, ``[num_queries, heads]``; ``-inf`` without edges. Not differentiable."""
     high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+
+
+def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
+    """Return what features add to the dot products, ``[num_edges, heads]``; one head at a time.
+
+    Args:
+        features (EdgeFeatures): The features.
+        query (Tensor): The query of each edge, int64 ``[num_edges]``.
+    """
+    return torch.stack([(at_query.index_select(0, query) * features.attr).sum(-1)
+                        for at_query in features.query.unbind(1)], dim=1)
+
+
+def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
+    """Return their sums by weights, ``[num_queries, heads, size]``; arguments as there."""
+    nothing = weight.new_zeros(len(features.query), features.attr.size(1))
+    return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
+                        for of_head in weight.unbind(1)], dim=1)
+
+
+def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
+    """Zero weights ``[num_edges, heads]`` and scale up the others: those that fused kernels drop.
+
+    A weight is dropped by the hash of its number, which is SplitMix64 (Steele et al., 2014).
+    """
+    number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
+    bits = seed + number * _signed(0x9E3779B97F4A7C15)
+    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
+    bits = bits ^ _shifted(bits, 31)
+    # Unsigned numbers are compared as signed ones, from which half of their range is taken.
+    is_kept = bits ^ -2**63 >= int(dropout_p * 2**64) - 2**63
+    return weight * (is_kept.to(weight.dtype) / (1 - dropout_p))
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """Shift to the right, zeros following."""
+    return bits >> by & 2**(64 - by) - 1
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:

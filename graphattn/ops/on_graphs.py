@@ -22,14 +22,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, ter
            *, by_key: bool) -> Tensor:
     no_features = EdgeFeatures(query.new_empty(*query.shape[:2], 0),
                                query.new_empty(graph.num_edges, 0))
-    out, _ = attend_with_features(query, key, value, graph, no_features, terms, by_key=by_key)
+    out, _ = attend_with_features(query, key, value, graph, terms._replace(features=no_features),
+                                  by_key=by_key)
     return out
 
 
 def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                         features: EdgeFeatures, terms: LogitTerms, *,
-                         by_key: bool) -> tuple[Tensor, Tensor]:
-    inputs = (query, key, value, *features, terms.bias, terms.gate)
+                         terms: LogitTerms, *, by_key: bool) -> tuple[Tensor, Tensor]:
+    inputs = (query, key, value, *terms.features, terms.bias, terms.gate)
     out, sums, _ = attend_along(
         *inputs, *_both_orders(graph, by_key, *inputs), *graph.blocks.ptrs,
         dropout_seed(terms.dropout_p, query.device), terms.scale, terms.dropout_p)

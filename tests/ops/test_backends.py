@@ -417,17 +417,20 @@ def test_the_gradient_at_an_output_is_that_of_what_follows(way):
 # Dropout #############################################################################
 
 
+@pytest.mark.parametrize('hops', [1, 3])
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_nodes'])
-def test_dropout_of_a_seed_is_that_of_reference(name, backend, restored_rng):
-    if ops.load(backend).attention is not None:
-        pytest.skip('its weights lie in another order in memory, by which torch draws')
+def test_dropout_of_a_seed_is_that_of_reference(name, hops, backend, restored_rng):
     graph, results = GRAPHS[name](), []
+    if hops > 1 and not graph.is_square:
+        pytest.skip('it has one hop')
     inputs = draw(graph, 'per_edge_and_head')
-    for each in (backend, 'reference'):
+    for each, needs_weights in ((backend, True), ('reference', True), (backend, False)):
         torch.manual_seed(3)
-        results.append(edge_attention(graph=graph, **inputs, backend=each, dropout_p=0.4,
-                                      return_attention_weights=True))
-    assert_same(*(dict(zip(('out', 'weight'), result)) for result in results))
+        results.append(edge_attention(graph=graph, **inputs, hops=hops, dropout_p=0.4,
+                                      backend=each, return_attention_weights=needs_weights))
+    (out, weight), expected, fused = results
+    assert_same(dict(zip(('out', 'weight', 'fused'), (out, weight, fused))),
+                dict(zip(('out', 'weight', 'fused'), (*expected, expected[0]))))
 
 
 def test_dropout_zeroes_weights_and_scales_the_others(backend, restored_rng):

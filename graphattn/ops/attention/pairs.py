@@ -1,0 +1,75 @@
+"""Dense attention under a soft mask, which gives every pair of a sequence a weight.
+
+Sequences of one length are computed together, and nothing is padded. Weights lie in one row, those
+of the shortest sequences first: ``[sequences, heads, length, length]`` of each length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.pair_mask import MaskedPairs
+from graphattn.ops.attention.sdpa import attend_to_blocks
+from graphattn.ops.backend import Backend, LogitTerms, everywhere
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
+           terms: LogitTerms) -> Tensor:
+    out = [query.new_empty(0, query.size(1), value.size(2)) + value[:0].sum()
+           + _nothing(query, key, pairs)]
+    for length, *blocks in _blocks(pairs, query, key, value):
+        bias = _bias(pairs, length, query.dtype).to(query.dtype)
+        out.append(_tokens(attend_to_blocks(*blocks, bias, scale=terms.scale,
+                                            dropout_p=terms.dropout_p)))
+    return pairs.unsort(torch.cat(out))
+
+
+def attention_weights(query: Tensor, key: Tensor, pairs: MaskedPairs, terms: LogitTerms) -> Tensor:
+    weight = [query.new_empty(0) + _nothing(query, key, pairs)]
+    for length, own_query, own_key in _blocks(pairs, query, key):
+        bias = _bias(pairs, length, query.dtype).to(query.dtype)
+        logit = own_query @ own_key.mT * terms.scale + bias
+        weight.append(logit.softmax(dim=-1).flatten())
+    return torch.cat(weight)
+
+
+def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
+    out, begin = [value[:0] + weight[:0].sum()], 0
+    for length, own in _blocks(pairs, value):
+        shape = torch.Size([*own.shape[:2], length, length])
+        end = begin + shape.numel()
+        out.append(_tokens(weight[begin:end].view(shape) @ own))
+        begin = end
+    return pairs.unsort(torch.cat(out))
+
+
+def _blocks(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
+    """Yield each length, with the tokens of its sequences ``[sequences, heads, length, channels]``
+    in each tensor."""
+    sizes = [length * count for length, count in pairs.counts]
+    parts = zip(*(pairs.sort(x).split(sizes) for x in tensors))
+    for (length, count), own in zip(pairs.counts, parts):
+        yield length, *(x.reshape(count, length, *x.shape[1:]).transpose(1, 2) for x in own)
+
+
+def _tokens(blocks: Tensor) -> Tensor:
+    return blocks.transpose(1, 2).flatten(0, 1)
+
+
+def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> Tensor:
+    bias = pairs.mask.bias(length)
+    bias = bias.to(torch.promote_types(bias.dtype, dtype))
+    # This changes no weight and spares all that follows the rounding of large numbers.
+    return bias - bias.detach().amax(dim=-1, keepdim=True)
+
+
+def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
+    """Return 0, joined to every argument, should there be nothing to attend to."""
+    return sum(x[:0].sum() for x in (query, key, pairs.mask.values))
+
+
+BACKEND = Backend('pairs', everywhere, attention=attend, attention_weights=attention_weights,
+                  weighted_sum=weighted_sum, shares_keys=True, spreads_nan=True)
