@@ -26,45 +26,46 @@ class KeptProduct:
         # Replaced as one, so that threads which ask at once see a product beside its own factors.
         self._kept: _Kept | None = None
 
-    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
         """``x @ y``, where ``x`` and ``y`` are functions of ``sources`` and of nothing else."""
-        leaves = [source for source in sources if self._compares_leaves and source.is_leaf]
+        leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return x @ y
         kept = self._kept
         if kept is None or not kept.is_of(sources, leaves):
             kept = self._kept = _Kept(x.detach() @ y.detach(), sources, leaves)
-        return _Product.apply(x, y, kept.product)
+        return _Product.apply(x, y, kept.product) if torch.is_grad_enabled() else kept.product
 
 
 class _Kept:
     """A product, and what tells that nothing has changed since it was computed."""
 
-    def __init__(self, product: Tensor, sources: tuple[Tensor, ...], leaves: list[Tensor]):
+    def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product, self._versions = product, _versions(*sources, product)
-        self._copies = [leaf.detach().clone() for leaf in leaves]
+        self._copies = [leaf.detach().clone() for leaf in leaves] if leaves else []
 
-    def is_of(self, sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
-        return (self._versions == _versions(*sources, self.product)
-                and all(torch.equal(copy, leaf.detach())
-                        for copy, leaf in zip(self._copies, leaves)))
-
-
-def _versions(*tensors: Tensor) -> list[int]:
-    return [tensor._version for tensor in tensors]
+    def is_of(self, sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
+        if self._versions != _versions(*sources, self.product):
+            return False
+        return not leaves or all(torch.equal(copy, leaf.detach())
+                                 for copy, leaf in zip(self._copies, leaves))
 
 
-def _can_be_kept(sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
+def _versions(x: Tensor, y: Tensor, product: Tensor) -> tuple[int, int, int]:
+    return x._version, y._version, product._version
+
+
+def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
     """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
     leaves no trace of changes and no tensors to train with; not with forward-mode derivatives; not
     leaves on a GPU, where a comparison takes longer than a product."""
-    if any(leaf.device.type != 'cpu' for leaf in leaves):
-        return False
     if (is_traced(*sources) or torch.is_inference_mode_enabled()
             or torch._C._are_functorch_transforms_active()):
         return False
-    return not any(tensor.is_inference() or forward_ad.unpack_dual(tensor).tangent is not None
-                   for tensor in sources)
+    for source in sources:
+        if source.is_inference() or forward_ad.unpack_dual(source).tangent is not None:
+            return False
+    return not leaves or sources[0].device.type == 'cpu'
 
 
 class _Product(torch.autograd.Function):
