@@ -24,7 +24,9 @@ def is_traced(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:  # no generator, because every call of every layer comes here often
-        if isinstance(tensor, FakeTensor) or tensor.is_meta or _unwrap(tensor) is None:
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if isinstance(tensor, FakeTensor) or tensor.is_meta or (
+                is_wrapped and _unwrap(tensor) is None):
             return True
     return False
 

@@ -75,10 +75,11 @@ def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
     if torch._C._are_functorch_transforms_active():
         with undisturbed():
             return draw_bernoulli(model.numbers(), generator, method)
-    with without_autocast(model.device):
+    device = model.device
+    with without_autocast(device):
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)
-        if model.device.type == 'cpu':
+        if device.type == 'cpu':
             return _sample_on_cpu(model, generator, method)
         return _sample_on_gpu(model, generator, method)
 

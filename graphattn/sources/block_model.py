@@ -202,7 +202,7 @@ class BlockModelSource(GraphSource):
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Memberships of queries, mixing, memberships of keys; those of folded nodes."""
-        affinity = _at_least_float(self.centroid @ self.centroid.transpose(1, 2))
+        affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
         return query_factor, mixing, key_factor
@@ -234,8 +234,8 @@ class BlockModelSource(GraphSource):
             weight1, weight2 = (weight.expand(self.heads, -1, -1) for weight in (weight1, weight2))
         hidden = torch.baddbmm(self.bias1, tokens, weight1).relu_()
         embedding = torch.baddbmm(self.bias2, hidden, weight2)
-        centroid = self.centroid.transpose(1, 2)
-        return [_at_least_float(part @ centroid).sigmoid_().flatten(0, 1)
+        centroid = self.centroid.mT
+        return [_at_least_float(torch.bmm(part, centroid)).sigmoid_().flatten(0, 1)
                 for part in embedding.split((query.size(0), key.size(0)), dim=1)]
 
     def extra_repr(self) -> str:
