@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_has_numbers
+from graphattn._tensors import without_autocast
 from graphattn.functional.choose import choose_sparse
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend
@@ -55,27 +56,45 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
             raise ValueError(f"'known' must hold one value for each of the {graph.num_edges} edges "
                              f"on {graph.device} (got shape {tuple(known.shape)} on "
                              f"{known.device})")
+    return probability_of_edges(model, graph, known)
+
+
+def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
+                         known: Tensor | None = None) -> Tensor:
+    """Return what :func:`edge_probability` does, of arguments that need no check."""
     kernel = choose_sparse(graph.device, model.num_clusters)
-    with torch.autocast(graph.device.type, enabled=False):
-        query = model.mixed_query().unsqueeze(1)
-        key = model.key_factor.to(query.dtype).unsqueeze(1)
-        if known is None or kernel.edge_dot_grads is None:
-            return kernel.edge_dot(query, key, graph).squeeze(1)
-        return _KnownDot.apply(query, key, known, graph, kernel)
+    with without_autocast(graph.device):
+        if known is not None and kernel.edge_dot_grads is not None:
+            with torch.no_grad():
+                mixed_query = model.mixed_query()
+            return _KnownProbability.apply(model.query_factor, model.mixing, model.key_factor,
+                                           mixed_query, known, graph, kernel)
+        query = model.mixed_query()
+        key = model.key_factor.to(query.dtype)
+        return kernel.edge_dot(query.unsqueeze(1), key.unsqueeze(1), graph).squeeze(1)
 
 
-class _KnownDot(torch.autograd.Function):
-    """Dot products on edges that need not be computed, with the gradient of their factors."""
+class _KnownProbability(torch.autograd.Function):
+    """Probabilities that need not be computed, with the gradient of their factors."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, known: Tensor, graph: BipartiteGraph,
-                kernel: Backend) -> Tensor:
-        ctx.save_for_backward(query, key)
+    def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,
+                known: Tensor, graph: BipartiteGraph, kernel: Backend) -> Tensor:
+        ctx.save_for_backward(query_factor, mixing, key_factor, mixed_query)
         ctx.graph, ctx.kernel = graph, kernel
         return known.detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = ctx.kernel.edge_dot_grads(grad.unsqueeze(1), *ctx.saved_tensors, ctx.graph)
-        return *grads, None, None, None
+        query_factor, mixing, key_factor, mixed_query = ctx.saved_tensors
+        dtype, num_clusters = mixed_query.dtype, mixing.size(-1)
+        grad_mixed, grad_key = (grad.squeeze(1) for grad in ctx.kernel.edge_dot_grads(
+            grad.unsqueeze(1), mixed_query.unsqueeze(1), key_factor.to(dtype).unsqueeze(1),
+            ctx.graph))
+        matrix = mixing.to(dtype).reshape(-1, num_clusters, num_clusters)
+        query, grad_mixed = (x.reshape(len(matrix), -1, num_clusters)
+                             for x in (query_factor.to(dtype), grad_mixed))
+        return ((grad_mixed @ matrix.mT).reshape(query_factor.shape).to(query_factor.dtype),
+                (query.mT @ grad_mixed).reshape(mixing.shape).to(mixing.dtype),
+                grad_key.to(key_factor.dtype), None, None, None, None)

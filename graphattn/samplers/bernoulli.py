@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from graphattn._tensors import undisturbed
+from graphattn._tensors import undisturbed, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
@@ -16,7 +16,6 @@ _METHODS = ('auto', 'compare', 'thin', 'torch')
 
 
 @torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
-@torch.no_grad()
 def sample_bernoulli(
     model: FactorModel,
     *,
@@ -66,13 +65,21 @@ def sample_bernoulli(
                 [0, 0, 0]], dtype=torch.int32)
     """
     check_sampling(model, generator, method, _METHODS)
+    return draw_bernoulli(model, generator, method)
+
+
+@torch.no_grad()
+def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
+                   method: str = 'auto') -> BipartiteGraph:
+    """Draw as :func:`sample_bernoulli` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
         with undisturbed():
-            return sample_bernoulli(model.numbers(), generator=generator, method=method)
-    with torch.autocast(model.device.type, enabled=False):
+            return draw_bernoulli(model.numbers(), generator, method)
+    device = model.device
+    with without_autocast(device):
         if not takes_compiled(model, method):
             return sample_with_torch(model, generator)
-        if model.device.type == 'cpu':
+        if device.type == 'cpu':
             return _sample_on_cpu(model, generator, method)
         return _sample_on_gpu(model, generator, method)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graphattn._tensors import undisturbed
+from graphattn._tensors import undisturbed, without_autocast
 from graphattn.graphs.blocks import sum_blocks
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import number_pairs, sort_pairs
@@ -19,7 +19,6 @@ _METHODS = ('auto', 'compiled', 'torch')
 
 
 @torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
-@torch.no_grad()
 def sample_fastrg(
     model: FactorModel,
     *,
@@ -77,10 +76,17 @@ def sample_fastrg(
                 [0, 0, 0]], dtype=torch.int32)
     """
     check_sampling(model, generator, method, _METHODS)
+    return draw_poisson(model, generator, method)
+
+
+@torch.no_grad()
+def draw_poisson(model: FactorModel, generator: torch.Generator | None,
+                 method: str = 'auto') -> BipartiteGraph:
+    """Draw as :func:`sample_fastrg` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
         with undisturbed():
-            return sample_fastrg(model.numbers(), generator=generator, method=method)
-    with torch.autocast(model.device.type, enabled=False):
+            return draw_poisson(model.numbers(), generator, method)
+    with without_autocast(model.device):
         if not takes_compiled(model, method):
             return _sample_with_torch(model, generator)
         if model.device.type == 'cpu':
@@ -93,7 +99,7 @@ def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None) -> Bip
     from graphattn.ops.sample.cpu.rates import Rates
     rates = Rates(model)
     query_rate = rates.of_queries()
-    check_rate(query_rate.sum())
+    check_rate(query_rate.sum(), model)
     num_draws = torch.poisson(torch.from_numpy(query_rate), generator).long()
     return rates.draw(num_draws.numpy(), draw_seed(generator)).to_graph(model)
 
@@ -115,7 +121,7 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
     num_draws = torch.poisson(drawable, generator).long()
     # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
     expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()
-    check_rate(expected_draws)
+    check_rate(expected_draws, model)
     query = torch.repeat_interleave(num_draws, output_size=int(all_draws))
 
     num_clusters = cluster_rate.size(1)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from graphattn._tensors import without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
@@ -50,7 +51,7 @@ def sample_rows(
                          f"{model.device})")
     takes_compiled(model, 'compiled')  # or says why not
     draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[law]
-    with torch.autocast(model.device.type, enabled=False):
+    with without_autocast(model.device):
         return BipartiteGraph.batch(draw(model, shard, generator))
 
 
@@ -89,7 +90,7 @@ def _draw_poisson(model: FactorModel, shard: Shard,
     heads = _heads(model)
     rates = [Rates(head) for head in heads]
     query_rate = _of_all([rate.of_queries() for rate in rates], shard)
-    check_rate(query_rate.sum())
+    check_rate(query_rate.sum(), model)
     counts = _own_counts(query_rate, shard, generator)
     seeds = _seeds(draw_seed(generator), shard, len(heads))
     return [rate.draw(count, seed).to_graph(head)

@@ -78,17 +78,17 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
     """
     check_choice('estimator', estimator, ESTIMATORS)
     if estimator == 'paper':
-        return {'edge_gate': _constant(edge_prob, 1.)}
-    return {'edge_bias': _ClampedGradient.apply(_constant(edge_prob, 0.), *_BOUNDS[estimator])}
+        return {'edge_gate': constant_of(_carrier(edge_prob), 1.)}
+    return {'edge_bias': _ZeroOfClampedGradient.apply(_carrier(edge_prob), *_BOUNDS[estimator])}
 
 
-class _ClampedGradient(torch.autograd.Function):
-    """The identity, whose gradient is clamped. A hook would change the gradient of the result
-    itself, which callers may ask for."""
+class _ZeroOfClampedGradient(torch.autograd.Function):
+    """Zeros, whose gradient is clamped. A hook would change the gradient of the result itself,
+    which callers may ask for."""
 
     @staticmethod
-    def forward(x: Tensor, lowest: float | None, highest: float | None) -> Tensor:
-        return x.view_as(x)
+    def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
+        return edge_prob.new_zeros(()).expand(edge_prob.shape)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
@@ -101,13 +101,14 @@ class _ClampedGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
 
-def _constant(edge_prob: Tensor | BipartiteGraph, value: float) -> Tensor:
+def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
+    """Return what has the gradient of probabilities, ``[num_edges]``."""
     if isinstance(edge_prob, BipartiteGraph):
-        return constant_of(_gate(edge_prob), value)
+        return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)
     if edge_prob.dim() != 1:
         raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
-    return constant_of(edge_prob, value)
+    return edge_prob
 
 
 def _gate(graph: BipartiteGraph) -> Tensor:

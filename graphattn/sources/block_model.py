@@ -17,9 +17,10 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.patterns import Pattern
-from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg, straight_through
+from graphattn.samplers import FactorModel, straight_through
+from graphattn.samplers.bernoulli import draw_bernoulli
+from graphattn.samplers.fastrg import draw_poisson
 from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.straight_through import ESTIMATORS
 from graphattn.shard import Shard
@@ -28,7 +29,7 @@ from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
 
 PRESETS = ('paper', 'repo')
-SAMPLERS = {'bernoulli': sample_bernoulli, 'poisson': sample_fastrg}
+LAWS = {'bernoulli': draw_bernoulli, 'poisson': draw_poisson}
 
 
 class BlockModelSource(GraphSource):
@@ -98,7 +99,7 @@ class BlockModelSource(GraphSource):
         check_sides(heads=heads, head_channels=head_channels, clusters=clusters)
         check_number('exploration', exploration, 'in [0, 1]')
         check_choice('preset', preset, PRESETS)
-        check_choice('law', law, SAMPLERS)
+        check_choice('law', law, LAWS)
         check_choice('estimator', estimator, ESTIMATORS)
         if fixed is not None and not isinstance(fixed, Pattern | str):
             raise TypeError(f"'fixed' must be a Pattern or a str (got {type(fixed).__name__})")
@@ -139,7 +140,7 @@ class BlockModelSource(GraphSource):
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr, key_ptr)
-        graph = SAMPLERS[self.law](model, generator=generator)
+        graph = LAWS[self.law](model, generator)
         graph = graph.causal() if self.is_causal else graph
         fixed = None if self.fixed is None else self.fixed.graph(ptr, generator, key_ptr=key_ptr)
         return self._with_fixed(graph, fixed, model)
@@ -201,15 +202,14 @@ class BlockModelSource(GraphSource):
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Memberships of queries, mixing, memberships of keys; those of folded nodes."""
-        affinity = _at_least_float(self.centroid @ self.centroid.transpose(1, 2))
+        affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
-        return (self._membership(query).flatten(0, 1), mixing,
-                self._membership(key).flatten(0, 1))
+        query_factor, key_factor = self._memberships(query, key)
+        return query_factor, mixing, key_factor
 
     def _model(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor,
                key_ptr: Tensor | None = None) -> FactorModel:
         query_factor, _, key_factor = factors
-        check_finite_and_not_negative(dict(zip(('query_factor', 'mixing', 'key_factor'), factors)))
         folded = fold_ptr(ptr, self.heads, query_factor.size(0) // self.heads)
         folded_keys = folded if key_ptr is None else fold_ptr(
             key_ptr, self.heads, key_factor.size(0) // self.heads)
@@ -225,11 +225,18 @@ class BlockModelSource(GraphSource):
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
-    def _membership(self, x: Tensor) -> Tensor:
-        """How much each token belongs to each cluster, ``[heads, num_tokens, clusters]``."""
-        hidden = (x.transpose(0, 1) @ self.weight1 + self.bias1).relu()
-        embedding = hidden @ self.weight2 + self.bias2
-        return _at_least_float(embedding @ self.centroid.transpose(1, 2)).sigmoid()
+    def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
+        """Return how much each query and each key belong to each cluster, ``[heads * num_tokens,
+        clusters]``; those of one head are consecutive."""
+        tokens = torch.cat((query, key)).transpose(0, 1)
+        weight1, weight2 = self.weight1, self.weight2
+        if self.preset == 'repo':  # to expand takes time
+            weight1, weight2 = (weight.expand(self.heads, -1, -1) for weight in (weight1, weight2))
+        hidden = torch.baddbmm(self.bias1, tokens, weight1).relu_()
+        embedding = torch.baddbmm(self.bias2, hidden, weight2)
+        centroid = self.centroid.mT
+        return [_at_least_float(torch.bmm(part, centroid)).sigmoid_().flatten(0, 1)
+                for part in embedding.split((query.size(0), key.size(0)), dim=1)]
 
     def extra_repr(self) -> str:
         return (f'heads={self.heads}, head_channels={self.head_channels}, '

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn.functional import edge_probability
+from graphattn.functional.probability import probability_of_edges
 from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.graph import BipartiteGraph
@@ -34,12 +34,12 @@ class SampledGraph(BipartiteGraph):
 
     def __init__(self, edges: BipartiteGraph, model: FactorModel,
                  fixed: BipartiteGraph | None = None):
-        self._fill(edges._indptr, edges._key, edges.num_keys, edges.blocks, None,
-                   edges.is_reordered)
+        vars(self).update(vars(edges))
         self.model, self.fixed = model, fixed
         self._edges = edges  # which autograd keeps: this graph would keep itself alive by the gate
-        one = torch.ones((), dtype=model.dtype, device=edges.device)
-        self._edge_gate = constant_of(self._probability(known=one.expand(edges.num_edges)), 1.)
+        one = torch.ones((), dtype=model.dtype, device=edges.device).expand(edges.num_edges)
+        gate = self._probability(known=one)
+        self._edge_gate = gate if fixed is None else constant_of(gate, 1.)
 
     @cached_property
     def edge_prob(self) -> Tensor:
@@ -53,7 +53,7 @@ class SampledGraph(BipartiteGraph):
         return self._edge_gate
 
     def _probability(self, **known: Tensor) -> Tensor:
-        edge_prob = edge_probability(self.model, self._edges, **known)
+        edge_prob = probability_of_edges(self.model, self._edges, **known)
         if self.fixed is None:
             return edge_prob
         return edge_prob.masked_fill(self._edges.isin(self.fixed), 1.)

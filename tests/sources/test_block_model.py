@@ -114,7 +114,7 @@ def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
         given.append(known)
         return edge_probability(*args, known=known)
 
-    monkeypatch.setattr('graphattn.sources.sampled_graph.edge_probability', counted)
+    monkeypatch.setattr('graphattn.sources.sampled_graph.probability_of_edges', counted)
     source = BlockModelSource(heads=2, head_channels=16, law='poisson')
     graph = source(*inputs(), PTR)
     term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
@@ -155,8 +155,8 @@ def test_a_model_of_few_tokens_is_neither_checked_again_nor_bounded_nor_shared(m
         raise AssertionError(args)
 
     for name in ('factor_model.check_factors', 'factor_model.check_blocks_of_heads',
-                 'cpu.thinning.Thinning', 'cpu.comparing.run_calls',
-                 'cpu.comparing._fastest_dtype'):
+                 'factor_model.check_finite_and_not_negative', 'cpu.thinning.Thinning',
+                 'cpu.comparing.run_calls', 'cpu.comparing._Comparison'):
         monkeypatch.setattr(f'graphattn.ops.sample.{name}', unwanted)
     assert source(*x, ptr, generator=torch.Generator().manual_seed(0)) == expected
 

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_bool, check_number
-from graphattn._tensors import numbers_of
+from graphattn._tensors import numbers_of, without_autocast
 from graphattn.graphs.blocks import Blocks, sum_blocks
-from graphattn.ops.sample.factor_checks import check_blocks_of_heads, check_factors
+from graphattn.ops.sample.factor_checks import (
+    check_blocks_of_heads,
+    check_factors,
+    check_finite_and_not_negative,
+)
 from graphattn.ops.sample.kept_product import KeptProduct
 
 
@@ -50,6 +54,12 @@ class FactorModel:
             :math:`\delta`.
         validate (bool): Check all of the above, and copy the pointers. Pass ``False`` only for
             what the caller has just built.
+
+    Attributes:
+        num_queries, num_keys (int): Over all blocks.
+        num_clusters (int): k.
+        num_heads (int): Number of block matrices.
+        dtype (torch.dtype): In which probabilities are computed.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -90,7 +100,10 @@ class FactorModel:
             check_number('exploration', exploration, 'finite and not negative')
         self.query_factor, self.mixing, self.key_factor = query_factor, mixing, key_factor
         self.exploration = float(exploration)
-        sizes = self.num_queries, self.num_keys
+        self.num_queries, self.num_keys = sizes = query_factor.size(0), key_factor.size(0)
+        self.num_clusters = mixing.size(-1)
+        self.num_heads = mixing.size(0) if mixing.dim() == 3 else 1
+        self.dtype = reduce(torch.promote_types, self._dtypes(), torch.float32)
         self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
                                 validate=validate, look=self.device.type == 'cpu')
         if validate:
@@ -98,24 +111,9 @@ class FactorModel:
         self._product = KeptProduct(compares_leaves=validate)
 
     @property
-    def num_queries(self) -> int:
-        """Number of queries over all blocks."""
-        return self.query_factor.size(0)
-
-    @property
-    def num_keys(self) -> int:
-        """Number of keys over all blocks."""
-        return self.key_factor.size(0)
-
-    @property
-    def num_clusters(self) -> int:
-        """Number of clusters, k."""
-        return self.mixing.size(-1)
-
-    @property
-    def num_heads(self) -> int:
-        """Number of block matrices."""
-        return self.mixing.size(0) if self.mixing.dim() == 3 else 1
+    def device(self) -> torch.device:
+        """The device of the factors."""
+        return self.query_factor.device
 
     @property
     def num_blocks(self) -> int:
@@ -132,16 +130,6 @@ class FactorModel:
         """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
         return self.blocks.key_ptr
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the factors."""
-        return self.query_factor.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """In which probabilities are computed: the widest of the factors, float32 at least."""
-        return reduce(torch.promote_types, self._dtypes(), torch.float32)
-
     def mixed_query(self) -> Tensor:
         r"""What each query offers each cluster of keys, :math:`\hat Q \hat S`.
 
@@ -153,10 +141,11 @@ class FactorModel:
         Returns:
             floating Tensor ``[num_queries, k]``.
         """
-        per_head = (self.num_heads, self.num_queries // self.num_heads, self.num_clusters)
-        with torch.autocast(self.device.type, enabled=False):
-            query = self.query_factor.to(self.dtype).reshape(per_head)
-            mixing = self.mixing.to(self.dtype).reshape(-1, *self.mixing.shape[-2:])
+        dtype, num_heads, num_clusters = self.dtype, self.num_heads, self.num_clusters
+        per_head = num_heads, self.num_queries // num_heads, num_clusters
+        with without_autocast(self.device):
+            query = self.query_factor.to(dtype).reshape(per_head)
+            mixing = self.mixing.to(dtype).reshape(num_heads, num_clusters, num_clusters)
             mixed = self._product(query, mixing, (self.query_factor, self.mixing))
         return mixed.reshape(self.query_factor.shape)
 
@@ -183,7 +172,7 @@ class FactorModel:
             floating Tensor ``[num_queries, num_keys]``, 0 outside the blocks.
         """
         mixed = self.mixed_query()
-        with torch.autocast(self.device.type, enabled=False):
+        with without_autocast(self.device):
             prob = mixed @ self.key_factor.to(mixed.dtype).t() + self.exploration
         same_block = self.blocks.of_queries()[:, None] == self.blocks.of_keys()
         return torch.where(same_block, prob, 0.)
@@ -208,7 +197,7 @@ class FactorModel:
     @property
     def highest_probability(self) -> float:
         """1, and what rounding of the factors may add to it."""
-        return 1 + max(1e-4, *(torch.finfo(dtype).eps for dtype in self._dtypes()))
+        return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
     def check_probability(self, largest: float) -> None:
         r"""That :math:`p_{ij}` are probabilities, ``largest`` being the largest of them.
@@ -217,9 +206,15 @@ class FactorModel:
             ValueError: It exceeds 1 by more than rounding, or is NaN.
         """
         if not largest <= self.highest_probability:
+            check_finite_and_not_negative(self.factors())
             raise ValueError(f"'model' must hold probabilities, but its largest p_ij is "
                              f"{largest:.6g}; scale 'mixing' down, or take sample_fastrg, which "
                              f"reads them as rates")
+
+    def factors(self) -> dict[str, Tensor]:
+        """Return the factors by name, without their gradients."""
+        return {'query_factor': self.query_factor.detach(), 'mixing': self.mixing.detach(),
+                'key_factor': self.key_factor.detach()}
 
     def numbers(self) -> FactorModel:
         """The model without the gradients that transforms of ``torch.func`` take, for samplers.
@@ -244,9 +239,8 @@ class FactorModel:
         return self.query_factor.dtype, self.mixing.dtype, self.key_factor.dtype
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'query_factor': self.query_factor.detach(), 'mixing': self.mixing.detach(),
-                'key_factor': self.key_factor.detach(), 'query_ptr': self.query_ptr,
-                'key_ptr': self.key_ptr, 'exploration': self.exploration}
+        return {**self.factors(), 'query_ptr': self.query_ptr, 'key_ptr': self.key_ptr,
+                'exploration': self.exploration}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # which checks it: it may come from a file

@@ -10,7 +10,8 @@ from graphattn._tensors import is_traced
 
 
 class KeptProduct:
-    """``x @ y``, computed again only after one of the two, or the product, was changed in place.
+    """The product of two batches of matrices, computed again only after one of them, or the
+    product, was changed in place.
 
     Leaves are compared by their values, because ``.data``, by which weights are clamped or
     averaged, leaves no trace in their versions. Results of operations are compared by versions.
@@ -26,45 +27,45 @@ class KeptProduct:
         # Replaced as one, so that threads which ask at once see a product beside its own factors.
         self._kept: _Kept | None = None
 
-    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
-        """``x @ y``, where ``x`` and ``y`` are functions of ``sources`` and of nothing else."""
-        leaves = [source for source in sources if self._compares_leaves and source.is_leaf]
+    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
+        """Return ``x @ y``, of which ``x`` and ``y`` are functions of ``sources`` alone."""
+        leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
-            return x @ y
+            return torch.bmm(x, y)
         kept = self._kept
         if kept is None or not kept.is_of(sources, leaves):
-            kept = self._kept = _Kept(x.detach() @ y.detach(), sources, leaves)
-        return _Product.apply(x, y, kept.product)
+            kept = self._kept = _Kept(torch.bmm(x.detach(), y.detach()), sources, leaves)
+        return _Product.apply(x, y, kept.product) if torch.is_grad_enabled() else kept.product
 
 
 class _Kept:
     """A product, and what tells that nothing has changed since it was computed."""
 
-    def __init__(self, product: Tensor, sources: tuple[Tensor, ...], leaves: list[Tensor]):
-        self.product, self._versions = product, _versions(*sources, product)
-        self._copies = [leaf.detach().clone() for leaf in leaves]
+    def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
+        self.product = product
+        self._versions = self._versions_with(*sources)
+        self._copies = [leaf.detach().clone() for leaf in leaves] if leaves else []
 
-    def is_of(self, sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
-        return (self._versions == _versions(*sources, self.product)
-                and all(torch.equal(copy, leaf.detach())
-                        for copy, leaf in zip(self._copies, leaves)))
+    def is_of(self, sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
+        if self._versions != self._versions_with(*sources):
+            return False
+        return not leaves or all(torch.equal(copy, leaf.detach())
+                                 for copy, leaf in zip(self._copies, leaves))
+
+    def _versions_with(self, x: Tensor, y: Tensor) -> tuple[int, int, int]:
+        return x._version, y._version, self.product._version
 
 
-def _versions(*tensors: Tensor) -> list[int]:
-    return [tensor._version for tensor in tensors]
-
-
-def _can_be_kept(sources: tuple[Tensor, ...], leaves: list[Tensor]) -> bool:
+def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
     """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
     leaves no trace of changes and no tensors to train with; not with forward-mode derivatives; not
     leaves on a GPU, where a comparison takes longer than a product."""
-    if any(leaf.device.type != 'cpu' for leaf in leaves):
+    x, y = sources
+    if (is_traced(x, y) or torch.is_inference_mode_enabled() or x.is_inference()
+            or y.is_inference() or torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0):
         return False
-    if (is_traced(*sources) or torch.is_inference_mode_enabled()
-            or torch._C._are_functorch_transforms_active()):
-        return False
-    return not any(tensor.is_inference() or forward_ad.unpack_dual(tensor).tangent is not None
-                   for tensor in sources)
+    return not leaves or x.device.type == 'cpu'
 
 
 class _Product(torch.autograd.Function):

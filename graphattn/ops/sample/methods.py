@@ -12,6 +12,7 @@ import torch
 from graphattn._checks import check_generator, check_kind
 from graphattn._compiler import CompilerMissing
 from graphattn._triton import OLDEST, runs_on
+from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.ops.sample.factor_model import FactorModel
 
 MOST_DRAWS = 2**36
@@ -57,13 +58,14 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
     raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
 
 
-def check_rate(expected_draws: float) -> None:
-    """That so many draws can be held.
+def check_rate(expected_draws: float, model: FactorModel) -> None:
+    """Check that so many draws of a model can be held.
 
     Raises:
         ValueError: They cannot.
     """
     if not expected_draws < MOST_DRAWS:
+        check_finite_and_not_negative(model.factors())
         raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
                          f"scale 'mixing' down")
 

@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from torch import Tensor
 
 from graphattn._jit import REORDERED_SUMS, jit
 from graphattn.ops.sample.cpu.alias_tables import fill_tables
 from graphattn.ops.sample.cpu.drawing import draw_rows
 from graphattn.ops.sample.cpu.rows import PRODUCT, TABLE_ENTRY, Rows, from_zero, in_threads
 from graphattn.ops.sample.factor_model import FactorModel
+
+
+def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
+    """Return the factors of :math:`p_{ij}` as loops read them, without gradients."""
+    mixed_query = model.mixed_query().detach()
+    return mixed_query, model.key_factor.detach().to(mixed_query.dtype).contiguous()
+
+
+def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
+    """Return :func:`pair_factors`, and where the queries and the keys of each block begin."""
+    query, key_factor = pair_factors(model)
+    query_ptr, key_ptr = model.blocks.ptrs
+    return query.numpy(), key_factor.numpy(), query_ptr.numpy(), key_ptr.numpy()
 
 
 class Rates:
@@ -90,4 +104,22 @@ def product_of_rows(x, i, y, j):
     total = x.dtype.type(0)
     for v in range(x.shape[1]):
         total += x[i, v] * y[j, v]
+    return total
+
+
+@jit(fastmath=REORDERED_SUMS)
+def sum_of_products(query, key, query_ptr, key_ptr):
+    """The sum of the rates of all pairs of a block, over all blocks."""
+    num_clusters = query.shape[1]
+    query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
+    for block in range(len(query_ptr) - 1):
+        query_mass[:], key_mass[:] = 0., 0.
+        for i in range(query_ptr[block], query_ptr[block + 1]):
+            for v in range(num_clusters):
+                query_mass[v] += query[i, v]
+        for j in range(key_ptr[block], key_ptr[block + 1]):
+            for v in range(num_clusters):
+                key_mass[v] += key[j, v]
+        for v in range(num_clusters):
+            total += query_mass[v] * key_mass[v]
     return total

@@ -11,7 +11,7 @@ import torch
 from graphattn._jit import jit
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.cpu.random_bits import draw_seed, random_bits, stream_of, uniform
-from graphattn.ops.sample.cpu.rates import Rates, product_of_rows
+from graphattn.ops.sample.cpu.rates import Rates, pair_arrays, product_of_rows, sum_of_products
 from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, Rows, from_zero, in_threads
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import bound_is_too_high
@@ -79,10 +79,16 @@ class Thinning:
 
 def faster_thinning(model: FactorModel) -> Thinning | None:
     """Return the thinning of the model where it takes less time than to compare all pairs."""
-    if not may_be_faster(*_sizes(model)):
+    sizes = _sizes(model)
+    if not may_be_faster(*sizes) or not _is_less_work(_expected_edges(model), *sizes):
         return None
     thinning = Thinning(model)
     return thinning if thinning.is_faster() else None
+
+
+def _expected_edges(model: FactorModel) -> float:
+    """Return how many edges are expected, than which there are no fewer draws."""
+    return sum_of_products(*pair_arrays(model)) + model.exploration * model.blocks.num_pairs
 
 
 def _sizes(model: FactorModel) -> tuple[int, int]:
@@ -91,7 +97,7 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
     """Return whether :func:`is_faster` can be true of any rates, which are then looked at."""
-    return TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
+    return _is_less_work(0, table_entries, num_pairs)
 
 
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
@@ -104,9 +110,13 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
         table_entries (int): Keys times clusters.
         num_pairs (int): Inside the blocks.
     """
-    if not (bound <= _HIGHEST_BOUND).all():
-        return False
-    return num_draws.sum() + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
+    is_bounded = (bound <= _HIGHEST_BOUND).all()
+    return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
+
+
+def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
+    """Tell whether draws, and tables for them, take less time than to compare all pairs."""
+    return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _boost(bound: np.ndarray) -> np.ndarray:

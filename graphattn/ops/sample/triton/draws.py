@@ -49,7 +49,7 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
         ValueError: More draws are expected than memory holds, or see above.
     """
     draws = Draws(model, generator)
-    check_rate(draws.expected)
+    check_rate(draws.expected, model)
     return draws.to_graph(by_name)
 
 
