@@ -61,13 +61,13 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 
 
 def check_sides(**sizes: int) -> None:
-    """That tensors can have sides of these sizes."""
+    """Raise unless tensors can have sides of these sizes."""
     for name, size in sizes.items():
         check_size(name, size, 1, LONGEST_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """That it is a number ``where`` says, which is one of the phrases of ``_INSIDE``."""
+    """Raise unless it is a number as ``where`` says, one of the phrases of ``_INSIDE``."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -114,7 +114,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """The device of that name."""
+    """Return the device of that name."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -141,7 +141,7 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Whether torch computes in it; the floats of 8 bits and less are for storage."""
+    """Return whether torch computes in it; floats of 8 bits and less are for storage."""
     return dtype in _FLOATS
 
 
@@ -162,7 +162,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """That ``x`` holds tokens that a layer can take."""
+    """Raise unless ``x`` holds tokens that a layer can take."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
@@ -171,8 +171,8 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """That ``x`` is where a layer is, and of its dtype. What has taken the layer's place and has no
-    such weight, as adapters and quantised layers, says itself what it takes."""
+    """Raise unless ``x`` is on a layer's device and of its dtype. Modules without such a weight
+    that replace the layer, such as adapters and quantised layers, check for themselves."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or not is_float(weight.dtype):
         return
@@ -183,7 +183,7 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """That ``x`` can be multiplied by ``weight``; autocast casts both."""
+    """Raise unless ``x`` can be multiplied by ``weight``; autocast casts both."""
     if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
 
@@ -204,7 +204,7 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
-    """That ``values`` are real numbers, one for each edge."""
+    """Raise unless ``values`` are real numbers, one for each edge."""
     if not isinstance(values, Tensor) or values.is_complex():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
@@ -244,7 +244,7 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """What can be said without a look at its numbers."""
+    """Check what needs no values of the pointer."""
     check_integers(name, ptr)
     if ptr.device != device:
         raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
@@ -255,7 +255,7 @@ def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
 
 
 def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
-    """That it rises from 0 to ``size``, or to whatever it says."""
+    """Raise unless the pointer rises from 0 to ``size``, or to any size if omitted."""
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
@@ -270,7 +270,7 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Some of them, if they are many."""
+    """Return the values as text, only some of them if they are many."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -278,7 +278,7 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """That ``order`` holds each node once, among those of its own block."""
+    """Raise unless ``order`` holds each node once, among those of its own block."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -294,8 +294,8 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """That ``indptr`` and ``key`` are the rows of a graph, each key once in a row; of as many keys
-    as queries if ``num_keys`` is omitted."""
+    """Raise unless ``indptr`` and ``key`` are the rows of a graph, each key once in a row, with as
+    many keys as queries if ``num_keys`` is omitted."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
@@ -326,7 +326,7 @@ def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
 
 
 def check_blocks_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """That no edge leaves its block."""
+    """Raise if an edge leaves its block."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())

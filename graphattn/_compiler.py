@@ -1,4 +1,4 @@
-"""Whether loops can be compiled here: to be asked where numba or Triton may be missing."""
+"""Availability of compiled loops, for modules that work without numba or Triton."""
 
 
 class CompilerMissing(ImportError):

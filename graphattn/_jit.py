@@ -1,4 +1,4 @@
-"""How loops are compiled, and where what is compiled is kept."""
+"""Compilation of loops, and the cache of compiled functions."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
 
 @cache
 def digest_beside(folder: Path) -> str:
-    """Of this package's loops, and of the files in a folder: compiled functions of others, which
-    these call, change with both."""
+    """Digest this package's loops and the files in a folder: compiled functions of others, which
+    call these, change with both."""
     if folder.is_relative_to(_PACKAGE):
         return SOURCE_DIGEST
     beside = _digest(sorted(folder.glob('*.py')))
@@ -190,7 +190,7 @@ def digest_beside(folder: Path) -> str:
 
 
 def give_way_symbol() -> str:
-    """The name by which compiled code calls the operating system to let another thread run.
+    """Return the name by which compiled code calls the operating system to let another thread run.
 
     Raises:
         CompilerMissing: There is no such function here; to call it would be the end of the process.

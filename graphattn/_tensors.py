@@ -1,4 +1,4 @@
-"""What modules ask of tensors: can they be looked at, do they last, how narrow can they be."""
+"""Properties of tensors: are their values available, do they last, how narrow can they be."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _THREAD = threading.local()  # what has been looked at inside of a function that
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Whether the numbers of ``tensors`` cannot be looked at: in code that torch is compiling, and
-    in tensors without numbers or, inside of ``torch.vmap``, with many. What is checked by looking
-    at numbers is not checked there."""
+    """Return whether values of ``tensors`` are unavailable: while torch is compiling, and for
+    tensors without values or, inside of ``torch.vmap``, with many. Values are not checked there."""
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:  # no generator, because every call of every layer comes here often
@@ -53,13 +52,13 @@ def undisturbed() -> Iterator[None]:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """In it torch computes in the dtypes that it is given."""
+    """Return a context in which torch computes in the dtypes that it is given."""
     has_autocast = device.type != 'meta' and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Whether autocast is on and casts ``tensor`` for products of matrices."""
+    """Return whether autocast is on and casts ``tensor`` for products of matrices."""
     device_type = tensor.device.type
     return (device_type != 'meta' and torch.is_autocast_enabled(device_type)
             and tensor.dtype != torch.float64)
@@ -105,7 +104,8 @@ def on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _unwrap(tensor: Tensor) -> Tensor | None:
-    """The tensor beneath the transforms of ``torch.func``; ``None`` where it is one of many."""
+    """Return the tensor beneath the transforms of ``torch.func``, ``None`` where it is one of many.
+    """
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
@@ -133,5 +133,5 @@ def index_dtype(bound: int) -> torch.dtype:
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Where each row begins among the ascending numbers of rows, int64 ``[num_rows + 1]``."""
+    """Return where each row begins among ascending rows, int64 ``[num_rows + 1]``."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

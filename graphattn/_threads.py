@@ -12,7 +12,7 @@ import torch
 
 
 def run_calls(calls: list[tuple]) -> None:
-    """Runs ``(function, *arguments)`` of each call, as many at a time as torch has threads.
+    """Run ``(function, *arguments)`` of each call, as many at a time as torch has threads.
 
     These are torch's own threads where torch has OpenMP. They wait for their next work by spinning,
     for some ms: other threads would share the cores with them just after every operation of torch.
@@ -41,7 +41,7 @@ def run_calls(calls: list[tuple]) -> None:
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Runs calls until there are none. An exception cannot pass through OpenMP, and a signal is
+    """Run calls until there are none. An exception cannot pass through OpenMP, and a signal is
     handled between any two steps of Python, the first of a function too: a generator that has begun
     is already inside its ``try``."""
     try:
@@ -73,9 +73,9 @@ _FIRST_PROCESS = os.getpid()
 
 @cache
 def _openmp(process: int) -> ctypes.CDLL | None:
-    """The OpenMP library that torch was linked with: GNU's, or LLVM's and Intel's, which have its
-    entry point too. ``None`` if there is none, or after a fork, which its threads do not survive.
-    """
+    """Return the OpenMP library that torch was linked with: GNU's, or LLVM's and Intel's, which
+    have its entry point too. Return ``None`` if there is none, or after a fork, which its threads
+    do not survive."""
     if process != _FIRST_PROCESS:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Whether kernels of Triton run on a device: to be asked where it may be missing."""
+"""Availability of Triton's kernels on a device, for modules that work without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OLDEST = 8, 0  # compute capability: bfloat16, and that kernels are compiled for
 
 
 def runs_on(device: torch.device) -> bool:
-    """Whether it is a GPU that kernels are made for."""
+    """Return whether a device is a GPU that kernels are made for."""
     return device.type == 'cuda' and _is_recent(device)
 
 

@@ -1,3 +1,3 @@
-"""What layers and loops of your own need: this library's checks of arguments, and its compiler."""
+"""Tools for layers and loops of your own: this library's checks of arguments, and its compiler."""
 
 __all__ = []

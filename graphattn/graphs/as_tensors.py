@@ -24,7 +24,7 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What an exported program takes graphs of, in whatever order their edges were given."""
+    """Sizes of a graph in an exported program, whatever the order of its edges was."""
 
     num_keys: int
     is_reordered: bool = field(compare=False)

@@ -1,4 +1,5 @@
-"""Which queries and keys belong together: the sequences of a batch, and heads that own a graph."""
+"""Blocks of queries and keys that belong together: sequences of a batch, and heads with their own
+graph."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Blocks:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Blocks:
-        """The blocks that are given, or what they are if omitted.
+        """Return the given blocks, or their defaults.
 
         Args:
             query_ptr (Tensor, optional): As above; one block for each head if omitted.
@@ -115,7 +116,8 @@ class Blocks:
 
     @property
     def is_square(self) -> bool:
-        """Whether every block has as many keys as queries, which then can be the same tokens."""
+        """Return whether every block has as many keys as queries, which then can be the same
+        tokens."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -129,28 +131,28 @@ class Blocks:
         return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
-        """What has been computed of :attr:`num_pairs` and :attr:`is_square`."""
+        """Return :attr:`num_pairs` and :attr:`is_square` as far as they have been computed."""
         return self._num_pairs, self._is_square
 
     def pairs_per_block(self) -> Tensor:
-        """Number of (query, key) pairs in each block, int64 ``[num_blocks]``."""
+        """Return the number of (query, key) pairs in each block, int64 ``[num_blocks]``."""
         return self.query_ptr.diff() * self.key_ptr.diff()
 
     def of_queries(self, num_queries: int | None = None) -> Tensor:
-        """The block of each query, int64 ``[num_queries]``; a GPU is waited for where their number
-        is not given."""
+        """Return the block of each query, int64 ``[num_queries]``. On a GPU the host waits unless
+        ``num_queries`` is given."""
         return block_of(self.query_ptr, num_queries)
 
     def of_keys(self, num_keys: int | None = None) -> Tensor:
-        """The block of each key, int64 ``[num_keys]``, in the same way."""
+        """Return the block of each key, int64 ``[num_keys]``, in the same way."""
         return block_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Blocks:
-        """Queries and keys having changed places."""
+        """Swap queries and keys."""
         return Blocks(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Blocks:
-        """The blocks on ``device``, of which is known what is known of these."""
+        """Return the blocks on ``device``, with what has been computed of them."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
         moved = Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
@@ -163,7 +165,8 @@ class Blocks:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """A copy, for numpy writes into tensors without a trace, and compiled loops trust these."""
+    """Return a copy, because numpy writes into tensors without a trace and compiled loops trust
+    these."""
     if ptr is None:
         return None
     if look:
@@ -178,18 +181,18 @@ def _one_block_per_head(heads: int, num_nodes: int, device: torch.device) -> Ten
 
 
 def block_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """The block of each node, int64 ``[num_nodes]``."""
+    """Return the block of each node, int64 ``[num_nodes]``."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
 def sum_blocks(value: Tensor, ptr: Tensor) -> Tensor:
-    """The sum of ``value`` over the nodes of each block, float64 ``[num_blocks, ...]``."""
+    """Sum ``value`` over the nodes of each block, float64 ``[num_blocks, ...]``."""
     return reduce_blocks(value, ptr, 'sum')
 
 
 def reduce_blocks(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """The sum, or the largest and at least 0 (``'max'``), of ``value`` over the nodes of each
-    block, float64 ``[num_blocks, ...]``."""
+    """Reduce ``value`` over the nodes of each block by sum, or by the largest and at least 0
+    (``'max'``), float64 ``[num_blocks, ...]``."""
     value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
         # There one thread goes through all nodes of a block, so that pieces of blocks come first.

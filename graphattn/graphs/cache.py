@@ -32,15 +32,15 @@ class GraphCache:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """An empty cache and a lock that nobody holds: how a forked process begins, in which the
-        thread that held the lock does not exist."""
+        """Empty the cache and release its lock. A forked process begins so, because the thread that
+        held the lock does not exist there."""
         self._lock = RLock()  # the graph of a batch asks for those of its sequences
         self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
-        """What is kept under ``key``, a graph or a tuple of one and of tensors, or what ``build``
-        gives, which then is.
+        """Return the value cached under ``key``, a graph or a tuple of one and of tensors, or cache
+        the result of ``build``.
 
         Args:
             key (hashable, optional): All that the graph depends on (:func:`is_value`). With
@@ -78,7 +78,7 @@ class GraphCache:
                 self._num_bytes -= num_bytes
 
     def clear(self) -> None:
-        """Keeps nothing any longer."""
+        """Drop everything."""
         with self._lock:
             self._kept.clear()
             self._num_bytes = 0
@@ -116,9 +116,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Whether ``thing`` never changes and equals all that was made as it was, so that what is kept
-    under it is what it would give again: numbers, text, and tuples and frozen dataclasses of such.
-    """
+    """Return whether ``thing`` never changes and equals whatever was made in the same way, so that
+    a cached answer stays right: numbers, text, and tuples and frozen dataclasses of such."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not that of a class it inherits from

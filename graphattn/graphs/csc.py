@@ -13,7 +13,7 @@ from graphattn._tensors import index_dtype, narrow, row_pointer
 # One opaque step for torch.compile, which cannot look into scipy.
 @torch.library.custom_op('graphattn::csc_of_rows', mutates_args=())
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges of a graph in the order by key, and by query where keys are the same.
+    """Return the edges of a graph in the order by key, and by query where keys are the same.
 
     Args:
         indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
@@ -41,7 +41,7 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
 
 
 def _sortable_dtype(bound: int) -> torch.dtype:
-    """The narrowest that torch sorts: a GPU goes over the numbers once for each of their bytes."""
+    """Return the narrowest dtype that torch sorts: a GPU takes one pass for each byte."""
     return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 

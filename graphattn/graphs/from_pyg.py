@@ -36,7 +36,7 @@ class SortedEdges(NamedTuple):
 
 @torch.compiler.disable(reason='edges are sorted, and compared with one another')
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    """The graph of edges in any of PyG's formats.
+    """Return the graph of edges in any of PyG's formats.
 
     It is kept for as long as ``edges`` live and are not changed in place, in
     ``graphattn.graphs.cache.GRAPHS``: the layers of a model, and its steps, sort them once.
@@ -65,7 +65,7 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
 
 
 def device_of(edges: Edges) -> torch.device:
-    """Where the edges are."""
+    """Return the device of the edges."""
     return edges.device() if isinstance(edges, SparseTensor) else edges.device
 
 
@@ -85,7 +85,8 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """The values of a sparse adjacency that has some, in the order of :func:`edge_index_of`."""
+    """Return the values of a sparse adjacency that has some, in the order of :func:`edge_index_of`.
+    """
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):
@@ -105,7 +106,7 @@ def _check_kind(edges: Edges) -> None:
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
-    """That edges which say between how many nodes they are say so of these."""
+    """Raise if edges that state their numbers of nodes state others."""
     sizes = num_queries, num_keys
     if isinstance(edges, BipartiteGraph):
         sizes = edges.num_queries, edges.num_keys

@@ -136,8 +136,8 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """A graph of the parts of :meth:`_fill`, unchecked; a plain one, because other edges than
-        those of a subclass need not be what it promises."""
+        """Build a graph from the parts of :meth:`_fill`, unchecked. It is a plain one, because
+        other edges than those of a subclass need not keep its promises."""
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph
@@ -156,7 +156,7 @@ class BipartiteGraph:
         key_ptr: Tensor | None = None,
         validate: bool = True,
     ) -> BipartiteGraph:
-        """A graph from its rows.
+        """Build a graph from its rows.
 
         Args:
             indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
@@ -186,8 +186,8 @@ class BipartiteGraph:
     def from_pairs(cls, pair: Tensor, num_queries: int, num_keys: int, *,
                    query_ptr: Tensor | None = None,
                    key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """A graph from the numbers ``query * num_keys + key`` of its edges, int64 ``[num_edges]``,
-        ascending, each once. Nothing is checked."""
+        """Build a graph from the numbers ``query * num_keys + key`` of its edges, int64
+        ``[num_edges]``, ascending, each once. Nothing is checked."""
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), pair.device,
                            validate=False)
         return cls._of(*rows_of_pairs(pair, num_queries, num_keys), num_keys, blocks, None)
@@ -251,7 +251,8 @@ class BipartiteGraph:
 
     @property
     def indptr(self) -> Tensor:
-        """Where each query's edges begin, int64 ``[num_queries + 1]``: the CSR row pointer."""
+        """Return the CSR row pointer, where each query's edges begin, int64 ``[num_queries + 1]``.
+        """
         return self._indptr.clone()
 
     @property
@@ -267,17 +268,17 @@ class BipartiteGraph:
 
     @property
     def blocks(self) -> Blocks:
-        """Which queries and keys belong together."""
+        """Return the blocks of queries and keys that belong together."""
         return self._blocks
 
     @property
     def query_ptr(self) -> Tensor:
-        """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
+        """Return the first query of each block, int64 ``[num_blocks + 1]``."""
         return self._blocks.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
-        """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
+        """Return the first key of each block, int64 ``[num_blocks + 1]``."""
         return self._blocks.key_ptr.clone()
 
     @property
@@ -308,13 +309,14 @@ class BipartiteGraph:
 
     @property
     def is_square(self) -> bool:
-        """Whether every block has as many keys as queries, which then can be the same tokens."""
+        """Return whether every block has as many keys as queries, which then can be the same
+        tokens."""
         return self._blocks.is_square
 
     @property
     def is_reordered(self) -> bool:
-        """Whether the edges were given in another order, or more than once: values in the order
-        given are not on the edges of the graph (:meth:`from_edge_index`)."""
+        """Return whether the edges were given in another order, or more than once. Values in the
+        given order are then not on the edges of the graph (:meth:`from_edge_index`)."""
         return self._is_reordered
 
     @property
@@ -333,15 +335,15 @@ class BipartiteGraph:
         return self._key.device
 
     def in_degree(self) -> Tensor:
-        """How many keys each query attends to, int64 ``[num_queries]``."""
+        """Return the number of keys of each query, int64 ``[num_queries]``."""
         return self._indptr.diff()
 
     def out_degree(self) -> Tensor:
-        """How many queries attend to each key, int64 ``[num_keys]``."""
+        """Return the number of queries of each key, int64 ``[num_keys]``."""
         return torch.bincount(self.key, minlength=self.num_keys)
 
     def density(self, per_block: bool = False) -> float | Tensor:
-        """The share of the (query, key) pairs inside the blocks that are edges.
+        """Return the share of the (query, key) pairs inside the blocks that are edges.
 
         Args:
             per_block (bool): One value for each block.
@@ -355,11 +357,11 @@ class BipartiteGraph:
         return self.edges_per_block().double() / self._blocks.pairs_per_block().clamp(min=1)
 
     def edges_per_block(self) -> Tensor:
-        """How many edges each block has, int64 ``[num_blocks]``."""
+        """Return the number of edges of each block, int64 ``[num_blocks]``."""
         return self._indptr[self._blocks.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
-        """Checks every promise of the constructor in O(num_edges) and returns the graph."""
+        """Check every promise of the constructor in O(num_edges) and return the graph."""
         check_rows(self._indptr, self._key, self.num_keys)
         self._validate_values()
         return self
@@ -393,13 +395,13 @@ class BipartiteGraph:
         return self._with_pairs(self._pairs()[~self.isin(other)])
 
     def isin(self, other: BipartiteGraph) -> Tensor:
-        """Which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
+        """Return which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
         check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
         return find_pairs(self._pairs(), other._pairs())
 
     def select_edges(self, keep: Tensor) -> BipartiteGraph:
-        """The edges for which ``keep`` is ``True``, with their probabilities and these with their
+        """Keep the edges for which ``keep`` is ``True``, with their probabilities and their
         gradient.
 
         Args:
@@ -437,14 +439,14 @@ class BipartiteGraph:
         return self.select_edges(self.key <= self.query)
 
     def transpose(self) -> BipartiteGraph:
-        """The graph in which keys and queries have changed places."""
+        """Swap keys and queries."""
         key_indptr, query, perm = self.csc
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
                         self._blocks.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Same sizes, blocks, edges and edge probabilities."""
+        """Compare sizes, blocks, edges and edge probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
@@ -458,7 +460,7 @@ class BipartiteGraph:
     __hash__ = None
 
     def to(self, device: torch.device | str) -> BipartiteGraph:
-        """The graph on ``device``."""
+        """Return the graph on ``device``."""
         device = check_device(device)
         if device == self.device:
             return self
@@ -467,7 +469,7 @@ class BipartiteGraph:
                         self._blocks.to(device), edge_prob, self._is_reordered)
 
     def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
-        """The same edges with other probabilities, ``[num_edges]``, or with none."""
+        """Return the same edges with other probabilities, ``[num_edges]``, or with none."""
         if edge_prob is not None:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,

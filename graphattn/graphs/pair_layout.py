@@ -1,4 +1,4 @@
-"""Which pairs of a query and a key share a value of a mask."""
+"""Layouts of masks: pairs of a query and a key that share a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphattn._tensors import on_cpu
 
 @dataclass(frozen=True)
 class PairLayout(ABC):
-    """Which value of a mask of ``size`` tokens a pair of a query and a key has.
+    """Layout of a mask of ``size`` tokens: the value of each pair of a query and a key.
 
     Two numbers follow those of the values: :attr:`always_on` and :attr:`always_off`.
 
@@ -51,11 +51,11 @@ class PairLayout(ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """The value of each pair; what it says of pairs on a border is not read."""
+        """Return the value of each pair; the result for pairs on a border is not read."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        """How many pairs inside the border have each value, int64 ``[num_values]``."""
+        """Return how many pairs inside the border have each value, int64 ``[num_values]``."""
 
     @property
     def always_on(self) -> int:
@@ -73,7 +73,7 @@ class PairLayout(ABC):
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """The number of the value of each pair of a sequence of ``length`` tokens.
+        """Return the number of the value of each pair of a sequence of ``length`` tokens.
 
         Args:
             query (Tensor): int64, of any shape.
@@ -100,7 +100,8 @@ class PairLayout(ABC):
         return self.value_of(token[:, None], token, length)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs of a sequence of ``length`` tokens that are on, head by head and row by row.
+        """Return the pairs of a sequence of ``length`` tokens that are on, head by head and row by
+        row.
 
         Args:
             is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
@@ -122,8 +123,8 @@ class PairLayout(ABC):
         return of_pairs.sum(dim=2).cpu(), key, index[query, key]
 
     def norm(self, values: Tensor) -> Tensor:
-        r"""The penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the n x n
-        pairs of a sequence of full length. A value counts as often as pairs share it, and the
+        r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the
+        n x n pairs of a sequence of full length. A value counts as often as pairs share it, and the
         border counts too.
 
         Args:
@@ -137,21 +138,22 @@ class PairLayout(ABC):
         return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
-        """How many of the n x n pairs have each value, and each constant,
-        int64 ``[num_values + 2]``. Known without a look at the pairs."""
+        """Return how many of the n x n pairs have each value, and each constant, int64
+        ``[num_values + 2]``, without listing the pairs."""
         inner = self._inner_multiplicity(check_device(device))
         on_border = self.size**2 - self._inner_size**2
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
 
     def check_length(self, length: int) -> None:
-        """Raises a ValueError for lengths that the mask does not know."""
+        """Raise a ValueError for lengths that the mask does not cover."""
         check_size('length', length)
         if self.max_length is not None and length > self.max_length:
             raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
                              f"(got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Where the token stands in the mask, counted from the first row inside the border."""
+        """Return the position of the token in the mask, counted from the first row inside the
+        border."""
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
 
@@ -236,7 +238,7 @@ class DiagonalLayout(PairLayout):
         return distance.masked_fill(distance >= self.num_values, self.always_off)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As above, in time and memory that follow the pairs that are on."""
+        """Return rows as above, in time and memory proportional to the pairs that are on."""
         self.check_length(length)
         # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
         offset, first, degree = self._offsets(on_cpu(is_on), length - 2 * int(self.border))
@@ -279,7 +281,7 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """With room for another pair at both ends of each row, and with two rows of all pairs."""
+        """Add room for another pair at both ends of each row, and two rows of all pairs."""
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

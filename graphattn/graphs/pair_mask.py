@@ -79,7 +79,7 @@ class PairMask:
         return self.values.device
 
     def bias(self, length: int) -> Tensor:
-        r"""What is added to the scores of a sequence of ``length`` tokens.
+        r"""Return the bias to add to the scores of a sequence of ``length`` tokens.
 
         It is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` where a pair is always off.
 
@@ -93,16 +93,16 @@ class PairMask:
         return self._of_pairs(drop, length, on=0., off=-torch.inf)
 
     def dense(self, length: int) -> Tensor:
-        """The value of each pair of a sequence of ``length`` tokens, 1 where it is always on:
-        ``[heads, length, length]``."""
+        """Return the value of each pair of a sequence of ``length`` tokens, 1 where it is always
+        on: ``[heads, length, length]``."""
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:
-        """The penalty of Eq. 7, see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        """Return the penalty of Eq. 7, see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def density(self) -> float:
-        """The mean value of the n x n pairs of all heads."""
+        """Return the mean value of the n x n pairs of all heads."""
         return float(self.norm().detach()) / max(self.heads * self.layout.size**2, 1)
 
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
@@ -113,8 +113,8 @@ class PairMask:
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """The number of the value of each pair, which all layers of a pass ask for. It takes
-        8 bytes a pair, and so is the mask's, of which there is one to a pass."""
+        """Return the number of the value of each pair, which all layers of a pass share. It takes 8
+        bytes a pair and belongs to the mask, one of which there is in a pass."""
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # gradients may be taken along it later

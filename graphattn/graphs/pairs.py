@@ -10,18 +10,17 @@ from torch import Tensor
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
-    """The number of each pair, int64 ``[num_edges]``; ascending if queries, then keys are."""
+    """Number each pair, int64 ``[num_edges]``; the result ascends if queries, then keys do."""
     return torch.add(key, query, alpha=num_keys)
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Whether each number exceeds the one before: sorted, and no pair twice."""
+    """Return whether each number exceeds the one before: sorted, and no pair twice."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """The numbers in ascending order, each once; a GPU is waited for once, for how many they
-    are."""
+    """Sort the numbers and keep each once. On a GPU the host waits once, for their count."""
     on_cpu = pair.device.type == 'cpu'
     if on_cpu and is_ascending(pair):
         return pair
@@ -39,14 +38,14 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Which of sorted numbers are the first of their kind, bool ``[pair.numel()]``."""
+    """Return which of sorted numbers are the first of their kind, bool ``[pair.numel()]``."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
 
 
 def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
-    """Which of the pairs stand in ``ascending``, bool ``[pair.numel()]``."""
+    """Return which of the pairs are in ``ascending``, bool ``[pair.numel()]``."""
     if ascending.numel() == 0:
         return torch.zeros_like(pair, dtype=torch.bool)
     position = torch.searchsorted(ascending, pair).clamp_(max=ascending.numel() - 1)
@@ -66,8 +65,8 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
 
 
 def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """The permutation int64 ``[pair.numel()]`` into ascending order, of copies of one pair the
-    first first; pairs are below ``num_pairs``."""
+    """Return the permutation into ascending order, int64 ``[pair.numel()]``, stable for copies of
+    one pair; pairs are below ``num_pairs``."""
     if not _is_numpys(pair) or sys.byteorder != 'little':
         return torch.argsort(pair, stable=True)
     # By 16 bits at a time, which numpy sorts without comparisons, the lowest first.

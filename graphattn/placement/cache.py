@@ -10,8 +10,8 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Cache(Placement):
-    """What a layer keeps, and the new tokens in it; with the values after each hop, which do not
-    change along causal edges.
+    """Keys and values that a layer keeps, and the new tokens among them; with the values after each
+    hop, which do not change along causal edges.
 
     Args:
         heads (int, optional): How many heads own a graph each; all share one if omitted.
@@ -40,7 +40,7 @@ class Cache(Placement):
 
 
 class Kept:
-    """What one layer keeps of the sequences.
+    """Keys and values that one layer keeps of the sequences.
 
     Args:
         seen (list of int): Tokens of each that it has seen.
@@ -51,7 +51,8 @@ class Kept:
         self._tensors: dict[str, Tensor] = {}  # of heads and sequences side by side
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """What is kept under a name, ``[num_places, heads, channels]``, the new ones among it."""
+        """Store new rows under a name, and return all of them, ``[num_places, heads, channels]``.
+        """
         if name not in self._tensors:
             with torch.inference_mode(False):  # for others may write into it later
                 self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])

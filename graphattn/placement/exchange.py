@@ -13,7 +13,7 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Exchange(Placement):
-    """What each process lacks for its edges is sent to it, before each hop again.
+    """Placement over several processes: each receives what its edges need, before each hop again.
 
     Args:
         heads (int, optional): How many heads own a graph each; all share one if omitted.
@@ -34,14 +34,14 @@ class Exchange(Placement):
         return self._exchanged(value)
 
     def _exchanged(self, x: Tensor) -> Tensor:
-        """The rows of ``x`` that the halo's graph touches, wherever they are."""
+        """Return the rows of ``x`` that the halo's graph touches, wherever they are."""
         halo = self._halo
         x = ExchangedRows.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self._group)
         return x if halo.place is None else x[halo.place]
 
 
 class Halo(NamedTuple):
-    """Who sends which nodes to whom, to let them attend along the edges of each."""
+    """Nodes that each process sends to each other one for its edges."""
 
     graph: BipartiteGraph  # of own queries, to the nodes that arrive, in their order
     send: Tensor  # own nodes, those for process 0 first, int64
@@ -77,8 +77,8 @@ def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
                 group: dist.ProcessGroup) -> Tensor:
-    """The rows that arrive, those of process 0 first, as many from each as go to each if no sizes
-    are given."""
+    """Return the rows that arrive, those of process 0 first. Without sizes as many arrive from each
+    process as go to it."""
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
     dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
@@ -86,6 +86,6 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The numbers of all processes, ``[num_processes, ...]``."""
+    """Gather the values of all processes, ``[num_processes, ...]``."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

@@ -48,7 +48,7 @@ class Padded(Placement):
 
 @dataclass(frozen=True, eq=False)
 class PaddedTokens:
-    """Where the tokens of sequences are among the slots of padded queries and keys.
+    """Tokens of sequences among the slots of padded queries and keys.
 
     Positions count the slots of the keys from the beginning of the sequence, whether a cache still
     holds those or not. What attends is the tokens, one after the other, as if nothing were padded:
@@ -117,30 +117,30 @@ class PaddedTokens:
 
     @property
     def is_square(self) -> bool:
-        """Whether queries and keys are the same tokens."""
+        """Return whether queries and keys are the same tokens."""
         return self.same_tokens and self.first_query == self.first_key == 0
 
     @cached_property
     def ptr(self) -> Tensor:
-        """Where each sequence of keys begins, int64 ``[batch + 1]``."""
+        """Return the first key of each sequence, int64 ``[batch + 1]``."""
         return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
 
     @property
     def query_ptr(self) -> Tensor:
-        """Where the queries of each sequence begin, int64 ``[batch + 1]``."""
+        """Return the first query of each sequence, int64 ``[batch + 1]``."""
         counts = [last - first for first, last in self.spans]
         return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
-        """The tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
+        """Return the tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
         return _take(x, self._query_slot)
 
     def keys(self, x: Tensor) -> Tensor:
-        """The tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
+        """Return the tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
         return _take(x, self._key_slot)
 
     def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The sequence and the slot of some of the keys."""
+        """Return the sequence and the slot of some of the keys."""
         slot = key if self._key_slot is None else self._key_slot[key]
         return slot // self.num_keys, slot % self.num_keys
 
@@ -166,15 +166,15 @@ class PaddedTokens:
         return sequence * self.num_keys + position - self.first_key
 
     def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
-        """The sequence and the position of each token from a position on."""
+        """Return the sequence and the position of each token from a position on."""
         if first == 0:
             return self._token
         is_behind = self._token[1] >= first
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Where the edges of a graph are whose blocks are these sequences, once or for each head,
-        with the keys that a cache no longer holds."""
+        """Return the places of a graph's edges. Its blocks are these sequences, once or for each
+        head, with the keys that a cache no longer holds."""
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot
         if self._token is None:
@@ -189,7 +189,7 @@ class PaddedTokens:
                           key_position[graph.key % len(key_position)])
 
     def drop_evicted(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """The graph without the keys that a cache no longer holds, to which no edge leads."""
+        """Return the graph without the keys that a cache no longer holds; no edge leads to them."""
         if self.first_key == 0:
             return graph
         evicted = torch.tensor(self._before(self.first_key), device=self.device)
@@ -203,7 +203,7 @@ class PaddedTokens:
 
 
 class EdgePlaces(NamedTuple):
-    """Where edges are in a padded batch: int64 ``[num_edges]`` each."""
+    """Places of edges in a padded batch: int64 ``[num_edges]`` each."""
 
     sequence: Tensor
     head: Tensor | None  # None if all heads share the edges

@@ -24,7 +24,8 @@ def sample_rows(
     law: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
-    """The rows of a shard's queries in the graph that one process would draw of the whole model.
+    """Sample the rows of a shard's queries in the graph that one process would draw of the whole
+    model.
 
     Every row has random bits of its own, so that processes draw apart. What they decide together
     takes one or two float64 numbers for each query, which they exchange: how often it draws, and
@@ -98,7 +99,7 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """A model for each head, whose rows follow one another in the whole graph too."""
+    """Return a model for each head, whose rows follow one another in the whole graph too."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -118,14 +119,15 @@ def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """How often each head's own queries draw. All processes draw for all queries, one stream."""
+    """Return how often each head's own queries draw. All processes draw for all queries, one
+    stream."""
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """The seeds whose first row is each head's first own query."""
+    """Return the seeds whose first row is each head's first own query."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -120,7 +120,8 @@ def _gate(graph: BipartiteGraph) -> Tensor:
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:
-    r"""The mean density of the blocks, with a gradient to the probability of each sampled edge.
+    r"""Return the mean density of the blocks, with a gradient to the probability of each sampled
+    edge.
 
     .. math::
         L_s = \frac{1}{B} \sum_b \frac{|E_b|}{n_b m_b}, \qquad

@@ -1,4 +1,4 @@
-"""Where a layer's edges come from: the one seam between tokens and graphs.
+"""Sources of a layer's edges: the one seam between tokens and graphs.
 
 A source of your own is a :class:`GraphSource`: queries, keys and sequences in, a graph out. In this
 one a query attends to the ``k`` keys of its sequence whose hashes, signs of random projections,

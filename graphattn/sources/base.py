@@ -1,4 +1,4 @@
-"""What every graph source promises."""
+"""The base of graph sources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GraphSource(nn.Module, ABC):
         key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
-        """The graph over all sequences, or a soft mask in its stead.
+        """Return the graph over all sequences, or a soft mask in its place.
 
         Args:
             query (Tensor): ``[num_queries, heads, head_channels]``, before scaling.
@@ -71,7 +71,7 @@ class GraphSource(nn.Module, ABC):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """The rows of the graph that belong to the queries of this process.
+        """Return the rows of the graph that belong to the queries of this process.
 
         Args:
             query (Tensor): Of the shard's tokens, ``[num_own, heads, head_channels]``.
@@ -89,8 +89,8 @@ class GraphSource(nn.Module, ABC):
                                   f"edges of its own queries; sequence parallelism needs them")
 
     def causal(self) -> GraphSource:
-        """A copy in which no query attends to a later token, as models need that predict the next
-        one. Its parameters have the same names, so that either form takes up the other's.
+        """Return a copy in which no query attends to a later token, as models that predict the next
+        one need. Its parameters have the same names, so that either form loads the other's.
 
         Raises:
             ValueError: The source has no such form.
@@ -99,7 +99,7 @@ class GraphSource(nn.Module, ABC):
                          f"token (got {type(self).__name__}, which has none)")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        """How the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""
+        """Return how the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""
         return {}
 
     def reset_parameters(self) -> None:
@@ -111,7 +111,7 @@ class GraphSource(nn.Module, ABC):
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
-        """Raises unless :meth:`forward` is given what it is for; arguments as there."""
+        """Raise unless the arguments suit :meth:`forward`."""
         check_floating('query', query)
         check_floating('key', key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
@@ -138,7 +138,7 @@ def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """A copy of the source for a module that has none, with parameters drawn anew.
+    """Return a copy of the source for a module that has none, with parameters drawn anew.
 
     Args:
         source (GraphSource): What is copied.
@@ -165,14 +165,14 @@ def place_beside(module: nn.Module, model: nn.Module | None = None,
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """That there are keys, or none, for each sequence of queries."""
+    """Raise unless there are keys, or none, for each sequence of queries."""
     if key_ptr.numel() != ptr.numel():
         raise ValueError(f"'{name}' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
                          f"{key_ptr.numel() - 1})")
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
-    """Where each sequence of each head begins, once heads are folded into nodes.
+    """Return the first node of each sequence of each head, once heads are folded into nodes.
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.

@@ -162,9 +162,9 @@ class BlockModelSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """As in :class:`GraphSource`. Every process needs the memberships of all keys and receives
-        those of the other processes' tokens, ``heads * clusters`` numbers for each: 64 MiB for
-        32,768 tokens, 4 heads and 128 clusters in float32. As many gradients go back."""
+        """Return rows as in :class:`GraphSource`. Every process needs the memberships of all keys
+        and receives those of the other processes' tokens, ``heads * clusters`` values for each: 64
+        MiB for 32,768 tokens, 4 heads and 128 clusters in float32. As many gradients go back."""
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
         if self.is_causal:
@@ -179,15 +179,15 @@ class BlockModelSource(GraphSource):
         return self._with_fixed(graph, fixed, model)
 
     def causal(self) -> BlockModelSource:
-        """As in :class:`GraphSource`. Edges are drawn by the same law; those to later tokens are
-        then left out."""
+        """Return a causal copy as in :class:`GraphSource`. Edges are drawn by the same
+        distribution; those to later tokens are then left out."""
         source = copy.deepcopy(self)
         source.is_causal = True
         source.fixed = None if self.fixed is None else self.fixed.causal()
         return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
-        """The law of the graphs, before any is drawn; arguments as for a call."""
+        """Return the distribution of the graphs, before any is drawn; arguments as for a call."""
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 
@@ -244,5 +244,6 @@ class BlockModelSource(GraphSource):
 
 
 def _at_least_float(logit: Tensor) -> Tensor:
-    """In float32 if it was less, as under autocast: probabilities near 0 and near 1 need it."""
+    """Cast to float32 at least, also under autocast, because probabilities near 0 and near 1 need
+    it."""
     return logit.to(torch.promote_types(logit.dtype, torch.float32))

@@ -123,7 +123,7 @@ class PatternSource(GraphSource):
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,
                    generator: torch.Generator | None = None) -> BipartiteGraph:
-        """The rows of some queries of sequences of keys.
+        """Return the rows of some queries of sequences of keys.
 
         Args:
             lengths (sequence of int): Keys of each sequence.
@@ -164,7 +164,7 @@ class PatternSource(GraphSource):
 
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
               key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """The graph of these sequences, whatever their tokens; arguments as for a call."""
+        """Return the graph of these sequences, whatever their tokens; arguments as for a call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -186,7 +186,7 @@ class PatternSource(GraphSource):
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """These edges beside those of the pattern."""
+        """Join these edges with those of the pattern."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
@@ -203,7 +203,7 @@ Piece = tuple[int, int, int]
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """The graph of sequences of these lengths, which is kept.
+    """Return the graph of sequences of these lengths, which is cached.
 
     Args:
         patterns (sequence of Pattern): One for each head that owns a graph, or one for all heads.
@@ -272,7 +272,7 @@ def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph
     schema='(Tensor ptr, SymInt num_tokens, str[] patterns, int? seed) -> (Tensor, Tensor)')
 def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
                  seed: int | None) -> tuple[Tensor, Tensor]:
-    """The rows of :func:`pattern_graph`.
+    """Return the rows of :func:`pattern_graph`.
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
@@ -304,7 +304,7 @@ _parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS 
 
 
 def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
-    """What ``patterns`` are read back from, if all of them are."""
+    """Return expressions that ``patterns`` are read back from, if all can be."""
     try:
         expressions = [repr(pattern) for pattern in patterns]
         is_short = sum(map(len, expressions)) <= MAX_CHARACTERS
@@ -324,7 +324,7 @@ def _pattern(pattern: Pattern | str) -> Pattern:
 
 
 def as_source(source: GraphSource | Pattern | str) -> GraphSource:
-    """A source as it is, and of a pattern, its expression or the name of a preset the source."""
+    """Return a source as it is, and the source of a pattern, an expression or a preset's name."""
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # an adapter around one
         return source
     if not isinstance(source, Pattern | str):

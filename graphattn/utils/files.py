@@ -29,7 +29,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which becomes ``path`` when all went well."""
+    """Yield a temporary folder to fill, which becomes ``path`` when all went well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
     try:
@@ -45,7 +45,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Checks that files can be written into ``folder``, which need not be there, and makes nothing.
+    """Raise unless files can be written into ``folder``, which need not exist; create nothing.
 
     Raises:
         ValueError: They cannot; the message calls the folder ``name``.

@@ -35,7 +35,7 @@ LINES, LINES_PER_BYTE = 2**18, 4
 
 
 def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
-    """Number and text of each line of a file, which is unpacked if it is called ``.gz``.
+    """Yield number and text of each line of a file, which is unpacked if its name ends in ``.gz``.
 
     Raises:
         OSError: The file cannot be read.
@@ -65,12 +65,13 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
 
 
 def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
-    """As :func:`read_lines`, without blank lines; one of tabs has columns, and is none."""
+    """Yield lines as :func:`read_lines` does, without blank ones; a line of tabs has columns, and
+    is not blank."""
     return ((number, line) for number, line in read_lines(path, encoding) if line.strip(' \r\n'))
 
 
 def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> str:
-    """The whole of a text file, with line breaks as Python reads them.
+    """Read the whole of a text file, with line breaks as Python reads them.
 
     Raises:
         OSError: The file cannot be read.
@@ -103,7 +104,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path) -> dict:
-    """The JSON object in a file.
+    """Read the JSON object in a file.
 
     Raises:
         OSError: The file cannot be read.
@@ -113,12 +114,12 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """The JSON object in a text, see :func:`json_value`."""
+    """Read the JSON object in a text, see :func:`json_value`."""
     return json_value(text, where, dict)
 
 
 def json_value(text: str, where: str, kind: type) -> Any:
-    """The JSON object (``dict``) or array (``list``) in a text.
+    """Read the JSON object (``dict``) or array (``list``) in a text.
 
     Raises:
         ValueError: It is something else; the message begins with ``where``.
@@ -136,7 +137,7 @@ def json_value(text: str, where: str, kind: type) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file says, in plain types.
+    """Read a YAML file into plain types.
 
     Raises:
         OSError: The file cannot be read.
@@ -153,8 +154,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def check_aliases(text: str) -> None:
-    """Checks that a YAML text is not much longer than it looks, nor nested so deep that to build
-    it takes more stack than there is.
+    """Raise if a YAML text is much longer than it looks, or nested so deep that building it would
+    exhaust the stack.
 
     Raises:
         ValueError: It has more than ``MOST_NODES`` entries when its aliases are written out, or it
@@ -185,7 +186,7 @@ def check_aliases(text: str) -> None:
 
 
 def check_arrays(path: Path) -> None:
-    """Checks that the arrays of an ``.npz`` are as large as they say, and not too large.
+    """Raise unless the arrays of an ``.npz`` are as large as they say, and not too large.
 
     Raises:
         OSError, zipfile.BadZipFile: The file cannot be read.
@@ -207,7 +208,7 @@ def check_arrays(path: Path) -> None:
 
 
 def check_unpacked(archive: zipfile.ZipFile, most: int) -> None:
-    """Checks that an archive holds at most so many bytes.
+    """Raise if an archive holds more bytes than ``most``.
 
     Raises:
         ValueError: It holds more.
