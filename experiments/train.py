@@ -306,8 +306,8 @@ class TrainCLI(LightningCLI):
         self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
-        """Return the checkpoint that is best by ``select_on``, or None where nothing was evaluated.
-        """
+        """Return the checkpoint that is best by ``select_on``, or None where nothing was
+        evaluated."""
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"the last weights are tested: 'select_on' {self.config.select_on!r} "

@@ -104,8 +104,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _unwrap(tensor: Tensor) -> Tensor | None:
-    """Return the tensor beneath the transforms of ``torch.func``, ``None`` where it is one of many.
-    """
+    """Return the tensor beneath transforms of ``torch.func``, ``None`` where it is one of many."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):

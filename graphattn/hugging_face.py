@@ -274,8 +274,8 @@ def _register() -> None:
 
 
 def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the modules that ask transformers for an implementation of attention, by their names.
-    """
+    """Return the modules that ask transformers for an implementation of attention, by their
+    names."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
@@ -750,8 +750,8 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return which keys are tokens, if not all, and whether a mask of keys says more about those.
-    """
+    """Return which keys are tokens, if not all, and whether a mask of keys says more about
+    those."""
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more

@@ -22,8 +22,8 @@ OURS = 'analysis', 'experiments', 'graphattn'
 
 @dataclass(frozen=True)
 class Ended:
-    """End of a process (as in :mod:`subprocess`: minus the signal that killed it), and its output.
-    """
+    """End of a process (as in :mod:`subprocess`: minus the signal that killed it), and its
+    output."""
 
     returncode: int
     stdout: str

@@ -52,8 +52,7 @@ def is_bipartite(adjacency: sp.csr_array) -> bool:
 
 
 def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
-    """Return the steps from ``start`` to every node by breadth-first search, -1 where unreachable.
-    """
+    """Return the steps from ``start`` to every node by breadth-first search, else -1."""
     order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
     place = np.full(adjacency.shape[0], -1)
     place[order] = np.arange(order.size)

@@ -37,8 +37,7 @@ def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
 
 
 def period_of(walk: sp.csr_array) -> int:
-    """Return the greatest common divisor of the lengths of all closed walks of an irreducible walk.
-    """
+    """Return the greatest common divisor of the lengths of an irreducible walk's closed walks."""
     if walk.diagonal().any():
         return 1
     depth = dijkstra(walk, indices=0, unweighted=True).astype(int)

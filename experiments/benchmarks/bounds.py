@@ -88,8 +88,8 @@ def main(
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """Yield the kernels of all operators and samplers, with products on edges by rows and by tiles.
-    """
+    """Yield the kernels of all operators and samplers, with products on edges by rows and by
+    tiles."""
     for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
         yield from launches(operator, arguments)
     if dtype == torch.float32:

@@ -38,8 +38,8 @@ FEATURES = 11  # of an edge, before they are projected: length, direction and ei
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row for each case, forward with backward; the published time is of 16 x 64 channels.
-    """
+    """Return a row for each case, forward with backward; the published time is of 16 x 64
+    channels."""
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,

@@ -127,8 +127,8 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """Take a step with edges that the layer has not seen, because it knows edges by their tensor.
-    """
+    """Take a step with edges that the layer has not seen, because it knows edges by their
+    tensor."""
     step(layer, x, edge_index.clone(), edge_attr)
 
 
@@ -140,8 +140,8 @@ def project(layer: nn.Module, x: Tensor) -> None:
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the most memory of a training step that is not the first, the sorted edges included.
-    """
+    """Return the most memory of a training step that is not the first, the sorted edges
+    included."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

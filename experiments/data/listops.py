@@ -151,8 +151,8 @@ def draw_trees(rng, num_trees, most_attempts, min_length, max_length, max_depth,
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write one tree and return its length, or ``len(tokens)`` if it would be that long or longer.
-    """
+    """Write one tree and return its length, or ``len(tokens)`` if it would be that long or
+    longer."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):

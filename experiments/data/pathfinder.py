@@ -459,8 +459,8 @@ def take_room(mask, dashes, dash):
 
 @jit()
 def moved(y, x, angle, distance):
-    """Return the place at a distance, rounded up to the next pixel as the published generator does.
-    """
+    """Return the place at a distance, rounded up to the next pixel as the published generator
+    does."""
     return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
 
 

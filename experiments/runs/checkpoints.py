@@ -62,8 +62,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the step of a checkpoint; ``None`` if it is damaged, missing, or kept elsewhere.
-        """
+        """Return the step of a checkpoint; ``None`` if it is damaged, missing, or kept
+        elsewhere."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']

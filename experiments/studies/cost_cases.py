@@ -105,8 +105,8 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return a layer and a function that applies it, for edges alone along a graph drawn once.
-        """
+        """Return a layer and a function that applies it, for edges alone along a graph drawn
+        once."""
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)

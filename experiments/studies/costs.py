@@ -217,8 +217,8 @@ def of_drawing(share: float | None) -> float | None:
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """Return the operations of one head that samples its graph at the density of the trained model.
-    """
+    """Return the operations of one head that samples its graph at the density of the trained
+    model."""
     rows = []
     for task, n in TASKS[scale]:
         steps = Case(SAMPLED, n, TRAINED[task]).steps(trains=True)

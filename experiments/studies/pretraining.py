@@ -106,8 +106,8 @@ def local_corpus(study: Study) -> Path:
 
 
 def neighbours(run: Path) -> dict:
-    """Return a row of the model that counts which token of a run's data stands between which two.
-    """
+    """Return a row of the model that counts which token of a run's data stands between which
+    two."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))

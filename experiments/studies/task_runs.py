@@ -1,5 +1,5 @@
-"""Trainings of the studies of questions, pre-training and densities: one task, several attentions.
-"""
+"""Trainings of the studies of questions, pre-training and densities: one task, several
+attentions."""
 
 from __future__ import annotations
 

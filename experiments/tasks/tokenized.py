@@ -1,5 +1,5 @@
-"""Base of tasks of text: their tokenizer, the options that fit the model, and the order of batches.
-"""
+"""Base of tasks of text: their tokenizer, the options that fit the model, and the order of
+batches."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """Return the values of a sparse adjacency that has some, in the order of :func:`edge_index_of`.
-    """
+    """Return the values of a sparse adjacency that has some, in :func:`edge_index_of`'s order."""
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):

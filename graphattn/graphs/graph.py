@@ -251,8 +251,7 @@ class BipartiteGraph:
 
     @property
     def indptr(self) -> Tensor:
-        """Return the CSR row pointer, where each query's edges begin, int64 ``[num_queries + 1]``.
-        """
+        """Return the CSR row pointer, the first edge of each query, int64 ``[num_queries + 1]``."""
         return self._indptr.clone()
 
     @property

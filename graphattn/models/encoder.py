@@ -295,8 +295,8 @@ num_blocks=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model, or of the tokens where another module replaces the norm.
-        """
+        """Return the device of the model, or of the tokens where another module replaces the
+        norm."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 

@@ -51,8 +51,8 @@ class Kept:
         self._tensors: dict[str, Tensor] = {}  # of heads and sequences side by side
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Store new rows under a name, and return all of them, ``[num_places, heads, channels]``.
-        """
+        """Store new rows under a name, and return all of them, ``[num_places, heads,
+        channels]``."""
         if name not in self._tensors:
             with torch.inference_mode(False):  # for others may write into it later
                 self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])

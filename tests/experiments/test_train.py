@@ -173,8 +173,8 @@ def test_two_processes_end_with_equal_parameters(two_processes):
 
 
 def read_or_fail(inlet):
-    """Return what was written into a pipe, or nothing when the last process that could has ended.
-    """
+    """Return what was written into a pipe, or nothing when the last process that could has
+    ended."""
     if not select([inlet], [], [], 30)[0]:
         pytest.fail('a process outlives the first')
     return os.read(inlet, 4096)

@@ -59,8 +59,8 @@ def _of_tokens(x: Tensor, inputs: dict, key: str) -> Tensor | None:
 
 
 def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Tensor:
-    """Return where an answer is to be compared: at tokens, or where it does not depend on padding.
-    """
+    """Return where an answer is to be compared: at tokens, or where it does not depend on
+    padding."""
     is_finite, where = x.abs() < 1e30, _of_tokens(x, asked.get(name, {}), key)
     if where is not None:
         return is_finite & where
@@ -74,8 +74,8 @@ def _is_told_by(x: Tensor, name: str, asked: dict, before: dict, key: str) -> Te
 
 
 def _may_read_padding(name: str, inputs: dict) -> bool:
-    """Return whether one answer for a sequence may come from a first slot, or a mean, with padding.
-    """
+    """Return whether one answer for a sequence may come from a first slot, or a mean, with
+    padding."""
     return name.startswith('left') or 'attention_mask' in inputs and next(iter(inputs)) in SOUNDS
 
 
@@ -87,8 +87,8 @@ def reads_padding(asked: dict, before: dict) -> list[str]:
 
 
 def _is_of_frames(x: Tensor, inputs: dict, key: str) -> bool:
-    """Return whether an answer may be about stretches of sound, fewer of which come out than go in.
-    """
+    """Return whether an answer may be about stretches of sound, fewer of which come out than go
+    in."""
     main, length = next(iter(inputs)), x.size(1) if x.dim() > 2 else 0
     decoded = inputs['decoder_input_ids'].size(1) if 'decoder_input_ids' in inputs else 0
     is_encoded = 'encoder' in key or length != decoded

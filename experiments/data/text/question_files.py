@@ -247,8 +247,8 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of a text that are one of the names, as words of their own and in any case.
-    """
+    """Yield the spans of a text that are one of the names, as words of their own and in any
+    case."""
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)

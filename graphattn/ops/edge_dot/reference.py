@@ -1,5 +1,5 @@
-"""Dot products on edges by their definition: of every pair of a block, from which edges are taken.
-"""
+"""Dot products on edges by their definition: of every pair of a block, from which edges are
+taken."""
 
 import torch
 from torch import Tensor

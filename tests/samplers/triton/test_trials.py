@@ -59,8 +59,8 @@ def test_cells_follow_the_law(name, tiles):
 
 @pytest.mark.slow
 def test_trials_are_independent(tiles):
-    """Trials are neighbours along rows, columns and diagonals, and those whose bits one call gives.
-    """
+    """Trials are neighbours along rows, columns and diagonals, and those whose bits one call
+    gives."""
     tiles(256, 512)
     drawn = draw(FactorModel(torch.full((256, 1), 0.5), torch.eye(1),
                              torch.ones(512, 1))).to_mask().float() - 0.5
