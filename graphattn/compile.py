@@ -89,14 +89,18 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Graphs drawn from the pairs of one query, and the probabilities of their edges."""
-    query, mixing, key = (torch.full((size, 1), 0.5, dtype=dtype, requires_grad=True)
-                          for size in (1, 1, num_nodes))
-    model = FactorModel(query, mixing, key)
-    for method in 'compare', 'thin':
-        graph = sample_bernoulli(model, method=method)
-    sample_fastrg(model)
-    _train(edge_probability(model, graph))
+    """Graphs drawn from the pairs of one query, and the probabilities of their edges; with so many
+    clusters too that a library multiplies."""
+    from graphattn.ops.sample.cpu.comparing import SHORT
+    for num_clusters in {1, SHORT // num_nodes + 1}:
+        query, mixing, key = (
+            torch.full((size, num_clusters), 0.5 / num_clusters, dtype=dtype, requires_grad=True)
+            for size in (1, num_clusters, num_nodes))
+        model = FactorModel(query, mixing, key)
+        for method in 'compare', 'thin':
+            graph = sample_bernoulli(model, method=method)
+        sample_fastrg(model)
+        _train(edge_probability(model, graph))
 
 
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [

@@ -15,8 +15,8 @@ import graphattn.samplers
 from graphattn.graphs.blocks import Blocks
 from graphattn.ops.sample import reference
 from graphattn.ops.sample.chunks import chunks_of
-from graphattn.ops.sample.cpu.comparing import compare
-from graphattn.ops.sample.cpu.thinning import is_faster, may_be_faster
+from graphattn.ops.sample.cpu.comparing import _is_short, compare
+from graphattn.ops.sample.cpu.thinning import _expected_edges, is_faster, may_be_faster
 from graphattn.ops.sample.inverse_cdf import draw_cells
 from graphattn.ops.sample.trials import sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
@@ -380,6 +380,28 @@ def test_a_graph_does_not_depend_on_how_its_products_are_rounded(num_queries, nu
                for dtype in (None, torch.float32, torch.bfloat16)]
     in_small_chunks = compare(model, seed, product_dtype=torch.bfloat16, pairs_per_chunk=5000)
     assert all(graph == rounded[0] for graph in (*rounded, in_small_chunks))
+
+
+@pytest.mark.parametrize('name', [*MODELS, 'many blocks', 'many rows', 'many clusters'])
+def test_short_blocks_are_drawn_as_chunks_are_whatever_the_number_of_threads(name):
+    many = {'many blocks': lambda: random_model(2000, 2000, 5, query_ptr=25 * torch.arange(81)),
+            'many rows': lambda: random_model(900, 130, 3, num_heads=2, density=0.1),
+            'many clusters': lambda: random_model(150, 61, 130)}
+    model = many[name]() if name in many else MODELS[name]
+    seed, num_threads = np.uint64(3), torch.get_num_threads()
+    graphs = [compare(model, seed, pairs_per_chunk=2**15)]
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            graphs.append(compare(model, seed).validate())
+    finally:
+        torch.set_num_threads(num_threads)
+    assert _is_short(model) and all(graph == graphs[0] for graph in graphs)
+
+
+@every_model
+def test_the_edges_that_rule_thinning_out_are_those_that_are_expected(model):
+    assert _expected_edges(model) == pytest.approx(float(model.expected_edges().sum()), rel=1e-5)
 
 
 @pytest.mark.parametrize('value', [0.004, 0.25, 0.9, 1.])

@@ -40,7 +40,7 @@ _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never
 # Keys times clusters of the longest block up to which a loop multiplies as fast as a library: on
 # one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included, and
 # 5.5, 2.7 and 1.6 ns through the library.
-_SHORT, _ROWS_AT_ONCE = 2**13, 2**6
+SHORT, _ROWS_AT_ONCE = 2**13, 2**6
 _SMALL = 2**22  # products below which to choose their dtype takes longer than to form them
 # A pair is drawn in the time of 32 products. Chunks of less work, on average, are done one by one:
 # threads that share them wait for the interpreter more often than they work.
@@ -91,7 +91,7 @@ def _is_short(model: FactorModel) -> bool:
     """Return whether blocks are so short that a library multiplies them no faster than a loop."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
-    return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= _SHORT
+    return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
