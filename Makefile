@@ -59,7 +59,7 @@ $(VENV)/ext: $(VENV)/extras
 	$(pip) --no-build-isolation --editable '.[ext]'
 	touch $@
 
-# Loops are compiled before the tests, whose processes would each compile the same ones: in a minute,
+# Loops are compiled before the tests, whose processes would each compile the same ones: in two minutes,
 # and again where one has changed.
 $(VENV)/compiled: $(VENV)/extras $(shell find graphattn experiments -name '*.py')
 	$(VENV)/bin/python -m experiments.compile --float64

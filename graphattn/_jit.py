@@ -146,7 +146,7 @@ class _Cache(FunctionCache):
         except (OSError, EOFError, pickle.UnpicklingError):
             found = None
         if found is None:
-            _tell_once('graphattn compiles its loops for this machine, once: 2 to 15 s each '
+            _tell_once('graphattn compiles its loops for this machine, once: a few seconds each '
                        'for the first attention, training step, sampling and diffusion. They are '
                        'kept in %s; NUMBA_CACHE_DIR names another folder, and python -m '
                        'graphattn.compile compiles all at once', self.cache_path)

@@ -392,5 +392,6 @@ def _copy_chunk(first_query, num_queries, keys, start, size, key):
     for block in range(len(first_query)):
         for query in range(first_query[block], first_query[block] + num_queries):
             n, first = size[query], start[query]
-            key[first:first + n] = keys[end:end + n]
+            for e in range(n):  # numba would compile the error of slices that differ for a second
+                key[first + e] = keys[end + e]
             end += n
