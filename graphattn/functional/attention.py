@@ -123,7 +123,7 @@ def attention_weights(
     dropout_p: float = 0.,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""The weights of :func:`edge_attention` alone.
+    r"""Return the weights of :func:`edge_attention` alone.
 
     .. math::
         \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}

@@ -1,4 +1,4 @@
-"""What arguments are checked for, once: kernels take them as they are."""
+"""Checks of arguments, made once: kernels take them as they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def check_arguments(
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Checks the arguments of :func:`edge_attention`; returns bias and gate ready for a kernel."""
+    """Check the arguments of :func:`edge_attention`, and return bias and gate ready for a
+    kernel."""
     _check_tensors(query, key, value, graph)
     if edge_bias is edge_gate is None:
         return None, None
@@ -93,14 +94,14 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Checks that queries and keys can be the same tokens."""
+    """Raise unless queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have as many keys as queries in every block, for hops "
                          f"follow one another (got {graph})")
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Checks what every kind of attention is given besides tensors; returns the scale."""
+    """Check the numbers that every kind of attention takes, and return the scale."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 

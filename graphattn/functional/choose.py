@@ -1,4 +1,4 @@
-"""Which kernel: the one that was asked for, or the fastest that can do what is needed."""
+"""Choice of a kernel: the one that was asked for, or the fastest that can do what is needed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms, *, needs_weights: bool = False) -> Backend:
-    """The backend for attention.
+    """Return the backend for attention.
 
     Args:
         name (str): ``'auto'``, or the backend that is asked for.
@@ -92,14 +92,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
-    """The backend for attention in two steps, weights and sums, of heads so wide."""
+    """Return the backend for attention in two steps, weights and sums, of heads so wide."""
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
-    """The fastest backend whose time follows the edges, for heads so wide."""
+    """Return the fastest backend whose time follows the edges, for heads so wide."""
     general = ops.load('gather')
     if in_transform():
         return general
@@ -108,14 +108,14 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
 
 
 def in_transform() -> bool:
-    """Whether forward-mode derivatives are taken, or torch.func is at work: operators of our own
+    """Return whether forward-mode derivatives are taken, or torch.func is at work: our operators
     have no rules for them."""
     takes_forward_derivatives = forward_ad._current_level >= 0
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
 def accumulated(tensor: Tensor) -> Tensor:
-    """In the dtype of sums."""
+    """Cast to the dtype of sums."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
@@ -170,7 +170,7 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
-    """Whether all pairs are edges; looks at no number where sizes say that they are not."""
+    """Return whether all pairs are edges; read no value where sizes say that they are not."""
     num_blocks, (query_ptr, key_ptr) = graph.num_blocks, graph.blocks.ptrs
     if num_blocks == 1:
         return graph.num_edges == graph.num_queries * graph.num_keys
@@ -190,7 +190,7 @@ def _is_dense(graph: BipartiteGraph) -> bool:
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Whether the pairs are worth the calls of dense attention; one it always is."""
+    """Return whether the pairs are worth the calls of dense attention; one call always is."""
     if graph.num_blocks == 1:
         return True
     sizes = torch.stack([on_cpu(ptr).diff() for ptr in graph.blocks.ptrs])

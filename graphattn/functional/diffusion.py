@@ -105,7 +105,7 @@ def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: Bipartit
 
 
 def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
-    r"""What ``teleport`` of each hop diffuses attention by the heat kernel.
+    r"""Return the ``teleport`` of each hop that diffuses attention by the heat kernel.
 
     .. math::
         \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad

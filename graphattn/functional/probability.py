@@ -15,7 +15,7 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
                      known: Tensor | None = None) -> Tensor:
-    r"""The differentiable probability of each edge under a factor model.
+    r"""Return the differentiable probability of each edge under a factor model.
 
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
 

@@ -19,8 +19,8 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Checks teleport and hops; returns the teleport of each, ``[hops, num_tokens, heads]``: of one
-    hop for infinitely many, and of none if the result is the values themselves."""
+    """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``:
+    of one hop for infinitely many, and of none if the result is the values themselves."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
                          f"{teleport.device})")
@@ -141,7 +141,7 @@ _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Whether diffusion is plain attention."""
+    """Return whether diffusion is plain attention."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 

@@ -78,7 +78,7 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """What is not finite reaches whatever it reaches."""
+    """Apply steps until non-finite values reach no further."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):
@@ -87,8 +87,8 @@ def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
-    """Whether two tensors differ by no more than rounding of their largest number, ``tolerance``
-    times."""
+    """Return whether two tensors differ by no more than rounding of their largest value,
+    ``tolerance`` times."""
     change, largest = (after - before).abs(), after.abs()
     rounding = tolerance * torch.finfo(after.dtype).eps
     # A GPU is waited for once where all is finite.

@@ -127,13 +127,13 @@ class EncoderLayer(nn.Module):
 
 
 def activation_of(name: str) -> nn.Module:
-    """The activation of that name."""
+    """Return the activation of that name."""
     check_choice('activation', name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """That ``attention`` can stand in the place of graph attention, whose options are then unused.
+    """Raise unless ``attention`` can replace graph attention, whose options are then unused.
 
     Args:
         attention (nn.Module): See :class:`EncoderLayer`.

@@ -131,7 +131,7 @@ class GraphAttention(nn.Module):
         reset_teleport(self.teleport_logit, self.attention.teleport)
 
     def teleport(self) -> Tensor | None:
-        """What is learned of it, ``[heads]``."""
+        """Return the learned teleport probability per head, ``[heads]``, or None."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     @looks_once
@@ -306,7 +306,7 @@ class GraphAttention(nn.Module):
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
-    """A source that can be for so many heads, or that of a pattern."""
+    """Return a source that can serve so many heads, or that of a pattern."""
     source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
@@ -323,14 +323,14 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
 
 
 def _added(bias: Tensor, other: Tensor | None) -> Tensor:
-    """The sum of biases of which each is of all heads, or of every head."""
+    """Add biases, each for all heads or for every head."""
     if other is None:
         return bias
     return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """That the blocks of a graph are the sequences, once or for each head."""
+    """Raise unless the blocks of a graph are the sequences, once or for each head."""
     if is_traced(ptr):
         return
     own, ptr = on_cpu(own), on_cpu(ptr)

@@ -140,7 +140,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``torch.nn.MultiheadAttention``.
+        """Attend as ``torch.nn.MultiheadAttention`` does.
 
         Args:
             query (Tensor): ``[length, batch, embed_dim]``, with ``batch_first`` ``[batch, length,
@@ -235,7 +235,7 @@ def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
 
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
            device: torch.device) -> tuple[Tensor, ...]:
-    """The mask with ``True`` where a query may attend, of four dimensions."""
+    """Return the mask with ``True`` where a query may attend, in four dimensions."""
     if mask is None:
         return ()
     _check_mask('attn_mask', mask, device)
@@ -250,7 +250,7 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
 @torch.compiler.disable(reason='what is added to logits is asked of numbers')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys are tokens, if not all, and what is added to the logits of those."""
+    """Return which keys are tokens, if not all, and the values added to their logits."""
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)
@@ -278,7 +278,7 @@ def from_torch(
     source: GraphSource | Pattern | str, *, backend: str = 'auto', hops: int | float = 1,
     teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
-    """A copy of a module of torch's whose attention flows along the edges of a source.
+    """Return a copy of a module of torch's whose attention flows along the edges of a source.
 
     Weights, dropout, activation and the order of the norms are those of ``module``, and so is the
     call; hooks, pruning and other modules in the place of projections stay. Each attention has a
@@ -331,7 +331,8 @@ def from_torch(
 
 def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
              diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
-    """In place: parameters may be shared, pruned, parametrised or another module's, and hooked."""
+    """Convert in place: parameters may be shared, pruned, parametrised or another module's, and
+    hooked."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
                                               MultiheadAttention.forward):

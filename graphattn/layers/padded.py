@@ -28,7 +28,7 @@ NO_TERMS = LogitTerms()
 
 
 class PairRules(NamedTuple):
-    """What besides a source says which query attends to which key, and how much.
+    """Rules besides a source: which query attends to which key, and how much.
 
     Args:
         causal (bool): To no later key.
@@ -44,13 +44,13 @@ class PairRules(NamedTuple):
 
     @property
     def are_none(self) -> bool:
-        """Whether they say nothing."""
+        """Return whether there are no rules."""
         return not self.causal and self.allows is None and not self.tables
 
 
 @torch.compiler.disable(reason='whether it is a likely mistake is asked of numbers')
 def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
-    """Of a floating mask, which is added to logits, where it seems to say yes and no."""
+    """Warn of a floating mask, which is added to logits, where it seems to mean yes and no."""
     if not mask.is_floating_point() or mask.numel() == 0 or bool(mask.amax() != 1):
         return
     if bool(((mask == 0) | (mask == 1)).all()):
@@ -142,7 +142,7 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """The graph, and the rules that it does not obey already."""
+    """Return the graph, and the rules that it does not obey already."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -178,7 +178,7 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,
           dtype: torch.dtype) -> tuple[BipartiteGraph, LogitTerms]:
-    """The edges that the rules allow, and the logit terms on them."""
+    """Return the edges that the rules allow, and the logit terms on them."""
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:

@@ -29,7 +29,7 @@ class PositionTable(nn.Module, ABC):
 
     @abstractmethod
     def numbers(self) -> Tensor:
-        """The table, float64 ``[num_embeddings, ...]``."""
+        """Return the table, float64 ``[num_embeddings, ...]``."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PositionTable:
         before = self.table

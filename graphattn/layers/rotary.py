@@ -10,7 +10,7 @@ from graphattn.layers.position_table import PositionTable, angles
 
 
 class RotaryPositions(PositionTable):
-    r"""By which angles a position rotates pairs of channels of queries and keys.
+    r"""Angles by which a position rotates pairs of channels of queries and keys.
 
     .. math::
         \begin{pmatrix} q'_{2j} \\ q'_{2j + 1} \end{pmatrix} =
@@ -50,7 +50,8 @@ class RotaryPositions(PositionTable):
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Queries or keys ``[num_tokens, heads, channels]``, by what :class:`RotaryPositions` gives."""
+    """Rotate queries or keys ``[num_tokens, heads, channels]`` by the result of
+    :class:`RotaryPositions`."""
     even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = rotation.unsqueeze(1).unbind(-1)
     rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
@@ -58,7 +59,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """That it is of the tokens ``x`` and of heads of that size."""
+    """Raise unless the rotation is for the tokens ``x`` and for heads of that size."""
     check_floating('rotation', rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)

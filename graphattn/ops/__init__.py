@@ -19,7 +19,7 @@ BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa
 
 
 def load(name: str) -> Backend:
-    """The backend called ``name``, imported on first use if that takes long or needs another
+    """Return the backend called ``name``, imported on first use if that takes long or needs another
     package.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a backend says of itself, and what it is given."""
+"""The interface of backends: their declared abilities, and the terms of logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class LogitTerms(NamedTuple):
-    """What edges add to an attention, and what turns their dot products into weights.
+    """Terms that edges add to an attention, and that turn dot products into weights.
 
     A new term is a field here, an argument that :mod:`graphattn.functional.checks` knows, a line of
     :mod:`graphattn.ops.edge_math`, and something that a :class:`Backend` declares to take. Callers
@@ -92,20 +92,20 @@ class Backend:
     has_all_derivatives: bool = False
 
     def takes(self, channels: int) -> bool:
-        """Whether heads may be so wide."""
+        """Return whether heads may be so wide."""
         return self.most_channels is None or channels <= self.most_channels
 
     @property
     def forms_weights(self) -> bool:
-        """Whether weights can be had of it."""
+        """Return whether the backend returns weights."""
         return self.attention_weights is not None
 
 
 def everywhere(device: torch.device) -> bool:
-    """For backends that are plain torch."""
+    """Return True, for backends that are plain torch."""
     return True
 
 
 def where_numbers_are(device: torch.device) -> bool:
-    """For backends that are plain torch and look at numbers."""
+    """Return whether a device holds values, for backends that are plain torch and read them."""
     return device.type != 'meta'

@@ -36,7 +36,8 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Of each query, ``[num_queries, heads]``; ``-inf`` without edges. Not differentiable."""
+    """Return the highest logit of each query, ``[num_queries, heads]``, ``-inf`` without edges. It
+    is not differentiable."""
     high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 

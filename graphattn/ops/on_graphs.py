@@ -48,7 +48,7 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """The weights of one head are contiguous in memory."""
+    """Return weights; those of one head are contiguous in memory."""
     inputs = query, key, terms.bias, terms.gate
     return attention_weights(*inputs, *_both_orders(graph, True, *inputs),
                                        terms.scale).t()
@@ -77,7 +77,7 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """The edges by query, and by key if a gradient of the inputs is taken that needs them."""
+    """Return the edges by query, and by key if a gradient of the inputs needs them."""
     takes_gradient = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
     return *graph.csr, *(graph.csc if by_key and takes_gradient else _unsorted(graph))

@@ -1,4 +1,4 @@
-"""How an operator is made known to torch."""
+"""Registration of operators with torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
-    """An operator ``graphattn::name`` that changes none of its arguments.
+    """Define an operator ``graphattn::name`` that changes none of its arguments.
 
     Args:
         name (str): Its name.
@@ -66,7 +66,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
-    """Makes second derivatives an error, where torch would take them for zero."""
+    """Make second derivatives an error, where torch would take them for zero."""
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
                                   f"backend='gather', which has all")
@@ -75,17 +75,18 @@ def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of sums: float32 for half precision."""
+    """Return the dtype of sums: float32 for half precision."""
     return torch.promote_types(tensor.dtype, torch.float)
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Where a gradient goes: as large as ``like``, or nothing."""
+    """Return room for a gradient: as large as ``like``, or nothing."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """The gradient ``[num_edges, heads]`` of ``values``, summed over heads if all share them."""
+    """Return the gradient ``[num_edges, heads]`` of ``values``, summed over heads if all share
+    them."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

@@ -164,7 +164,7 @@ _TILE = 64  # edges that are taken together; a longer row is taken alone
 
 @jit_inline
 def _end_of_tile(indptr, begin):
-    """The row after those from ``begin`` on that are taken together."""
+    """Return the row after those from ``begin`` on that are taken together."""
     end = begin + 1
     while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
         end += 1
@@ -173,8 +173,8 @@ def _end_of_tile(indptr, begin):
 
 @jit_inline
 def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
-    """Where the two ends of each edge stand in ``[nodes * heads, channels]``, the last edge once
-    more up to a multiple of four."""
+    """Write the place of both ends of each edge in ``[nodes * heads, channels]``, and repeat the
+    last edge up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
     key_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 
 def is_available(device: torch.device) -> bool:
-    """Whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
+    """Return whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
 
 
@@ -108,7 +108,7 @@ def _folded(x: Tensor) -> Tensor:
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """The matrices of all heads, whose values are ``[num_edges, heads]``, along the diagonal."""
+    """Return the matrices of all heads, with values ``[num_edges, heads]``, along the diagonal."""
     num_edges, heads = values.shape
     head = torch.arange(heads, device=indptr.device).unsqueeze(1)
     indptr = torch.cat([(indptr[:-1] + num_edges * head).flatten(),

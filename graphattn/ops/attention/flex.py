@@ -48,7 +48,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
-    """Joined to every argument."""
+    """Return zeros that depend on every argument."""
     arguments = [x for x in (query, key, value, terms.bias, terms.gate) if x is not None]
     out = value.new_zeros(query.size(0), query.size(1), value.size(2))
     return out + sum(x[:0].sum() for x in arguments).to(out)
@@ -97,7 +97,8 @@ def _compiled() -> Callable[..., Tensor]:
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
               query: Tensor) -> dict[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """By what is done with them, values ``[num_edges, heads]`` that change logits."""
+    """Return the values ``[num_edges, heads]`` that change logits, by the operation that applies
+    them."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
     on_edges = {}
     if terms.gate is not None:
@@ -114,7 +115,7 @@ def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
 
 def _change(graph: BipartiteGraph,
             actions: list[Callable[[Tensor, Tensor], Tensor]]) -> Callable[..., Tensor]:
-    """What FlexAttention is to do with the logit of a pair."""
+    """Return FlexAttention's ``score_mod`` for the logit of a pair."""
     edge_of = _edge_of_pair(graph)
 
     def change(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
@@ -128,8 +129,8 @@ def _change(graph: BipartiteGraph,
 
 
 def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    """The number of the edge between a query and a key, by bisection of the query's row; that of
-    some edge if there is none."""
+    """Return a function that finds the edge between a query and a key by bisection of the query's
+    row, and some edge if there is none."""
     indptr, edge_key = graph.indptr, graph.key
     longest = int(indptr.diff().max())
     # More than are needed by up to three, so that graphs of about the same rows share a kernel.

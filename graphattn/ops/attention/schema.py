@@ -82,7 +82,7 @@ attend = differentiate(edge_attention, _differentiate_attention, _save_attention
 
 
 def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
-    """By which dropout is drawn, from the device's generator; none without dropout."""
+    """Return a seed for dropout from the device's generator, or None without dropout."""
     if dropout_p == 0:
         return None
     return torch.randint(-2**63, 2**63 - 1, (1,), device=device)

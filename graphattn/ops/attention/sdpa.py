@@ -81,7 +81,7 @@ def attend_to_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 
 def _refuse_second_derivative(attention: Node) -> None:
-    """In words of our own, where torch has none: of its fused kernels."""
+    """Refuse with our own message for torch's fused kernels, which have none."""
     if attention.name().startswith('ScaledDotProduct'):
         attention.register_hook(_without_derivative)
 
@@ -105,7 +105,8 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Whether a logit may be larger than ``LARGEST_LOGIT``, by the largest numbers in vectors."""
+    """Return whether a logit may be larger than ``LARGEST_LOGIT``, by the largest values in
+    vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # to look takes waiting for the device, each time
@@ -128,7 +129,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """The chunks of all queries, and how many keys each run of blocks has."""
+    """Return the chunks of all queries, and the number of keys of each run of blocks."""
     shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
     chunks, columns_of_run, block, row, column = [], [], 0, 0, 0
     while block < graph.num_blocks:
@@ -151,8 +152,8 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
-    """The mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or what the bias of each pair
-    is below the highest of its query, ``-inf`` where there is no edge."""
+    """Yield the mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or the bias of each
+    pair less the highest of its query, ``-inf`` where there is no edge."""
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)

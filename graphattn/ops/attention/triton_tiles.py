@@ -39,8 +39,8 @@ _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
            dtype: torch.dtype, terms: Terms) -> Tensor | None:
-    """How many tiles each 64 rows have, at most; 0 where rows of edges take less time. ``None``
-    where no rows go by tiles."""
+    """Return how many tiles each 64 rows have, at most; 0 where rows of edges take less time.
+    Return ``None`` where no rows go by tiles."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MOST_COLUMNS:
         return None
@@ -56,7 +56,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
 
 def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
            out: Tensor, statistics: Tensor) -> None:
-    """Puts output and softmax statistics of tiled rows where those of the others are."""
+    """Write output and softmax statistics of tiled rows beside those of the others."""
     query, key, value = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
@@ -69,7 +69,7 @@ def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tens
 def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
                      terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...]) -> None:
-    """Puts the gradients of queries, bias and gate of tiled rows where those of the others are."""
+    """Write the gradients of queries, bias and gate of tiled rows beside those of the others."""
     query, key, value, _ = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
@@ -81,7 +81,7 @@ def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes:
 
 def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
                   terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
-    """Puts the gradients of tiled keys and values where those of the others are."""
+    """Write the gradients of tiled keys and values beside those of the others."""
     (indptr, edge_query, position), (query, key, value, _) = edges, nodes
     tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
@@ -150,7 +150,8 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
 
 @triton.jit
 def _columns_between(column, begin, end, num_columns):
-    """The first and the last column of the rows; the first is the larger where none has edges."""
+    """Return the first and the last column of the rows; the first is the larger where none has
+    edges."""
     has_edges = begin < end
     low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
     high = tl.load(column + end - 1, mask=has_edges, other=0).to(tl.int32)
@@ -161,9 +162,9 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
                   ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of this program: rows, whether each is one, their edges as ``edges_of_rows`` has them, and
-    which part of parts to put their sums in, with whether that is so. A part has the edges to some
-    columns."""
+    """Return, for this program: rows, whether each is one, their edges as ``edges_of_rows`` has
+    them, the part for their sums, and whether there is one. A part has the edges to some columns.
+    """
     task = tl.program_id(0).to(tl.int64)
     place = tl.load(place_of_task + task).to(tl.int64)
     is_task = place * ROWS < num_rows
@@ -186,7 +187,7 @@ def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num
 
 @triton.jit
 def _first_edge(column, begin, end, least):
-    """Of each row the first edge to ``least`` or a later column, by bisection."""
+    """Find the first edge of each row to ``least`` or a later column, by bisection."""
     while tl.max(end - begin, axis=0) > 0:
         middle = begin + (end - begin) // 2
         found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
@@ -245,10 +246,10 @@ def attend_tiles(
 @triton.jit
 def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
                  CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Adds the product of matrices; what is not finite reaches rows that have an edge to it.
-    Tensor cores take weights of few digits: each is the sum of some that lose nothing, else
-    weights would no longer add up to what they are divided by. float16, whose range is too small
-    for them, is multiplied in TF32."""
+    """Add the product of matrices; non-finite values reach rows that have an edge to them. Tensor
+    cores take weights of few digits: each is the sum of some that lose nothing, else weights would
+    no longer add up to their divisor. float16, whose range is too small for them, is multiplied in
+    TF32."""
     IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
     DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000

@@ -25,7 +25,7 @@ def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """A tensor without numbers yet, whose rows begin at lines of the cache.
+    """Return an uninitialised tensor whose rows begin at lines of the cache.
 
     From 4 MiB on numpy asks Linux for pages of 2 MiB, and torch does not: with pages of 4 KiB the
     first touch of 70 MB takes four times as long, and rows far apart find no place in the table of

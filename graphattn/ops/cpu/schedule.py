@@ -1,4 +1,4 @@
-"""Who computes what: rows cut into spans of equally many edges, which threads claim one by one.
+"""Schedules: rows cut into work items of equally many edges, which threads claim one by one.
 
 Threads may not be equally fast, nor as many as were asked for: each takes the next span when it is
 done. A kernel whose phases need the results of the one before waits for spans, not for threads.
@@ -60,7 +60,8 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """In how many parts the work is worth dividing, however many threads there are."""
+    """Return the number of parts that the work is worth dividing into, however many threads there
+    are."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // GRAIN
 
@@ -100,7 +101,7 @@ def _put_span(spans, span, head, first, last, block, is_shared):
 
 @jit_inline
 def claim(progress, phase):
-    """The number of a span that no thread has claimed, or one past them."""
+    """Return the number of a span that no thread has claimed, or one past them."""
     return atomic_add(progress, 2 * phase)
 
 
@@ -129,7 +130,7 @@ def most_rows(spans):
 
 @jit
 def longest_row(indptr):
-    """The most edges of a row, in whole vectors and one more."""
+    """Return the most edges of a row, in whole vectors and one more."""
     longest = 0
     for i in range(len(indptr) - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])

@@ -46,7 +46,7 @@ def splat(typingctx, scalar):
 
 @intrinsic
 def load(typingctx, array, position):
-    """The vector that begins at ``array.flat[position]``."""
+    """Load the vector that begins at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -55,7 +55,7 @@ def load(typingctx, array, position):
 
 @intrinsic
 def load_four(typingctx, array, position):
-    """What :func:`sum_lanes_of_each` makes, from memory."""
+    """Load a result of :func:`sum_lanes_of_each` from memory."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -149,7 +149,7 @@ def largest_lane(typingctx, vector):
 
 @intrinsic
 def sum_lanes_of_each(typingctx, a, b, c, d):
-    """The sums of four vectors as one of four lanes, in fewer steps than one by one."""
+    """Sum each of four vectors into one of four lanes, in fewer steps than one by one."""
     def codegen(context, builder, signature, args):
         def fold(x, y, low, high):
             return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
@@ -170,8 +170,8 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 
 @intrinsic
 def atomic_add(typingctx, counters, position):
-    """Adds 1 to ``counters.flat[position]``, which threads share; returns what it was. What a
-    thread has written before is visible to threads that load the sum."""
+    """Add 1 to ``counters.flat[position]``, which threads share, and return the value before.
+    Writes of a thread before it are visible to threads that load the sum."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
@@ -202,8 +202,8 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """The rest of x. Sums are not reordered here: the two parts of ln 2 would become one again, and
-    where there are no fused products the exponential would lose three bits."""
+    """Return the rest of x. Sums are not reordered here: the two parts of ln 2 would become one
+    again, and without fused products the exponential would lose three bits."""
     return x - exponent * ln2_high - exponent * ln2_low
 
 

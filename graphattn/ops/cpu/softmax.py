@@ -24,8 +24,8 @@ from graphattn.ops.cpu.splitmix import random_bits
 
 
 class Terms(NamedTuple):
-    """What stands between dot products and weights, in types that do not depend on what is given:
-    each combination would be compiled once more."""
+    """Terms between dot products and weights, in types that do not depend on which are given,
+    because each combination would be compiled once more."""
 
     bias: np.ndarray  # [num_edges, heads or 1], or empty
     gate: np.ndarray
@@ -40,7 +40,7 @@ class Terms(NamedTuple):
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int
            ) -> Terms:
-        """The terms of a slice of the heads, in ``dtype``."""
+        """Return the terms of a slice of the heads, in ``dtype``."""
         nothing = _NOTHING[dtype]
         bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
                       else _of_heads(values, heads, dtype)
@@ -60,15 +60,15 @@ def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:
-    """Whether ``values`` are one number in memory, this one: as the straight-through estimators
-    give them, for the sake of their gradient."""
+    """Return whether ``values`` are one value in memory, this one, as the straight-through
+    estimators give them for their gradient."""
     is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
     return is_one_number and values[0, 0].item() == number
 
 
 @jit_inline
 def modify(logit, terms, first, n, head):
-    """From dot products to logits: scale, gate and bias of the edges from ``first`` on."""
+    """Turn dot products into logits: scale, gate and bias of the edges from ``first`` on."""
     scale, gate, bias = terms.scale, terms.gate, terms.bias
     for e in range(whole_vectors(n)):
         logit[e] *= scale
@@ -93,7 +93,8 @@ def multiply_by_gate(x, terms, first, n, head):
 
 @jit_inline
 def exponentials(logit, n, high):
-    """The first ``n`` less the highest so far, exponentiated in place; that one, and their sum."""
+    """Exponentiate the first ``n`` logits less the highest so far in place, and return that one and
+    their sum."""
     end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
         logit[e] = bottom
@@ -112,8 +113,8 @@ def exponentials(logit, n, high):
 
 @jit_inline
 def put_statistics(statistics, row, high, total):
-    """The highest logit of a row and what its exponentials are multiplied by. Of nothing these are
-    ``inf`` and 0, so that all weights become 0."""
+    """Write the highest logit of a row and the factor of its exponentials. For an empty row these
+    are ``inf`` and 0, so that all weights become 0."""
     is_nothing = total == 0
     statistics[row, 0] = np.inf if is_nothing else high
     statistics[row, 1] = 0 if is_nothing else 1 / total

@@ -16,7 +16,7 @@ def random_bits(state, number):
 
 @jit(inline=True)
 def mix(bits):
-    """What :func:`graphattn._splitmix.mix` defines, of uint64."""
+    """Mix uint64 as :func:`graphattn._splitmix.mix` defines it."""
     bits = (bits ^ (bits >> uint64(30))) * uint64(FIRST)
     bits = (bits ^ (bits >> uint64(27))) * uint64(SECOND)
     return bits ^ (bits >> uint64(31))

@@ -34,7 +34,7 @@ class Hops(NamedTuple):
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """A slice of the heads, in workspaces of which the first takes the values."""
+        """Copy a slice of the heads into workspaces, the first of which takes the values."""
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -46,7 +46,7 @@ class Hops(NamedTuple):
         return len(self.start), self.start.size(2)
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
-        """The values after the last hop."""
+        """Return the values after the last hop."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)
@@ -64,13 +64,13 @@ class HopGrads(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        """Of the same shapes; that of the teleport is empty where not needed."""
+        """Return gradients of the same shapes; that of the teleport is empty where not needed."""
         return cls(torch.empty_like(value),
                    teleport.new_empty(teleport.shape if needs_teleport else 0))
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Computes the gradients of a slice of the heads, whose ``weight`` is in the order by key.
+        """Compute the gradients of a slice of the heads, whose ``weight`` is in the order by key.
 
         The gradient of each weight goes into ``dot``, unless that is empty. Returns the sum of
         weight times gradient over the edges of each query.
@@ -95,7 +95,7 @@ class HopGrads(NamedTuple):
 
 @jit
 def _diffuse(spans, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """For each hop: the message to each query, mixed with its start value by ``teleport``."""
+    """Mix the message of each hop to each query with its start value by ``teleport``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -118,7 +118,7 @@ def _diffuse(spans, progress, start, weight, teleport, messages, first_head, aft
 def _diffuse_backward(
         spans, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
         grad_teleport, dot, delta, edges):
-    """The gradients of each hop, the last hop first.
+    """Compute the gradients of each hop, the last hop first.
 
     A hop begins with values y: the start or, after the first hop, what the hop before made of its
     message. ``x`` is the gradient of the hop's message, ``grad`` that of y, the sum of ``x`` by

@@ -121,12 +121,12 @@ differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
 def empty_statistics(query: Tensor) -> Tensor:
-    """Of the softmax of each head and node, ``[heads, nodes, 2]``."""
+    """Return room for the softmax statistics of each head and node, ``[heads, nodes, 2]``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
-    """For the message of each hop, ``[hops, heads, nodes, channels]``, or empty."""
+    """Return room for the message of each hop, ``[hops, heads, nodes, channels]``, or nothing."""
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
                            dtype=accumulation_dtype(value))

@@ -98,7 +98,7 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of weight ``[heads, num_edges]``, value and teleport, empty where not
+    """Return the gradients of weight ``[heads, num_edges]``, value and teleport, empty where not
     needed."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
@@ -121,7 +121,7 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """The values that a hop began with."""
+    """Return the values that a hop began with."""
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

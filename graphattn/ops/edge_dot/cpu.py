@@ -59,7 +59,7 @@ def edge_dot_backward_cpu(
 
 @jit
 def _dot(spans, progress, query, key, heads, dot, edges):
-    """The dot product of query and key on each edge."""
+    """Compute the dot product of query and key on each edge."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     row_dot = np.empty(longest, query.dtype)

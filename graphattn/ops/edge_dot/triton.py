@@ -41,7 +41,7 @@ def edge_dot_backward_cuda(
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:
-    """Puts the dot products into ``dot``, ``[heads, num_edges]``, or adds them to it."""
+    """Write the dot products into ``dot``, ``[heads, num_edges]``, or add them to it."""
     _, heads, channels = query.shape
     tile = Tile.of(key.dtype, rows.num_rows, rows.num_edges, channels)
     launch(dot_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
@@ -56,7 +56,7 @@ def dot_of_rows(
         num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
         DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr,
         PART: tl.constexpr):
-    """The dot products of some queries with the keys of their edges."""
+    """Compute the dot products of some queries with the keys of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)

@@ -25,15 +25,16 @@ class Chunk(NamedTuple):
         return self.first_query.numel() * self.num_queries * self.num_keys
 
     def queries(self) -> Tensor:
-        """The query of each row, int64 ``[blocks * rows]``."""
+        """Return the query of each row, int64 ``[blocks * rows]``."""
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """The first key of each row's piece, int64 ``[blocks * rows]``."""
+        """Return the first key of each row's piece, int64 ``[blocks * rows]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Of each row and each key, ``[blocks * rows, keys]``, in ``workspace``."""
+        """Return the products of each row and each key, ``[blocks * rows, keys]``, in
+        ``workspace``."""
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
         query = _rows(query_factor, self.first_query, self.num_queries)

@@ -14,7 +14,7 @@ from graphattn.graphs.blocks import Blocks
 
 def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                   key_ptr: Tensor | None) -> None:
-    """That ``query_factor``, ``mixing`` and ``key_factor`` are tensors that go together."""
+    """Raise unless ``query_factor``, ``mixing`` and ``key_factor`` are tensors that go together."""
     for name, factor in factors.items():
         check_floating(name, factor)
     query_factor, mixing, key_factor = factors.values()
@@ -70,7 +70,7 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
 
 
 def check_blocks_of_heads(blocks: Blocks, num_heads: int, sizes: tuple[int, int]) -> None:
-    """That each head owns as many blocks, and as many queries and keys."""
+    """Raise unless each head owns as many blocks, and as many queries and keys."""
     if num_heads == 1 or len(blocks) == 0:
         return
     blocks_per_head, rest = divmod(len(blocks), num_heads)

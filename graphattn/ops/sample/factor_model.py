@@ -122,16 +122,16 @@ class FactorModel:
 
     @property
     def query_ptr(self) -> Tensor:
-        """Where each block's queries begin, int64 ``[num_blocks + 1]``."""
+        """Return the first query of each block, int64 ``[num_blocks + 1]``."""
         return self.blocks.query_ptr
 
     @property
     def key_ptr(self) -> Tensor:
-        """Where each block's keys begin, int64 ``[num_blocks + 1]``."""
+        """Return the first key of each block, int64 ``[num_blocks + 1]``."""
         return self.blocks.key_ptr
 
     def mixed_query(self) -> Tensor:
-        r"""What each query offers each cluster of keys, :math:`\hat Q \hat S`.
+        r"""Return what each query offers each cluster of keys, :math:`\hat Q \hat S`.
 
         Its product with ``key_factor`` is :math:`p_{ij}`. Differentiable, and computed in
         :attr:`dtype`, also under autocast: probabilities near 1 and near 0 both need the digits.
@@ -178,7 +178,7 @@ class FactorModel:
         return torch.where(same_block, prob, 0.)
 
     def expected_edges(self) -> Tensor:
-        r"""The sum of :math:`p_{ij} + \delta` over the pairs of each block, in O(nk).
+        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each block, in O(nk).
 
         This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
         repeated ones merge, and, where no :math:`p_{ij} + \delta` exceeds 1, the expected number
@@ -200,7 +200,7 @@ class FactorModel:
         return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
     def check_probability(self, largest: float) -> None:
-        r"""That :math:`p_{ij}` are probabilities, ``largest`` being the largest of them.
+        r"""Raise unless :math:`p_{ij}` are probabilities, ``largest`` being the largest of them.
 
         Raises:
             ValueError: It exceeds 1 by more than rounding, or is NaN.
@@ -217,7 +217,8 @@ class FactorModel:
                 'key_factor': self.key_factor.detach()}
 
     def numbers(self) -> FactorModel:
-        """The model without the gradients that transforms of ``torch.func`` take, for samplers.
+        """Return the model without the gradients that transforms of ``torch.func`` take, for
+        samplers.
 
         Raises:
             NotImplementedError: The factors stand for many, inside of ``torch.vmap``.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
-    """Where each cell of a row of distributions begins, int64 ``[share.numel() + 1]``.
+    """Return where each cell of a row of distributions begins, int64 ``[share.numel() + 1]``.
 
     Integers add without rounding, so on every device a cell of share 0 has no width and no
     distribution, however far along the row, is blurred by those before it.
@@ -17,13 +17,13 @@ def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
 
 
 def share_bits(num_distributions: int) -> int:
-    """How many each distribution of a row has, so that int64 holds the sum of all."""
+    """Return the bits for each distribution of a row, so that int64 holds the sum of all."""
     return min(62 - num_distributions.bit_length(), 50)
 
 
 def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None
                ) -> Tensor:
-    """A cell of ``first:last`` for each draw."""
+    """Draw a cell of ``first:last`` for each draw."""
     low, high = cdf[first], cdf[last]
     uniform = torch.rand(low.shape, dtype=torch.float64, device=cdf.device, generator=generator)
     # A float64 below 1 times n rounds to below n, so the target stays inside first:last.

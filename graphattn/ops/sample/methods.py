@@ -1,4 +1,4 @@
-"""What every sampler is given, and whether compiled loops can serve it here."""
+"""Checks of every sampler's arguments, and whether compiled loops can serve it here."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
 
 
 class Logits(NamedTuple):
-    """What the logits of a slice of the heads are made of."""
+    """Inputs of the logits of a slice of the heads."""
 
     query: Tensor  # [heads, nodes, channels]
     key: Tensor
@@ -113,7 +113,7 @@ class Logits(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """A slice of the heads of query and key, which are copied to the workspaces."""
+        """Copy a slice of the heads of query and key into the workspaces."""
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
@@ -122,18 +122,18 @@ class Logits(NamedTuple):
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Puts the weights into ``weight``; returns the statistics of each query."""
+        """Write the weights into ``weight``, and return the statistics of each query."""
         statistics = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, statistics)
         return statistics
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, statistics: Tensor) -> None:
-        """The same in the order by key, in which bias and gate must be."""
+        """Write them in the order by key, in which bias and gate must be."""
         run(_softmax_by_key, csc, self.shape, *self, weight, statistics)
 
 
 class EdgeGrads(NamedTuple):
-    """What the gradients of logits are made of, for a slice of the heads."""
+    """Inputs of the gradients of logits, for a slice of the heads."""
 
     weight: Tensor  # by key, [heads, num_edges]
     statistics: Tensor  # of the softmax of each query, [heads, num_queries, 2]
@@ -152,13 +152,14 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Of the same shapes; those of bias and gate are empty where not needed."""
+        """Return gradients of the same shapes; those of bias and gate are empty where not
+        needed."""
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Computes the gradients of a slice of the heads."""
+        """Compute the gradients of a slice of the heads."""
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)
         edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
@@ -178,7 +179,7 @@ class LogitGrads(NamedTuple):
 
 @jit
 def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
-    """The weights of each query's edges, and what they can be made of again."""
+    """Compute the weights of each query's edges, and the softmax statistics."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(longest_row(indptr), query.dtype)
     span = claim(progress, 0)
@@ -214,7 +215,7 @@ def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
 
 @jit
 def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
-    """The same weights in the order by key."""
+    """Compute the same weights in the order by key."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     row_weight = np.empty(longest_row(indptr), query.dtype)
     span = claim(progress, 0)
@@ -237,7 +238,8 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edge
 def _softmax_backward(
         spans, progress, query, key, terms, weight, statistics, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
-    """The gradient of each key; also those of logits, into ``grad_logit`` in the order by query."""
+    """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
+    query."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     longest = longest_row(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
@@ -275,7 +277,7 @@ def _softmax_backward(
 
 @jit
 def weighted_sums(spans, progress, x, weight, out, edges):
-    """The sum by weights of each row's columns."""
+    """Sum each row's columns by weights."""
     indptr, edge_key = edges.indptr, edges.column
     span = claim(progress, 0)
     while span < len(spans):

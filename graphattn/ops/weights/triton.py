@@ -51,13 +51,13 @@ class BothOrders(NamedTuple):
     position: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Sums by weights that are in the order by query."""
+        """Sum by weights that are in the order by query."""
         return sum_rows(weight[:, self.position], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
-        """The gradients of query, key, and of bias and gate where they are needed, from those of
-        logits ``[heads, num_edges]``."""
+        """Return the gradients of query, key, and of bias and gate where they are needed, from
+        those of logits ``[heads, num_edges]``."""
         grad_gate = empty_unless(False, None, query)
         if needs_gate:
             dot = torch.empty_like(grad_logit)
@@ -71,13 +71,14 @@ class BothOrders(NamedTuple):
 
 
 def softmax_statistics(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Tensor:
-    """Of each query and head, ``[num_queries, heads, 2]``."""
+    """Return the softmax statistics of each query and head, ``[num_queries, heads, 2]``."""
     _, statistics = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     return statistics
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, statistics: Tensor) -> Tensor:
-    """The weights ``[heads, num_edges]``, after dropout, by the statistics of the softmax."""
+    """Return the weights ``[heads, num_edges]``, after dropout, by the statistics of the
+    softmax."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
@@ -89,7 +90,7 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, statistics: Tens
 
 
 def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> Tensor:
-    """From the gradients of weights after dropout, and weights before it."""
+    """Return the gradients of logits from those of weights after dropout, and weights before it."""
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
@@ -111,7 +112,7 @@ def weigh_rows(
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, statistics, weight,
         num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr):
-    """The weights of the edges of some queries."""
+    """Compute the weights of the edges of some queries."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -138,7 +139,7 @@ def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """The gradients of the logits of some queries, whose edges are read twice."""
+    """Compute the gradients of the logits of some queries, whose edges are read twice."""
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     row = tl.load(order + place, mask=place < num_rows, other=0)

@@ -62,7 +62,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Marks the key of each draw: that of its cluster's table which its bits choose; ``entry`` is
+    """Mark the key of each draw: the one in its cluster's table that its bits choose; ``entry`` is
     a workspace."""
     low, high = uint64(0xFFFFFFFF), uint64(32)
     # Table and marks are loaded in loops of their own, each of which has many loads on their way.
@@ -78,7 +78,7 @@ def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_grou
 
 @jit()
 def longest_block(ptr):
-    """The most nodes that a block of ``ptr`` has."""
+    """Return the most nodes of a block of ``ptr``."""
     longest = 0
     for block in range(len(ptr) - 1):
         longest = max(longest, ptr[block + 1] - ptr[block])

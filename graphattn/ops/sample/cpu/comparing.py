@@ -192,7 +192,7 @@ class _Comparison:
 
 
 class _Workspace:
-    """What one thread at a time writes to: products of a chunk, and keys one after the other."""
+    """Buffers of one thread at a time: products of a chunk, and keys one after the other."""
 
     def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
         self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
@@ -207,14 +207,14 @@ class _Workspace:
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
-        """The first of them, which are written."""
+        """Return the first of the keys, which are written."""
         taken, self._keys = self._keys[:size], self._keys[size:]
         return taken
 
 
 def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
-    """In which products are computed: bfloat16 where the CPU is faster at it, all probabilities
-    are known to be such without them, and no factor is too large or too small for it."""
+    """Return the dtype of products: bfloat16 where the CPU is faster at it, all probabilities are
+    known to be such without them, and no factor is too large or too small for it."""
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
@@ -226,7 +226,8 @@ def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.d
 
 @cache
 def _bfloat16_is_faster() -> bool:
-    """Than float32: some CPUs multiply it in hardware, others in several steps."""
+    """Return whether bfloat16 is faster than float32: some CPUs multiply it in hardware, others in
+    several steps."""
     return _seconds_to_multiply(torch.bfloat16) < .8 * _seconds_to_multiply(torch.float32)
 
 
@@ -362,7 +363,7 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Those of :func:`_try_quarters`, or of what is left behind them."""
+    """Return the first bits of :func:`_try_quarters`, or of what is left behind them."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
@@ -387,7 +388,7 @@ def _succeeds(bits, stream, position, exact, exploration):
 
 @jit()
 def _copy_chunk(first_query, num_queries, keys, start, size, key):
-    """The pieces of a chunk's rows go to their places in the graph."""
+    """Copy the pieces of a chunk's rows to their places in the graph."""
     end = 0
     for block in range(len(first_query)):
         for query in range(first_query[block], first_query[block] + num_queries):

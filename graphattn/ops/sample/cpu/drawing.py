@@ -15,7 +15,8 @@ from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 @jit()
 def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, key_ptr, tables,
               keys, begin, size):
-    """The distinct keys of ``num_draws[i]`` draws of each row: a cluster, then a key of it."""
+    """Draw ``num_draws[i]`` times for each row, a cluster and then a key of it, and keep distinct
+    keys."""
     num_clusters, num_keys = tables.shape
     half = 1
     while 2 * half < num_clusters:
@@ -52,7 +53,8 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
 
 @jit()
 def _search(cdf, half, target, cell):
-    """The first cell that ends above each target, all targets in step: no branch is guessed."""
+    """Find the first cell that ends above each target, all targets in step: no branch is
+    guessed."""
     for d in range(len(target)):
         cell[d] = 0
     step = half
@@ -65,7 +67,7 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Writes the keys in ascending order, forgets them, and returns their number."""
+    """Write the keys in ascending order, forget them, and return their number."""
     end = uint64(0)
     for group in range(n // 4096 + 1):
         if seen_groups[group]:
@@ -82,7 +84,7 @@ def _collect(seen, seen_groups, n, keys):
 
 @intrinsic
 def _lowest_bit(typingctx, word):
-    """The number of zeros below the lowest bit of a word that is not 0."""
+    """Count the zeros below the lowest bit of a word that is not 0."""
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
     return types.uint64(types.uint64), codegen

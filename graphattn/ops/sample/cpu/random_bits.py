@@ -16,19 +16,19 @@ from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
-    """A seed for all rows from torch's stream of random numbers."""
+    """Draw a seed for all rows from torch's stream of random values."""
     seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
     return np.uint64(seed.item() % 2**64)
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """The seed whose rows are those of ``seed`` from ``row`` on."""
+    """Return the seed whose rows are those of ``seed`` from ``row`` on."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
 @jit(inline=True)
 def stream_of(seed, row):
-    """The stream of a row."""
+    """Return the stream of a row."""
     return splitmix.mix(seed + uint64(row) * uint64(ROW))
 
 
@@ -40,5 +40,5 @@ def random_bits(stream, position):
 
 @jit(inline=True)
 def uniform(bits):
-    """A number of [0, 1) from 64 random bits."""
+    """Turn 64 random bits into a value of [0, 1)."""
     return np.float64(bits >> uint64(11)) * 2.**-53

@@ -40,15 +40,15 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """The sum over the keys of each query's block, float64 ``[num_queries]``."""
+        """Return the sum over the keys of each query's block, float64 ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """What no key of a query's block exceeds, float64 ``[num_queries]``."""
+        """Return a bound for all keys of each query's block, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
-        """The distinct keys among ``num_draws[i]`` independent draws of each query.
+        """Return the distinct keys among ``num_draws[i]`` independent draws of each query.
 
         Each draw is of a cluster v by ``query[i, v] * mass[block, v]``, then of a key by
         ``columns[v]``.
@@ -77,7 +77,7 @@ class Rates:
 
 @jit(fastmath=REORDERED_SUMS)
 def _dot_rows(first, last, query, per_cluster, query_block, total):
-    """The products of each row with the numbers of its block, summed."""
+    """Sum the products of each row with the values of its block."""
     for i in range(first, last):
         block = query_block[i]
         total[i] = 0.
@@ -87,7 +87,7 @@ def _dot_rows(first, last, query, per_cluster, query_block, total):
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """The sum and the largest entry of each column of each block."""
+    """Compute the sum and the largest entry of each column of each block."""
     num_blocks = len(key_ptr) - 1
     for item in range(first, last):
         column, block = item // num_blocks, item % num_blocks
@@ -100,7 +100,7 @@ def _reduce_column(first, last, columns, key_ptr, mass, peak):
 
 @jit(fastmath=REORDERED_SUMS)
 def product_of_rows(x, i, y, j):
-    """Of two rows, one of each factor: the rate of a pair."""
+    """Multiply two rows, one of each factor: the rate of a pair."""
     total = x.dtype.type(0)
     for v in range(x.shape[1]):
         total += x[i, v] * y[j, v]
@@ -109,7 +109,7 @@ def product_of_rows(x, i, y, j):
 
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
-    """The sum of the rates of all pairs of a block, over all blocks."""
+    """Sum the rates of all pairs of a block, over all blocks."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
     for block in range(len(query_ptr) - 1):

@@ -37,19 +37,19 @@ class Rows(NamedTuple):
 
 
 def key_dtype(model: FactorModel) -> type:
-    """That of a graph's keys."""
+    """Return the dtype of a graph's keys."""
     return np.uint16 if model.num_keys <= 2**16 else np.int32
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """A graph with the blocks of ``model``; numpy makes the arrays, as it asks for huge pages and
-    torch does not."""
+    """Build a graph with the blocks of ``model``; numpy makes the arrays, because it asks for huge
+    pages and torch does not."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.blocks, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:
-    """Where each of consecutive pieces begins and, last, where they end."""
+    """Return where each of consecutive pieces begins and, last, where they end."""
     return np.concatenate([[0], np.cumsum(size)])
 
 

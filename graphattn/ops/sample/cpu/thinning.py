@@ -44,11 +44,11 @@ class Thinning:
 
     @cached_property
     def num_draws(self) -> np.ndarray:
-        """How many are expected of each query, float64 ``[num_queries]``."""
+        """Return the expected draws of each query, float64 ``[num_queries]``."""
         return self.boost * self.rates.of_queries()
 
     def is_faster(self) -> bool:
-        """Than to compare all pairs."""
+        """Return whether thinning takes less time than comparing all pairs."""
         return is_faster(self.bound, self.num_draws, *_sizes(self.model))
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
@@ -65,7 +65,7 @@ class Thinning:
 
     def thinned(self, num_draws: np.ndarray, seed: np.uint64,
                 coin_seed: np.uint64) -> BipartiteGraph:
-        """What is kept of ``num_draws[i]`` draws of each query."""
+        """Thin ``num_draws[i]`` draws of each query."""
         rows = self.rates.draw(num_draws, seed)
         self._thin(rows, coin_seed)
         return rows.to_graph(self.model)
@@ -102,7 +102,7 @@ def may_be_faster(table_entries: int, num_pairs: int) -> bool:
 
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
               num_pairs: int) -> bool:
-    """Whether to thin takes less time than to compare all pairs.
+    """Return whether thinning takes less time than comparing all pairs.
 
     Args:
         bound (numpy.ndarray): On the probabilities of each query.
@@ -120,7 +120,8 @@ def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
 
 
 def _boost(bound: np.ndarray) -> np.ndarray:
-    """How much more often than with its probability a pair of each row is drawn."""
+    """Return the rate multiplier of each row: how much more often than with its probability a pair
+    is drawn."""
     is_certain = ~(bound < 1)  # NaN too
     low = np.where(is_certain, 0.5, np.maximum(bound, np.finfo(float).tiny))
     return np.where(is_certain, np.inf, -np.log1p(-low) / low)
@@ -128,8 +129,8 @@ def _boost(bound: np.ndarray) -> np.ndarray:
 
 @jit()
 def _thin_rows(first, last, seed, keys, begin, size, first_key, boost, query, key_factor):
-    """Keeps a key of rate p, drawn at rate ``boost[i] * p``, with probability
-    ``p / (1 - exp(-boost[i] * p))``."""
+    """Keep a key of rate p, drawn at rate ``boost[i] * p``, with probability ``p / (1 -
+    exp(-boost[i] * p))``."""
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]
         for e in range(size[i]):

@@ -1,4 +1,4 @@
-"""What compiled loops, those of :mod:`graphattn._jit`, say to the compiler in its own words."""
+"""Instructions for the compiler of loops, those of :mod:`graphattn._jit`, in its own words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WORD = ir.IntType(32)
 
 @intrinsic
 def number_of(typingctx, stored):
-    """The float32 of the 16 bits of a bfloat16; a number of another type is itself."""
+    """Convert the 16 bits of a bfloat16 to float32; return values of another type as they are."""
     if stored != uint16:
         return stored(stored), lambda context, builder, signature, args: args[0]
 
