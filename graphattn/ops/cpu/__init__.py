@@ -1,3 +1,3 @@
-"""What loops for CPUs share: vectors, rows, chunks of keys, work items; and their backend."""
+"""Shared parts of loops for CPUs: vectors, rows, chunks of keys, work items; and their backend."""
 
 __all__ = []

@@ -34,7 +34,8 @@ else:
 
 @jit_inline
 def aligned(num_rows, width, like):
-    """An array that begins at a line of the cache: vectors on two lines take twice as long."""
+    """Return an array that begins at a line of the cache: vectors on two lines take twice as
+    long."""
     space = np.empty(num_rows * width + 64, like.dtype)
     ask_for_huge_pages(space)
     skip = -space.ctypes.data % 64 // space.itemsize
@@ -43,16 +44,17 @@ def aligned(num_rows, width, like):
 
 @jit_inline
 def odd_lines(channels, like):
-    """The width of rows of ``channels`` numbers that are read and written in turn: an odd number of
-    lines of the cache. To load what lies 4,096 bytes, or a multiple of them, behind a number that
-    was just stored waits for the store; rows of 512 bytes have that distance from every eighth."""
+    """Return the width of rows of ``channels`` values that are read and written in turn: an odd
+    number of lines of the cache. A load from 4,096 bytes, or a multiple of them, behind a value
+    that was just stored waits for the store; rows of 512 bytes have that distance from every
+    eighth."""
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
 
 
 @jit
 def gather(rows, shift, x, low, head, heads):
-    """Copies one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
+    """Copy one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -61,7 +63,7 @@ def gather(rows, shift, x, low, head, heads):
 
 @jit
 def put(x, rows, shift, low, head, heads):
-    """The reverse of ``gather``."""
+    """Reverse ``gather``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -78,9 +80,10 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, block):
-    """How many keys of a block are copied at once: as many as the cache holds, of ``channels``
-    numbers each, or more if rows have few edges: enough for about ``_EDGES_PER_VISIT`` edges of
-    each row. Sums have the order of chunks, so these are the same for all spans of a block."""
+    """Return how many keys of a block are copied at once: as many as the cache holds, of
+    ``channels`` values each, or more if rows have few edges: enough for about ``_EDGES_PER_VISIT``
+    edges of each row. Sums have the order of chunks, so these are the same for all spans of a
+    block."""
     first_row, last_row = edges.row_ptr[block], edges.row_ptr[block + 1]
     num_keys = edges.column_ptr[block + 1] - edges.column_ptr[block]
     num_edges = edges.indptr[last_row] - edges.indptr[first_row]
@@ -94,7 +97,7 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Whether a chunk is as large as few edges make it worth."""
+    """Return whether a chunk is as large as few edges make it worth."""
     return rows.size > _CHUNK
 
 
@@ -107,7 +110,7 @@ def prefetch_keys(rows, low, edge_key, first, last):
 
 @jit
 def largest_chunk(spans, channels, edges):
-    """The most keys in a chunk of any span."""
+    """Return the most keys in a chunk of any span."""
     largest = 0
     for span in range(len(spans)):
         largest = max(largest, keys_per_chunk(channels, edges, spans[span, 3]))
@@ -116,7 +119,7 @@ def largest_chunk(spans, channels, edges):
 
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
-    """The first of a row's edges whose key is not below ``up``."""
+    """Return the first of a row's edges whose key is not below ``up``."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

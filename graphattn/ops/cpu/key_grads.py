@@ -39,11 +39,11 @@ class KeyGrads(NamedTuple):
         return cls(grads, shared, spans, edges.column_ptr, queries_per_key)
 
     def targets(self) -> list[np.ndarray | Tensor]:
-        """Where kernels write."""
+        """Return the arrays that kernels write to."""
         return [*(node_rows(grad, grad.dtype) for grad in self.grads), *self.shared]
 
     def sums(self) -> list[Tensor]:
-        """The gradients, once all spans are done."""
+        """Return the gradients, once all spans are done."""
         for head, _, _, block, row in self.spans[self.spans[:, 4] >= 0].tolist():
             first, last = self.key_ptr[block:block + 2].tolist()
             for grad, shared in zip(self.grads, self.shared):

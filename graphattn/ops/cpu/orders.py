@@ -42,7 +42,7 @@ class Orders(NamedTuple):
         return csc_values
 
     def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
-        """Puts values that are in the order by key into ``out``, in the order by query."""
+        """Copy values in the order by key into ``out``, in the order by query."""
         run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
@@ -66,14 +66,14 @@ def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = (
 
 
 def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
-    """A slice of heads of ``[nodes, heads, channels]``, copied as ``[heads, nodes, channels]``."""
+    """Copy a slice of heads of ``[nodes, heads, channels]`` as ``[heads, nodes, channels]``."""
     own = tensor.detach()[:, heads].transpose(0, 1)
     return workspace[:len(own)].copy_(own)
 
 
 @jit
 def _to_key_order(spans, progress, csr_values, csc_values, edges):
-    """Copies the value of each edge to its place in the order by key."""
+    """Copy the value of each edge to its place in the order by key."""
     indptr, position = edges.indptr, edges.position
     span = claim(progress, 0)
     while span < len(spans):
@@ -87,7 +87,7 @@ def _to_key_order(spans, progress, csr_values, csc_values, edges):
 
 @jit
 def _to_query_order(spans, progress, csc_values, csr_values, edges):
-    """Copies the value of each edge to its place in the order by query."""
+    """Copy the value of each edge to its place in the order by query."""
     indptr, position = edges.indptr, edges.position
     span = claim(progress, 0)
     while span < len(spans):

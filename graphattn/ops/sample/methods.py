@@ -20,7 +20,7 @@ MOST_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Checks the arguments of a sampler that has ``methods``."""
+    """Check the arguments of a sampler that has ``methods``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
@@ -33,8 +33,8 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
 
 
 def takes_compiled(model: FactorModel, method: str) -> bool:
-    """Whether ``method`` is one of compiled loops, of numba on CPUs and of Triton on NVIDIA's GPUs;
-    for ``'auto'``, whether there are any here.
+    """Return whether ``method`` is one of compiled loops, of numba on CPUs and of Triton on
+    NVIDIA's GPUs; for ``'auto'``, whether there are any here.
 
     Raises:
         ValueError: The method is compiled and no loops serve the device of the model.

@@ -57,7 +57,7 @@ class _Trials:
         self._noise = torch.empty(0, device=device)
 
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Which trials succeed, as ascending positions; overwrites ``prob``.
+        """Return which trials succeed, as ascending positions; overwrite ``prob``.
 
         Trial by trial a uniform number is compared with ``prob``. Its first byte settles all but
         one in 256; the rest is drawn for those alone that it lets pass or leaves open. That is

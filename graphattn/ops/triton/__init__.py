@@ -1,3 +1,3 @@
-"""What kernels for NVIDIA's GPUs share: launches, rows, softmax, tiles; and their backend."""
+"""Shared parts of kernels for NVIDIA's GPUs: launches, rows, softmax, tiles; and their backend."""
 
 __all__ = []

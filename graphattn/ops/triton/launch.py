@@ -1,4 +1,4 @@
-"""How kernels are started: shapes of tiles, and types of numbers."""
+"""Launches of kernels: shapes of tiles, and types of values."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 
 def width_of(channels: int) -> int:
-    """The channels that a program holds of each node: a power of two."""
+    """Return the channels that a program holds of each node: a power of two."""
     return max(triton.next_power_of_2(channels), _FEWEST_CHANNELS)
 
 
 class Tile(NamedTuple):
-    """What a program holds at once: edges of its rows, and the channels of what it gathers."""
+    """Size of a program: the edges of its rows, and the channels of what it gathers."""
 
     ROWS: int
     EDGES: int
@@ -53,16 +53,16 @@ class Tile(NamedTuple):
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
            num_warps: int = 1, **constants) -> None:
-    """Starts a kernel on the device of its first argument. A program over rows is one warp: its
-    sums need no barriers, and a processor of the GPU hides the waiting of one behind the work of
-    others."""
+    """Start a kernel on the device of its first argument. A program over rows is one warp: its sums
+    need no barriers, and a processor of the GPU hides the waiting of one behind the work of others.
+    """
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=num_warps)
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:
-    """From edge to edge and from head to head of ``[num_edges, heads or 1]``."""
+    """Return the strides from edge to edge and from head to head of ``[num_edges, heads or 1]``."""
     if values is None:
         return 0, 0
     return values.stride(0), values.stride(1) if values.size(1) > 1 else 0

@@ -1,4 +1,4 @@
-"""Who computes which edges: the rows of a graph as tasks, the longest first, long ones in parts."""
+"""Rows of a graph as tasks of programs, the longest first, long ones in parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tasks(NamedTuple):
     @classmethod
     def of(cls, order: Tensor, parts: Tensor, most_more: int, num_rows: int,
            rows_of_each: int = 1) -> Tasks:
-        """By the number of parts of each place, which are at most ``most_more`` more than there
+        """Return tasks for the number of parts of each place, at most ``most_more`` more than there
         are places; those of several parts come first."""
         last_task = parts.cumsum(0)
         tasks = torch.arange(order.numel() + most_more, device=order.device)
@@ -52,7 +52,8 @@ class Tasks(NamedTuple):
         return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
-        """Puts the sums of the parts of each long row into ``out``, ``[rows, heads, channels]``."""
+        """Write the sums of the parts of each long row into ``out``, ``[rows, heads,
+        channels]``."""
         _, heads, channels = out.shape
         launch(add_parts, (self.most_long * self.rows_of_each, heads), parts, out, self.order,
                self.last_task, parts.size(1), self.num_rows, HEADS=heads, CHANNELS=channels,
@@ -99,15 +100,15 @@ class Rows(NamedTuple):
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
-        """The arguments that every kernel over rows begins with."""
+        """Return the arguments that every kernel over rows begins with."""
         return self.indptr, self.column, *self.tasks[:4], self.tasks.number
 
 
 @triton.jit
 def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
                    ROWS: tl.constexpr, PART: tl.constexpr):
-    """Of the tasks of this program: rows, where their edges begin and end, the number of the part,
-    and whether the task is one and whether it is a part."""
+    """Return, for the tasks of this program: rows, where their edges begin and end, the number of
+    the part, whether the task is one and whether it is a part."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
     is_task = place < num_rows
@@ -138,7 +139,7 @@ def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl
 @triton.jit
 def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
         values):
-    """Stores rows ``[nodes, WIDTH]`` into ``[nodes, HEADS, CHANNELS]``."""
+    """Store rows ``[nodes, WIDTH]`` into ``[nodes, HEADS, CHANNELS]``."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     tl.store(x + at[:, None] + channel[None, :], values.to(x.dtype.element_ty),
@@ -147,8 +148,8 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
-    """Of a program for each row of the long tasks, of which each has ``ROWS``: the row, whether it
-    has parts, and where its first part is and where its last ends, ``ROWS`` places apart."""
+    """Return, for a program for each row of the long tasks, each with ``ROWS``: the row, whether it
+    has parts, where its first part is and where its last ends, ``ROWS`` places apart."""
     place, number = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     first = tl.load(last_task + place - 1, mask=place > 0, other=0)
     last = tl.load(last_task + place)
@@ -160,7 +161,7 @@ def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
 def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
               ROWS: tl.constexpr):
-    """Sums what the parts of each long row have added, always in the same order."""
+    """Sum the parts of each long row, always in the same order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

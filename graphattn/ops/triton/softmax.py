@@ -1,4 +1,4 @@
-"""What logits are made of, and dropout."""
+"""Logits, and dropout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
 
 
 class Terms(NamedTuple):
-    """What stands between dot products and weights."""
+    """Terms between dot products and weights."""
 
     bias: Tensor | None  # [num_edges, heads or 1]
     gate: Tensor | None
@@ -40,7 +40,7 @@ class Terms(NamedTuple):
 @triton.jit
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
            gate_head_stride, scale, edge, inside, head, DTYPE: tl.constexpr):
-    """From dot products to logits: scale, gate and bias; ``-inf`` where there is no edge."""
+    """Turn dot products into logits: scale, gate and bias; ``-inf`` where there is no edge."""
     logit = dot * tl.full((), scale, DTYPE)
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
@@ -58,7 +58,7 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
-    """Of the number of an edge and a head: a head may begin beyond 2**31 of them."""
+    """Return the offset of an edge and a head: a head may begin beyond 2**31 of them."""
     return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
@@ -73,7 +73,7 @@ def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl
 
 @triton.jit
 def mix(bits):
-    """What :func:`graphattn._splitmix.mix` defines, of uint64."""
+    """Mix uint64 as :func:`graphattn._splitmix.mix` defines it."""
     bits = (bits ^ (bits >> 30)) * _FIRST
     bits = (bits ^ (bits >> 27)) * _SECOND
     return bits ^ (bits >> 31)
@@ -81,14 +81,16 @@ def mix(bits):
 
 @triton.jit
 def put_statistics(statistics, at, mask, high, share):
-    """Of nothing these are ``inf`` and 0, so that all weights become 0."""
+    """Write softmax statistics. For an empty row these are ``inf`` and 0, so that all weights
+    become 0."""
     tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
     tl.store(statistics + 2 * at + 1, share, mask=mask)
 
 
 @triton.jit
 def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Of parts of rows: sums, the highest logit and the sum of weights, side by side."""
+    """Write, for parts of rows, the sums, the highest logit and the sum of weights, side by
+    side."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
@@ -97,7 +99,7 @@ def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH
 
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
-    """Puts output and statistics of each long row where those of the others are."""
+    """Write output and statistics of each long row beside those of the others."""
     _, heads, channels = out.shape
     launch(join_parts, (tasks.most_long * tasks.rows_of_each, heads), parts, out, statistics,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,

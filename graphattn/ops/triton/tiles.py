@@ -26,9 +26,9 @@ MOST_COLUMNS = 2**31 // _MOST_ROWS - 1  # the edges of a tile's rows are counted
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
-    """Whether tiles take less time than rows. Blocks are counted as if all were of one size: their
-    sizes are on the device, which would have to be waited for, and nothing but time depends on
-    them. The figures are those of float32; of float64 there are products that Triton fails to
+    """Return whether tiles take less time than rows. Blocks are counted as if all had one size:
+    their sizes are on the device, the host would have to wait for them, and only time depends on
+    them. The figures are those of float32; in float64 there are products that Triton fails to
     compile."""
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
     return (query.dtype == torch.float32 and max(len(query), len(key)) <= MOST_COLUMNS
@@ -36,7 +36,7 @@ def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bo
 
 
 def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot: Tensor) -> None:
-    """Puts the dot products into ``dot``, ``[heads, num_edges]``."""
+    """Write the dot products into ``dot``, ``[heads, num_edges]``."""
     _launch(dot_of_tiles, query.contiguous(), key.contiguous(), indptr, edge_key, dot,
             ROWS=_MOST_ROWS, COLUMNS=32, DEPTH=32, num_warps=4)
 
@@ -74,7 +74,7 @@ def dot_of_tiles(
         query, key, indptr, edge_key, dot, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, DEPTH: tl.constexpr):
-    """The dot products of some queries with the keys of their edges."""
+    """Compute the dot products of some queries with the keys of their edges."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = dot + head.to(tl.int64) * num_edges + base
     while tl.max(end - edge, axis=0) > 0:
@@ -96,7 +96,7 @@ def sum_of_tiles(
         out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, WIDTH: tl.constexpr):
-    """The sums by weights of some rows."""
+    """Compute the sums by weights of some rows."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = weight + head.to(tl.int64) * num_edges + base
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
@@ -116,8 +116,8 @@ def sum_of_tiles(
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """As the product of matrices, but that what is not added adds nothing, even if it is not
-    finite. Vectors are read again, one at a time: to hold all of them takes registers."""
+    """Add as the product of matrices does, but nothing for what is not added, even if it is not
+    finite. Vectors are read again, one at a time, because holding all of them takes registers."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
@@ -140,7 +140,7 @@ def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS:
 
 @triton.jit
 def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
-    """The rows of this program and its head, and their edges."""
+    """Return the rows of this program and its head, and their edges."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -149,8 +149,8 @@ def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
 
 @triton.jit
 def edges_of_rows(indptr, first_row, row, is_row):
-    """Where the edges of rows that follow one another begin, and where those of each begin and end
-    from there on: in 32 bits, as there are few registers."""
+    """Return where the edges of consecutive rows begin, and where those of each begin and end from
+    there on: in 32 bits, as there are few registers."""
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=is_row, other=0) - base
     end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
@@ -159,9 +159,9 @@ def edges_of_rows(indptr, first_row, row, is_row):
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """The columns of the first tile that edges from ``edge`` on are in; for each pair of a row and
-    one of these, how many edges further it would be, and whether it is one; and how many edges of
-    each row there are."""
+    """Return the columns of the first tile that edges from ``edge`` on are in; for each pair of a
+    row and one of these, how many edges further it would be, and whether it is one; and how many
+    edges of each row there are."""
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
@@ -178,7 +178,7 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _count_bits(bits):
-    """How many of 32 bits are set."""
+    """Count the set bits among 32."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

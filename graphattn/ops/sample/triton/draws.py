@@ -38,7 +38,8 @@ fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """A graph by Algorithm 1, or ``None`` where registers do not hold what is drawn of few keys.
+    """Draw a graph by Algorithm 1, or return ``None`` where registers do not hold the draws of few
+    keys.
 
     Args:
         model (FactorModel): The rates.
@@ -55,9 +56,9 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
 
 def thin(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """A graph with the probabilities of ``model``, drawn as by
-    :class:`~graphattn.ops.sample.cpu.thinning.Thinning`, or ``None`` where trials for all pairs are
-    faster; arguments as above.
+    """Draw a graph with the probabilities of ``model``, as
+    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or return ``None`` where trials for
+    all pairs are faster; arguments as above.
 
     Raises:
         ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
@@ -118,7 +119,8 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Of each row and ``table[block, piece]``, float64 ``[num_queries, pieces]``."""
+        """Return the products of each row with ``table[block, piece]``, float64 ``[num_queries,
+        pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -127,7 +129,7 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """That the probabilities of each row are bounded below 1.
+        """Raise unless the probabilities of each row are bounded below 1.
 
         Raises:
             ValueError: They are not.
@@ -136,12 +138,12 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Whether they take less time than trials for all pairs."""
+        """Return whether the draws take less time than trials for all pairs."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """What is drawn; an error or ``None`` where registers do not hold it."""
+        """Return the graph that is drawn; an error or ``None`` where registers do not hold it."""
         if self._fit():
             return self._to_graph()
         if by_name:
@@ -181,8 +183,8 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Where each key begins in each cluster, keys of one piece side by side, as
-        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` has it."""
+        """Return where each key begins in each cluster, keys of one piece side by side, as
+        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` does."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -195,19 +197,20 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Whether so many draws take less time than trials for all pairs."""
+    """Return whether so many draws take less time than trials for all pairs."""
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _boost(bound: Tensor) -> Tensor:
-    """How much more often than with its probability a pair of each row is drawn."""
+    """Return the rate multiplier of each row: how much more often than with its probability a pair
+    is drawn."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Where each piece of each block begins and, last, where they end."""
+    """Return where each piece of each block begins and, last, where they end."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -229,7 +232,7 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """The products of some rows with one piece of their blocks."""
+    """Compute the products of some rows with one piece of their blocks."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     block = tl.load(query_block + row, mask=row < num_rows, other=0)
@@ -240,7 +243,8 @@ def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """What each row offers each cluster, times what the piece has of it: ``[rows, WIDTH]``."""
+    """Return what each row offers each cluster, times the piece's share of it: ``[rows,
+    WIDTH]``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -251,7 +255,7 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """The shares that some keys have of their pieces, in as many clusters, as integers."""
+    """Compute the shares that some keys have of their pieces, in as many clusters, as integers."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -268,8 +272,8 @@ def draw_keys(
         query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, boost, exploration: fp64,
         drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr,
         DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """The distinct keys of the draws of some tasks, ascending, and how many they are; where rows
-    are boosted, those that are kept of them."""
+    """Write the distinct keys of the draws of some tasks, ascending, and their number; where rows
+    are boosted, only those that are kept."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -313,8 +317,8 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """A cluster for each draw by the weights of its task, and whether it draws of all keys alike:
-    what ends beyond as large a share of all as the bits are of 2**32."""
+    """Draw a cluster for each draw by the weights of its task, and whether it draws of all keys
+    alike: the one that ends beyond as large a share of all as the bits are of 2**32."""
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
     end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
@@ -331,8 +335,8 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """A key for each draw, counted from the first of the piece: any where it explores, and else by
-    cumulative shares, which ``begin`` points to from that first key on."""
+    """Draw a key for each draw, counted from the first of the piece: any where it explores, and
+    else by cumulative shares, which ``begin`` points to from that first key on."""
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -353,8 +357,8 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """A pair of probability p that was seen at rate ``boost * p`` is kept with probability
-    ``p / (1 - exp(-boost * p))``, which is at least ``1 / boost``."""
+    """Keep a pair of probability p, seen at rate ``boost * p``, with probability ``p / (1 -
+    exp(-boost * p))``, which is at least ``1 / boost``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     boost = boost[:, None]
     is_open = kept & (coin * boost >= 1)
@@ -376,7 +380,7 @@ def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """The keys of some tasks go to their places in the graph."""
+    """Move the keys of some tasks to their places in the graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -49,7 +49,7 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 
 
 def _blocks_of_tiles(model: FactorModel) -> Tensor:
-    """The block of each tile of rows, int64 ``[num_tiles]``.
+    """Return the block of each tile of rows, int64 ``[num_tiles]``.
 
     Rows are cut at multiples of ``_ROWS`` and where blocks begin. Where that is is known on the
     device alone; but no block begins without a tile of its own, so that as many tiles are enough as
@@ -80,8 +80,8 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, block_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """The trials of some rows with a piece of the keys of their block: how many succeed in each row
-    and the largest probability, or, where these shall be written, the keys."""
+    """Try some rows with a piece of the keys of their block: count the successes in each row and
+    find the largest probability, or write the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     block = tl.load(block_of_tile + tile)
     first_row = (tile - block) * ROWS
@@ -122,8 +122,8 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Of each row and each key: 0 where one of them is none. Three products in TF32 are as exact as
-    one in float32."""
+    """Return the product of each row and each key, 0 where one is missing. Three products in TF32
+    are as exact as one in float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -139,8 +139,9 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Which trials do: those whose 64 random bits are below the probability's. The first 32 of them
-    settle all but one in 2**32, and alone would round probabilities to multiples of 2**-32."""
+    """Return which trials succeed: those whose 64 random bits are below the probability's. The
+    first 32 decide all but one in 2**32, and alone would round probabilities to multiples of
+    2**-32."""
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact, as a probability has no more digits than fit
