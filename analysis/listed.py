@@ -55,7 +55,7 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Number the tokens of a graph.
+    """Assign numbers to the tokens of a graph.
 
     Args:
         nodes: Names, or distinct whole numbers.

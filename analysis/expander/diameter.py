@@ -14,10 +14,10 @@ _SWEEPS = 16
 
 
 def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, bool]:
-    """Return the diameter of a connected graph, or a lower bound, and whether it is exact.
+    r"""Return the diameter of a connected graph, or a lower bound, and whether it is exact.
 
     Each search from a node v bounds the eccentricity of every other node w from both sides,
-    :math:`|e_v - d(v, w)| \\le e_w \\le e_v + d(v, w)`, until no node can be farther from some
+    :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`, until no node can be farther from some
     other than the farthest seen (Takes and Kosters, "Determining the diameter of small world
     networks", 2011). The second search starts as far as can be from the first: a double sweep.
     """

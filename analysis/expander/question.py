@@ -20,7 +20,7 @@ from analysis.spectrum import Laplacian
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    """Expansion of a graph; fields are ``None`` where a question does not apply.
+    r"""Expansion of a graph; fields are ``None`` where a question does not apply.
 
     Attributes:
         num_nodes (int): Number of tokens n.
@@ -36,18 +36,18 @@ class Expansion(Result):
             is not connected. A lower bound unless ``diameter_is_exact``.
         diameter_is_exact (bool): Whether the bounds from the searches met.
         lambda_2 (float, optional): Second smallest eigenvalue of the normalised Laplacian, which
-            is the spectral gap :math:`1 - \\mu_2 / d` of the walk.
+            is the spectral gap :math:`1 - \mu_2 / d` of the walk.
         lambda_max (float, optional): Its largest eigenvalue.
-        adjacency_gap (float, optional): :math:`d - \\mu_2(A)` of a regular graph.
+        adjacency_gap (float, optional): :math:`d - \mu_2(A)` of a regular graph.
         max_residual (float): Of all eigenvalues that were computed.
         expander (str, optional): ``(d, epsilon)`` of a regular graph.
-        epsilon (float, optional): The best epsilon against :math:`(\\bar d / n) K_n`.
+        epsilon (float, optional): The best epsilon against :math:`(\bar d / n) K_n`.
         epsilon_below, epsilon_above (float, optional): What each of its two sides needs.
-        second_modulus (float, optional): The largest :math:`|\\mu_i|` of a regular graph but for
+        second_modulus (float, optional): The largest :math:`|\mu_i|` of a regular graph but for
             :math:`d`, and but for :math:`-d` if it is bipartite.
-        ramanujan_bound (float, optional): :math:`2 \\sqrt{d - 1}`.
+        ramanujan_bound (float, optional): :math:`2 \sqrt{d - 1}`.
         is_ramanujan (bool, optional): Whether a connected graph keeps it.
-        alon_boppana_bound (float, optional): What :math:`\\mu_2` cannot be below.
+        alon_boppana_bound (float, optional): What :math:`\mu_2` cannot be below.
         cheeger_below, cheeger_above (float, optional): The two sides of Cheeger's inequality.
         sweep_conductance (float, optional): Of the witness; the graph's h is at most this.
         sweep_size (int, optional): Tokens in the witness.
@@ -55,9 +55,9 @@ class Expansion(Result):
         sweep_boundary (float, optional): The weight of the edges that leave it.
         sweep_expansion (float, optional): ``sweep_boundary`` for each token of the smaller side.
         exact_conductance (float, optional): The graph's h, over all sets of at most 20 tokens.
-        edge_expansion (float, optional): The least :math:`E(S, \\bar S) / |S|` over sets of at most
+        edge_expansion (float, optional): The least :math:`E(S, \bar S) / |S|` over sets of at most
             half the tokens, of so small a graph too.
-        vertex_expansion (float, optional): The least :math:`|\\partial S| / |S|` over them, with
+        vertex_expansion (float, optional): The least :math:`|\partial S| / |S|` over them, with
             the neighbours of S outside of it.
         inner_vertex_expansion (float, optional): With the neighbours in S of the outside.
         sweep_set (ndarray, optional): int64, the tokens of the witness, the side of less volume.

@@ -86,9 +86,9 @@ def diffuser_s8(seed: int = 0) -> Picture:
 
 
 def diffuser_s9(seed: int = 0) -> Picture:
-    """Spectra of Longformer, BigBird and Diffuser on 2,048 tokens, and after diffusion.
+    r"""Spectra of Longformer, BigBird and Diffuser on 2,048 tokens, and after diffusion.
 
-    As the symmetric walk :math:`D^{-1} A` has real eigenvalues :math:`1 - \\lambda`, those after
+    As the symmetric walk :math:`D^{-1} A` has real eigenvalues :math:`1 - \lambda`, those after
     K hops follow from them by Eq. S.7.
 
     Args:

@@ -22,7 +22,7 @@ FULL_NODES = 4096
 
 @dataclass(frozen=True)
 class Spectrum(Result):
-    """Eigenvalues or singular values, each with its residual.
+    r"""Eigenvalues or singular values, each with its residual.
 
     Attributes:
         matrix (str): Whose values these are.
@@ -37,7 +37,7 @@ class Spectrum(Result):
         method (str): ``dense``, ``shift-invert`` or ``Lanczos``, for each end if they differ.
         index (ndarray): int ``[num_values]``, which value it is of all in this order, from 0.
         values (ndarray): float64 ``[num_values]``; eigenvalues ascend, singular values descend.
-        residuals (ndarray): float64 ``[num_values]``, :math:`\\|L v - \\lambda v\\|` for the
+        residuals (ndarray): float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the
             eigenvector v of norm 1 that was found. Some eigenvalue of L is as near to the value.
     """
 

@@ -46,7 +46,7 @@ class Clusters(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Relays(Pattern):
-    """Every query attends to the last ``count`` keys; the other way round, the last ``count``
+    r"""Every query attends to the last ``count`` keys; the other way round, the last ``count``
     queries attend to every key.
 
     Both are rectangles, which Eq. 5 of SBM-Transformer can express.
@@ -59,7 +59,7 @@ class Relays(Pattern):
         TypeError: An argument is of the wrong type.
         ValueError: ``count`` is negative.
 
-    Source: SBM-Transformer, App. A, Lemma 2, :math:`\\mathcal{A}^2` and :math:`\\mathcal{A}^3`
+    Source: SBM-Transformer, App. A, Lemma 2, :math:`\mathcal{A}^2` and :math:`\mathcal{A}^3`
     without their self-loops.
     """
 

@@ -11,7 +11,7 @@ from analysis.result import Result
 
 
 def is_full_without_diagonal(graph: GraphLike) -> bool:
-    """Return whether more than two tokens all attend to all others and none to itself.
+    r"""Return whether more than two tokens all attend to all others and none to itself.
 
     Of such attention SparseBERT's Theorem 1 says that it is universal, to which Assumption 1 does
     not apply for want of self-loops.
@@ -24,7 +24,7 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
     Example:
         >>> from analysis.universality import is_full_without_diagonal
         >>> from graphattn.patterns import Full, SlidingWindow
-        >>> is_full_without_diagonal((Full() - SlidingWindow(0)).build(3)), \\
+        >>> is_full_without_diagonal((Full() - SlidingWindow(0)).build(3)), \
         ...     is_full_without_diagonal(Full().build(3))
         (True, False)
     """

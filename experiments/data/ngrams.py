@@ -74,7 +74,7 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, looked_at: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number the symbols so far from each place, and those together with the symbol there."""
+    """Return a number for the symbols so far from each place, and one with the symbol there."""
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in looked_at:
         context = context * np.uint64(base) + row[places + distance]

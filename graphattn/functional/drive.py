@@ -86,13 +86,13 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend along a graph, and let values travel on.
+    r"""Attend along a graph, and let values travel on.
 
     Args:
         query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
             each; likewise ``key`` and ``value``, as the placement has them.
         graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
-        terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \\sqrt{C}`
+        terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \sqrt{C}`
             if it is ``None``. Features of edges go with one hop.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
         teleport (float, sequence of float or Tensor): As there.

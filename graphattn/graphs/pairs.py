@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
-    """Number each pair, int64 ``[num_edges]``; the result ascends if queries, then keys do."""
+    """Return a number for each pair, int64 ``[num_edges]``, ascending as queries, then keys are."""
     return torch.add(key, query, alpha=num_keys)
 
 

@@ -169,7 +169,7 @@ class GraphTransformerConv(TransformerConv):
 
     def _attend(self, x: tuple[Tensor, Tensor], edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
-        """The sums over edges, heads apart."""
+        """Return the sums over edges, heads apart."""
         by_head = (-1, self.heads, self.out_channels)
         query = self.lin_query(x[1]).view(by_head)
         key, value = (linear(x[0]).view(by_head) for linear in (self.lin_key, self.lin_value))

@@ -75,7 +75,7 @@ def attend_padded(
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of padded sequences.
+    r"""Attention of padded sequences.
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
@@ -86,7 +86,7 @@ def attend_padded(
             that are the sequences of ``tokens``.
         tokens (PaddedTokens): What in them is no padding.
         rules (PairRules): What else decides who attends to whom.
-        scale (float, optional): Of dot products, :math:`1 / \\sqrt{C}` if omitted.
+        scale (float, optional): Of dot products, :math:`1 / \sqrt{C}` if omitted.
         dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
         hops (int or float): As in :func:`graphattn.functional.edge_attention`.
         teleport (float, sequence of float or Tensor): For all hops, for each hop, or for each head
