@@ -6,7 +6,7 @@ metadata = setup.cfg pyproject.toml constraints.txt
 # Images often have it set; every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train check test fuzz docs oldest newest
+.PHONY: train check test fuzz docs dist oldest newest
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
@@ -28,6 +28,10 @@ fuzz: $(VENV)/compiled
 docs: $(VENV)/docs $(VENV)/compiled
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build
 	@echo docs/_build/index.html
+
+# The wheel and the source distribution of a release, in dist/.
+dist: $(VENV)/extras
+	$(VENV)/bin/python -m build --no-isolation --outdir dist
 
 # Other packages than constraints.txt has, without those that are built from source: for the oldest,
 # each lower bound of setup.cfg is the version.
@@ -52,11 +56,15 @@ $(VENV)/extras: $(VENV)/experiments
 	$(pip) --editable '.[experiments,text,analysis,dev]'
 	touch $@
 
-# torch-scatter and torch-sparse import torch while they are built, hence no build isolation. The
-# quick tests skip what needs them.
+# A folder, or the address of a page, with wheels of torch-scatter and torch-sparse for this torch.
+WHEELS ?=
+
+# Both import torch while they are built, hence no build isolation; ninja compiles on all cores.
+# The quick tests skip what needs them.
 $(VENV)/ext: $(VENV)/extras
-	@echo 'torch-scatter and torch-sparse are built from source, once: about 16 minutes on two cores'
-	$(pip) --no-build-isolation --editable '.[ext]'
+	@echo 'torch-scatter and torch-sparse: $(or $(WHEELS:%=wheels of % or ,),)built from source, once, 4 to 8 minutes on two cores'
+	PATH=$(abspath $(VENV)/bin):$$PATH FORCE_ONLY_CPU=1 $(pip) --no-build-isolation \
+		$(WHEELS:%=--find-links %) --editable '.[ext]'
 	touch $@
 
 # Loops are compiled before the tests, whose processes would each compile the same ones: in two minutes,
