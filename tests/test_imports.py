@@ -39,7 +39,7 @@ MAY_IMPORT = {
     '_checks': {'_tensors'},
     'style': set(),
     'draw': {'_checks', 'style'},  # of graphs it knows the types alone
-    'graphs': {'_checks', '_tensors', 'draw'},
+    'graphs': {'_checks', '_tensors', '_compiler', '_jit', 'draw'},
     'shard': {'graphs', '_tensors'},
     'patterns': GROUND | {'draw'},
     'ops': GROUND,

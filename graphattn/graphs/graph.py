@@ -47,6 +47,7 @@ from graphattn.graphs.pairs import (
     number_pairs,
     order_pairs,
     rows_of_pairs,
+    sort_edges_by_counting,
     sort_pairs,
 )
 
@@ -208,11 +209,20 @@ class BipartiteGraph:
         check_size('num_queries', num_queries)
         check_size('num_keys', num_keys)
         check_num_pairs(num_queries, num_keys)
-        check_range(edge_index, num_queries, num_keys)
         check_bool(return_perm=return_perm)
+        counted = None
+        if return_perm and edge_prob is None:
+            counted = sort_edges_by_counting(_plain(edge_index), int(num_queries), int(num_keys))
+        if counted is None:
+            check_range(edge_index, num_queries, num_keys)
         if edge_prob is not None:
             check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
         blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
+        if counted is not None:
+            indptr, key, perm, is_reordered = counted
+            graph = cls._of(indptr, key, int(num_keys), blocks, None, is_reordered)
+            graph._validate_values()
+            return graph, perm
         given = number_pairs(*_plain(edge_index), num_keys)
         if return_perm or edge_prob is not None:
             perm = order_pairs(given, num_queries * num_keys)
