@@ -22,8 +22,8 @@ class LogitTerms(NamedTuple):
 class EdgeFeatures(NamedTuple):
     """What edges bring along beside the vectors of their keys."""
 
-    query: Tensor  # [num_queries, heads, size]: what their dot products in logits are with
-    attr: Tensor  # [num_edges, size]
+    query: Tensor | None  # [num_queries, heads, size]: what their dot products in logits are with
+    attr: Tensor | None  # [num_edges, size]
 
 
 @dataclass(frozen=True)
