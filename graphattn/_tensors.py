@@ -21,9 +21,12 @@ def is_traced(*tensors: Tensor) -> bool:
     """Whether the numbers of ``tensors`` cannot be looked at: in code that torch is compiling, and
     in tensors without numbers or, inside of ``torch.vmap``, with many. What is checked by looking
     at numbers is not checked there."""
-    return torch.compiler.is_compiling() or any(
-        isinstance(tensor, FakeTensor) or tensor.is_meta or _unwrap(tensor) is None
-        for tensor in tensors)
+    if torch.compiler.is_compiling():
+        return True
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) or tensor.is_meta or _unwrap(tensor) is None:
+            return True
+    return False
 
 
 def stands_for_many(tensor: Tensor) -> bool:
@@ -49,8 +52,8 @@ def undisturbed() -> Iterator[None]:
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
     """In it torch computes in the dtypes that it is given."""
-    has_autocast = device.type != 'meta'
-    return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
+    is_on = device.type != 'meta' and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
 
 
 def is_autocast(tensor: Tensor) -> bool:
