@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from numbers import Integral, Real
+from operator import le
 from typing import TYPE_CHECKING
 
 import torch
@@ -261,12 +262,21 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
         return
     ptr = on_cpu(ptr)
     size = int(ptr[-1]) if size is None else size
-    rises = (ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all()
-    if not bool(rises):
+    if not _rises(ptr, size):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
         hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
                 "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')
         raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ptr)}){hint}")
+
+
+def _rises(ptr: Tensor, size: int) -> bool:
+    if ptr.numel() > _MOST_LISTED:
+        return bool((ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all())
+    ends = ptr.tolist()  # a quarter of the time of nine operations, in each call of each layer
+    return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
+
+
+_MOST_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:

@@ -175,7 +175,7 @@ def _digest(sources: Iterable[Path]) -> str:
 
 _PACKAGE = Path(__file__).parent
 SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
-    path for loops in ('ops/cpu/*.py', 'ops/*/cpu*.py', 'ops/*/cpu/*.py')
+    path for loops in ('graphs/cpu*.py', 'ops/cpu/*.py', 'ops/*/cpu*.py', 'ops/*/cpu/*.py')
     for path in _PACKAGE.glob(loops))])
 
 

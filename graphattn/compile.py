@@ -103,8 +103,13 @@ def sample(num_nodes: int, dtype: torch.dtype) -> None:
         _train(edge_probability(model, graph))
 
 
+def sort(num_nodes: int, dtype: torch.dtype) -> None:
+    """Build a graph of edges in any order."""
+    BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
+
+
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
-    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample]
+    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample, sort]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:

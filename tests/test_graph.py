@@ -7,6 +7,7 @@ import gc
 import math
 import operator
 import pickle
+import random
 
 import networkx as nx
 import numpy as np
@@ -257,6 +258,28 @@ def test_perm_leads_from_the_order_given_to_that_of_the_graph(name):
         assert graph.with_edge_prob(None) == original
         assert edge_index[:, perm].equal(graph.edge_index.as_tensor())
     assert graph.edge_prob.equal(edge_prob[perm])
+
+@pytest.mark.parametrize('num_queries, num_keys, num_edges', [
+    (0, 0, 0), (3, 0, 0), (1, 1, 1), (5, 7, 12), (9, 9, 81), (300, 200, 900), (3, 2**16 + 1, 90),
+    (3, 2**17, 9), (2, 2**33, 5)])
+def test_edges_in_any_order_are_sorted_and_permuted(num_queries, num_keys, num_edges):
+    """Counted where keys are few for the edges, compared where they are many."""
+    numbers = random.Random(0).sample(range(num_queries * num_keys), num_edges)
+    pair = torch.tensor(numbers, dtype=torch.long)
+    edge_index = torch.stack([pair % max(num_keys, 1), pair // max(num_keys, 1)])
+    graph, perm = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys,
+                                                 return_perm=True)
+    graph.validate()
+    assert (graph.num_queries, graph.num_keys) == (num_queries, num_keys)
+    assert torch.equal(graph.edge_index.as_tensor(), edge_index[:, perm])
+    assert graph.is_reordered == (not torch.equal(perm, torch.arange(num_edges)))
+    for row, size in ((0, num_keys), (1, num_queries)):
+        for node in (-1, size):
+            outside = torch.cat([edge_index, edge_index.new_zeros(2, 1)], dim=1)
+            outside[row, -1] = node
+            with pytest.raises(ValueError, match=r"'edge_index\[\d\]' must hold"):
+                BipartiteGraph.from_edge_index(outside, num_queries, num_keys, return_perm=True)
+
 
 
 @pytest.mark.parametrize('sort_order', ['row', 'col', None])

@@ -189,15 +189,14 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     nodes, logits = (query,) * 3, (query, query, bias, gate)
     dropout_p = 0. if seed is None else 0.1
     needs = bias is not None, gate is not None
-    no_features = query[..., :0], query.new_empty(graph.num_edges, 0)
-    attended = (*nodes, *no_features, bias, gate, *edges, *ptrs, seed, 0.1, dropout_p)
+    attended = (*nodes, None, None, bias, gate, *edges, *ptrs, seed, 0.1, dropout_p)
     diffused = (*nodes, bias, gate, teleport, *edges, seed, 0.1, dropout_p)
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
-    features = no_features[0].to(weight.dtype)
+    features = out[..., :0]
     return {
         attention.edge_attention: attended,
-        attention.edge_attention_backward: (out, features, out, features, statistics, *attended,
+        attention.edge_attention_backward: (out, None, out, features, statistics, *attended,
                                             False, *needs),
         dot.edge_dot: (*nodes[:2], *edges, *ptrs),
         dot.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),

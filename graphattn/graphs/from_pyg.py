@@ -160,8 +160,8 @@ def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
     if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):
         return None
-    if edges not in _KNOWN:
+    known = _KNOWN.get(edges)
+    if known is None:
         _KNOWN[edges] = known = _Known()
         weakref.finalize(edges, _GONE.append, known.name).atexit = False
-    known = _KNOWN[edges]
     return _KIND, known.name, known.version(edges)

@@ -21,6 +21,7 @@ from graphattn.graphs.pairs import (
     number_pairs,
     order_pairs,
     rows_of_pairs,
+    sort_edges_by_counting,
     sort_pairs,
 )
 
@@ -75,11 +76,19 @@ def from_edge_index(
     check_size('num_queries', num_queries)
     check_size('num_keys', num_keys)
     check_num_pairs(num_queries, num_keys)
-    check_range(edge_index, num_queries, num_keys)
     check_bool(return_perm=return_perm)
+    sizes = int(num_queries), int(num_keys)
+    if return_perm and edge_prob is None and (
+            counted := sort_edges_by_counting(plain(edge_index), *sizes)) is not None:
+        indptr, key, perm, is_reordered = counted
+        blocks = Blocks.of(query_ptr, key_ptr, sizes, edge_index.device)
+        graph = cls._of(indptr, key, int(num_keys), blocks, None, is_reordered)
+        graph._validate_values()
+        return graph, perm
+    check_range(edge_index, num_queries, num_keys)
     if edge_prob is not None:
         check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
-    blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), edge_index.device)
+    blocks = Blocks.of(query_ptr, key_ptr, sizes, edge_index.device)
     given = number_pairs(*plain(edge_index), num_keys)
     if return_perm or edge_prob is not None:
         perm = order_pairs(given, num_queries * num_keys)
@@ -93,8 +102,8 @@ def from_edge_index(
         pair = pair if return_perm else pair[is_first]
     else:
         pair = sort_pairs(given)
-    graph = cls._of(*rows_of_pairs(pair, int(num_queries), int(num_keys)), int(num_keys),
-                    blocks, edge_prob, not torch.equal(pair, given))
+    graph = cls._of(*rows_of_pairs(pair, *sizes), int(num_keys), blocks, edge_prob,
+                    not torch.equal(pair, given))
     graph._validate_values()
     return (graph, perm) if return_perm else graph
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from graphattn._compiler import CompilerMissing
+from graphattn._tensors import index_dtype
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
@@ -75,6 +80,35 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
     for digit in range(1, max(num_pairs - 1, 0).bit_length() + 15 >> 4):
         order = order[np.argsort(digits[order, digit], kind='stable')]
     return torch.from_numpy(order)
+
+
+def sort_edges_by_counting(
+    edge_index: Tensor, num_queries: int, num_keys: int,
+) -> tuple[Tensor, Tensor, Tensor, bool] | None:
+    """Return the rows of edges in any order, pointer and narrow keys, the permutation into their
+    order, and whether it changes anything. Return ``None`` for edges that have no such rows, and
+    where to count takes longer than to compare: for far more keys than edges, and on GPUs."""
+    sort = _compiled_sort() if _is_numpys(edge_index) else None
+    num_edges = edge_index.size(1)
+    if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:
+        return None
+    indptr, perm = torch.zeros(num_queries + 1, dtype=torch.long), edge_index.new_empty(num_edges)
+    key = edge_index.new_empty(num_edges, dtype=index_dtype(num_keys))
+    edges = edge_index.contiguous().numpy()
+    has_rows, is_reordered = sort(edges, num_keys, indptr.numpy(), key.numpy(), perm.numpy())
+    return (indptr, key, perm, is_reordered) if has_rows else None
+
+
+_KEYS_WORTH_COUNTING = 1 << 16
+
+
+@cache
+def _compiled_sort() -> Callable | None:
+    try:
+        from graphattn.graphs.cpu_sort import sort_into_rows
+    except CompilerMissing:
+        return None
+    return sort_into_rows
 
 
 def _is_numpys(pair: Tensor) -> bool:

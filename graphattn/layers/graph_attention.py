@@ -31,6 +31,7 @@ from graphattn.layers.learned_teleport import (
     reset_teleport,
     teleport_parameter,
 )
+from graphattn.layers.projections import project
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
@@ -214,9 +215,7 @@ class GraphAttention(nn.Module):
         needs_weights: bool,
     ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         attended = x if memory is None else memory
-        query, key, value = (linear(tokens).unflatten(-1, (-1, self.head_channels))
-                             for linear, tokens in ((self.lin_query, x), (self.lin_key, attended),
-                                                    (self.lin_value, attended)))
+        query, key, value = self._project(x, memory)
         if graph is None:
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
@@ -253,6 +252,12 @@ class GraphAttention(nn.Module):
             out = self._along_edges(query, key, value, ptr, graph, terms, needs_weights)
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
+
+    def _project(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
+        of_memory = self.lin_key, self.lin_value
+        projected = (project(x, self.lin_query, *of_memory) if memory is None else
+                     (self.lin_query(x), *project(memory, *of_memory)))
+        return [tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected]
 
     def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:

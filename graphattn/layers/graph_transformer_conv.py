@@ -6,8 +6,7 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
-from torch_geometric.nn import Linear, MessagePassing, TransformerConv
+from torch_geometric.nn import MessagePassing, TransformerConv
 
 from graphattn import functional, ops
 from graphattn._checks import (
@@ -19,6 +18,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn.functional.drive import drive
 from graphattn.graphs.from_pyg import (
     Edges,
     SortedEdges,
@@ -28,6 +28,11 @@ from graphattn.graphs.from_pyg import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
+from graphattn.layers.projections import is_product, project
+from graphattn.ops import LogitTerms
+
+_HOOKS_ON_MESSAGES = [f'_{step}_forward{when}hooks' for when in ('_', '_pre_')
+                      for step in ('propagate', 'message', 'aggregate')]
 
 
 class GraphTransformerConv(TransformerConv):
@@ -130,8 +135,9 @@ class GraphTransformerConv(TransformerConv):
                 features of edges without an ``edge_dim``, or none with one.
         """
         pair = x if isinstance(x, tuple) else (x, x)
-        for features, linear in zip(pair, (self.lin_key, self.lin_query)):
-            _check_nodes(features, linear)
+        _check_nodes(pair[0], self.lin_key)
+        if isinstance(x, tuple):
+            _check_nodes(pair[1], self.lin_query)
         edge_attr = self._edge_attr(edge_index, edge_attr)
         if return_attention_weights is not None:
             check_bool(return_attention_weights=return_attention_weights)
@@ -143,14 +149,18 @@ class GraphTransformerConv(TransformerConv):
             warnings.warn(f"PyG's messages are formed, more slowly, for {error}",
                           stacklevel=2)
             return self._by_messages(x, edge_index, edge_attr, None)
-        return self._with_root(self._attend(pair, edges, edge_attr), pair[1])
+        key, value, query, root = self._project(pair)
+        return self._with_root(self._attend(query, key, value, edges, edge_attr), root)
 
     def _wants_messages(self) -> bool:
+        own = self.__dict__
+        for hooks in _HOOKS_ON_MESSAGES:
+            if own[hooks]:
+                return True
         is_sum = (self.aggr in ('add', 'sum') and self.flow == 'source_to_target'
                   and self.decomposed_layers == 1)
-        return not is_sum or bool(self.explain) or not _is_product(self.lin_edge) or any(
-            getattr(self, f'_{step}_forward{when}hooks') for when in ('_', '_pre_')
-            for step in ('propagate', 'message', 'aggregate'))
+        return not is_sum or bool(self.explain) or not (self.lin_edge is None or (
+            is_product(self.lin_edge) and self.lin_edge.bias is None))
 
     def _by_messages(self, x: Tensor | tuple[Tensor, Tensor], edge_index: Edges,
                      edge_attr: Tensor | None, return_attention_weights: bool | None):
@@ -167,15 +177,24 @@ class GraphTransformerConv(TransformerConv):
             return out if return_attention_weights is None else (out[0], (edge_index, out[1][1]))
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
-    def _attend(self, x: tuple[Tensor, Tensor], edges: SortedEdges,
+    def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
+        """Keys, values and queries, heads apart, and what a node keeps of itself."""
+        of_keys, of_queries = [self.lin_key, self.lin_value], [self.lin_query]
+        if self.root_weight:
+            of_queries.append(self.lin_skip)
+        key, value, query, *root = (
+            project(x[0], *of_keys, *of_queries) if x[0] is x[1] else
+            (*project(x[0], *of_keys), *project(x[1], *of_queries)))
+        by_head = -1, self.heads, self.out_channels
+        return [*(nodes.view(by_head) for nodes in (key, value, query)), *(root or [None])]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
         """Return the sums over edges, heads apart."""
-        by_head = (-1, self.heads, self.out_channels)
-        query = self.lin_query(x[1]).view(by_head)
-        key, value = (linear(x[0]).view(by_head) for linear in (self.lin_key, self.lin_value))
-        options = {'dropout_p': self.dropout if self.training else 0., 'backend': self.backend}
+        dropout_p = self.dropout if self.training else 0.
         if edge_attr is None:
-            return functional.edge_attention(query, key, value, edges.graph, **options)
+            terms = LogitTerms(scale=None, dropout_p=dropout_p)
+            return drive(query, key, value, edges.graph, terms, 1, 0., backend=self.backend)[0]
         if len(edge_attr) != edges.graph.num_edges:
             raise ValueError(f"'edge_attr' must have a row for each of the {edges.graph.num_edges} "
                              f"edges (got {len(edge_attr)})")
@@ -183,17 +202,17 @@ class GraphTransformerConv(TransformerConv):
         projection = projection.to(query.dtype)  # which autocast has made of it
         return functional.edge_feature_attention(query, key, value, edges.graph,
                                                  edges.sort(edge_attr).to(query.dtype), projection,
-                                                 **options)
+                                                 dropout_p=dropout_p, backend=self.backend)
 
-    def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
+    def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
         """Heads joined, and what a node keeps of itself."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
-        if not self.root_weight:
+        if root is None:
             return out
-        root = self.lin_skip(x)
         if self.lin_beta is None:
-            # Nobody else holds what a plain projection has made: no other tensor of its size.
-            return root.add_(out) if _is_product(self.lin_skip) else root + out
+            # Nobody else holds what a plain projection has made alone: no other tensor of its size.
+            is_own = root._base is None and is_product(self.lin_skip)
+            return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return share * root + (1 - share) * out
 
@@ -211,16 +230,6 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must be [num_edges, edge_dim] with the layer's edge_dim="
                              f"{self.edge_dim} (got shape {tuple(edge_attr.shape)})")
         return edge_attr
-
-
-def _is_product(linear: nn.Module | None) -> bool:
-    """Whether a projection is that by its weight, which then need not be called: nothing has taken
-    its place or changes it when it is, as hooks and pruning do."""
-    if linear is None:
-        return True
-    return type(linear) is Linear and not _has_any_global_hook() and not any((
-        linear._forward_pre_hooks, linear._forward_hooks, linear._backward_pre_hooks,
-        linear._backward_hooks))
 
 
 def _is_uncoalesced(edges: Edges) -> bool:

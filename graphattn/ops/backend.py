@@ -35,8 +35,8 @@ class ProjectedFeatures(NamedTuple):
 class EdgeFeatures(NamedTuple):
     """Features of edges as a kernel takes them, which projects none of them."""
 
-    query: Tensor  # [num_queries, heads, size]: what their dot products in logits are with
-    attr: Tensor  # [num_edges, size]
+    query: Tensor | None  # [num_queries, heads, size]: what their dot products in logits are with
+    attr: Tensor | None  # [num_edges, size]
 
 
 @dataclass(frozen=True)

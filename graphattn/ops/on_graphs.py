@@ -20,10 +20,8 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor:
-    no_features = EdgeFeatures(query.new_empty(*query.shape[:2], 0),
-                               query.new_empty(graph.num_edges, 0))
-    out, _ = attend_with_features(query, key, value, graph, terms._replace(features=no_features),
-                                  by_key=by_key)
+    terms = terms._replace(features=EdgeFeatures(None, None))
+    out, _ = attend_with_features(query, key, value, graph, terms, by_key=by_key)
     return out
 
 
@@ -78,9 +76,9 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
 
 def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
     """Return the edges by query, and by key if a gradient of the inputs needs them."""
-    takes_gradient = torch.is_grad_enabled() and any(
+    takes_gradient = by_key and torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
-    return *graph.csr, *(graph.csc if by_key and takes_gradient else _unsorted(graph))
+    return *graph.csr, *(graph.csc if takes_gradient else _unsorted(graph))
 
 
 def _unsorted(graph: BipartiteGraph) -> tuple[Tensor, Tensor, Tensor]:

@@ -43,8 +43,8 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
     def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_of = backward(ctx, *grads)
-        return tuple(grad_of.get(name) if needed else None
-                     for name, needed in zip(names, ctx.needs_input_grad))
+        return tuple([grad_of.get(name) if needed else None
+                      for name, needed in zip(names, ctx.needs_input_grad)])
 
     torch.library.register_autograd(operator, in_order, setup_context=save)
 
@@ -82,6 +82,11 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
     """Return room for a gradient: as large as ``like``, or nothing."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
+
+
+def no_grad(like: Tensor) -> Tensor:
+    """Return an operator's result for a gradient that is not needed."""
+    return like.new_empty(0)
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:

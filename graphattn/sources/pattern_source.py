@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 
@@ -178,7 +179,8 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
                                    'short expression, is built outside of compiled code')
     def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
-        lengths = on_cpu(ptr).diff().tolist()
+        ends = on_cpu(ptr).tolist()
+        lengths = [last - first for first, last in pairwise(ends)]
         if not self._draws_anew:
             return _kept(self._parts, _pieces(lengths), ptr.device, self._is_value)
         return GRAPHS.get(None, lambda: _batch(

@@ -64,32 +64,34 @@ from graphattn.ops.cpu.softmax import (
     exponentials,
     keep,
     modify,
-    multiply_by_gate,
+    modify_backward,
     put_statistics,
 )
-from graphattn.ops.registration import accumulation_dtype, sum_to
+from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cpu')
 def edge_attention_cpu(
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
-    bias: Tensor | None, gate: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dtype, (num_queries, heads, _) = accumulation_dtype(query), query.shape
-    out = new_rows(num_queries, heads, value.size(2), dtype=dtype)
-    features = new_rows(*feature_query.shape, dtype=dtype)
-    statistics = new_rows(num_queries, heads, 2, dtype=dtype)
+    dtype, (num_queries, heads, channels) = accumulation_dtype(query), query.shape
+    size = 0 if edge_attr is None else edge_attr.size(1)
+    out, features, statistics = (new_rows(num_queries, heads, width, dtype=dtype)
+                                 for width in (value.size(2), size, 2))
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
-    shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
-    if edge_attr.size(1) == 0 and has_few_edges(edges):
+    shape = heads, channels + value.size(2) + 2 * size
+    if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
             heads // key.size(1), terms, node_rows(out, dtype), node_rows(statistics, dtype),
             spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
         return out, features, statistics
+    if edge_attr is None:
+        feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
     nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
     results = [node_rows(x, dtype) for x in (out, features, statistics)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
@@ -99,48 +101,48 @@ def edge_attention_cpu(
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cpu')
 def edge_attention_backward_cpu(
-    grad_out: Tensor, grad_features: Tensor, out: Tensor, features: Tensor, statistics: Tensor,
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
-    bias: Tensor | None, gate: Tensor | None,
+    grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
+    statistics: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
-    dtype, heads = statistics.dtype, query.size(1)
+    dtype, heads, num_edges = statistics.dtype, query.size(1), edge_key.numel()
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
-    grad_query, grad_feature_query = (new_rows(*x.shape, dtype=dtype)
-                                      for x in (query, feature_query))
-    grad_bias, grad_gate, grad_dot, weight = (
-        new_rows(edge_key.numel() if needed else 0, heads, dtype=dtype)
-        for needed in (needs_bias, needs_gate, needs_attr, needs_attr))
+    grad_query = new_rows(*query.shape, dtype=dtype)
+    grad_bias, grad_gate = (new_rows(num_edges if needed else 0, heads, dtype=dtype)
+                            for needed in (needs_bias, needs_gate))
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
-    shape = heads, query.size(2) + value.size(2) + 2 * edge_attr.size(1)
-    if edge_attr.size(1) == 0 and has_few_edges(edges):
-        grad_key, grad_value = (new_rows(*x.shape, dtype=dtype) for x in (key, value))
-        run(attend_to_few_backward, edges, shape,
-            *(node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)),
-            heads // key.size(1), terms,
-            *(node_rows(x, dtype) for x in (grad_query, grad_key, grad_value)), grad_bias,
-            grad_gate, spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
-        return (*(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value,
-                                                    grad_feature_query)),
-                new_rows(len(edge_attr) if needs_attr else 0, 0, dtype=query.dtype),
-                sum_to(grad_bias, bias), sum_to(grad_gate, gate))
-    key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
+    shape = heads, query.size(2) + value.size(2) + 2 * features.size(2)
     nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)]
-    attr = edge_rows(edge_attr, dtype)
-    feature_nodes = [node_rows(x, dtype) for x in (feature_query, grad_features, features)]
-    run(_attend_backward, edges, shape, *nodes, *feature_nodes, attr, key_grads.queries_per_key,
-        terms, node_rows(grad_query, dtype), node_rows(grad_feature_query, dtype), grad_bias,
-        grad_gate, grad_dot, weight,
-        *key_grads.targets(), spans=key_grads.spans)
-    grad_attr = new_rows(len(edge_attr) if needs_attr else 0, edge_attr.size(1), dtype=dtype)
-    if needs_attr:
-        run(_attr_backward, edges, (1, 2 * heads * edge_attr.size(1)), grad_dot, weight,
-            *feature_nodes[:2], grad_attr)
-    return (*(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums(), grad_feature_query,
-                                                grad_attr)),
-            *(sum_to(grad, values) for grad, values in ((grad_bias, bias), (grad_gate, gate))))
+    if edge_attr is None and has_few_edges(edges):
+        grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
+        run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
+            *(node_rows(grad, dtype) for grad in grads), grad_bias, grad_gate,
+            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+        grads += no_grad(query), no_grad(query)
+    else:
+        if edge_attr is None:
+            feature_query = grad_features = features
+            edge_attr = new_rows(num_edges, 0, dtype=dtype)
+        grad_feature_query = new_rows(*feature_query.shape, dtype=dtype)
+        grad_dot, weight = (new_rows(num_edges if needs_attr else 0, heads, dtype=dtype)
+                            for _ in range(2))
+        key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
+        feature_nodes = [node_rows(x, dtype) for x in (feature_query, grad_features, features)]
+        run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
+            key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
+            node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
+            *key_grads.targets(), spans=key_grads.spans)
+        grad_attr = no_grad(query)
+        if needs_attr:
+            grad_attr = new_rows(*edge_attr.shape, dtype=dtype)
+            run(_attr_backward, edges, (1, 2 * heads * edge_attr.size(1)), grad_dot, weight,
+                *feature_nodes[:2], grad_attr)
+        grads = [grad_query, *key_grads.sums(), grad_feature_query, grad_attr]
+    return (*(grad.to(query.dtype) for grad in grads), sum_to(grad_bias, bias),
+            sum_to(grad_gate, gate))
 
 
 # Loops ###############################################################################
@@ -287,15 +289,7 @@ def _attend_backward(
                     for e in range(whole_vectors(n)):
                         grad_weight[e] = weight[e] * (grad_weight[e] * kept[e] - delta)
                         weight[e] *= kept[e]
-                    if grad_bias.shape[0] > 0:
-                        for e in range(n):
-                            grad_bias[first + e, head] = grad_weight[e]
-                    if grad_gate.shape[0] > 0:
-                        for e in range(n):
-                            grad_gate[first + e, head] = grad_weight[e] * dot[e] * terms.scale
-                    for e in range(whole_vectors(n)):
-                        grad_weight[e] *= terms.scale
-                    multiply_by_gate(grad_weight, terms, first, n, head)
+                    modify_backward(grad_weight, dot, terms, grad_bias, grad_gate, first, n, head)
                     add_products(grad_query, query, row, grad_weight, rows, origin, to_grad,
                                   row_key, n)
                     scatter(rows, origin + to_grad + to_value, weight, grad_out, row, row_key, n)

@@ -29,7 +29,7 @@ from graphattn.ops.cpu.softmax import (
     drop_out,
     keep,
     modify,
-    multiply_by_gate,
+    modify_backward,
     put_statistics,
 )
 
@@ -140,15 +140,7 @@ def attend_to_few_backward(
                 for e in range(whole_vectors(n)):
                     grad[e] = weight[e] * (grad[e] * kept[e] - delta[e])
                     weight[e] *= kept[e]
-                if grad_bias.shape[0] > 0:
-                    for e in range(n):
-                        grad_bias[first + e, head] = grad[e]
-                if grad_gate.shape[0] > 0:
-                    for e in range(n):
-                        grad_gate[first + e, head] = grad[e] * dot[e] * terms.scale
-                for e in range(whole_vectors(n)):
-                    grad[e] *= terms.scale
-                multiply_by_gate(grad, terms, first, n, head)
+                modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head)
                 for i in range(begin, end):
                     _put_sum(grad_query, i * heads + head, grad, key, key_row, indptr[i] - first,
                              indptr[i + 1] - first, query.dtype.type(1))

@@ -12,16 +12,18 @@ from graphattn.ops.registration import (
     differentiate,
     differentiate_no_more,
     empty_unless,
+    no_grad,
 )
 
-VALUES = 'Tensor query, Tensor key, Tensor value, Tensor feature_query, Tensor edge_attr'
+VALUES = 'Tensor query, Tensor key, Tensor value, Tensor? feature_query, Tensor? edge_attr'
 INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float scale,
              float dropout_p'''
 
 
 # Keys and values may have fewer heads than queries, each for as many consecutive ones. Edges bring
 # features [num_edges, size], which a query meets with ``feature_query`` [num_queries, heads, size]
-# beside the dot product with the key, and takes along beside the value. Without any, size is 0.
+# beside the dot product with the key, and takes along beside the value. Without any, both are None
+# and size is 0.
 #
 # Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
 # softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
@@ -30,30 +32,33 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float 
 # logits are small differences, which the rounding of half precision would drown.
 
 
-def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor,
+def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
                     *_) -> tuple[Tensor, Tensor, Tensor]:
     (num_queries, heads, _), dtype = query.shape, accumulation_dtype(query)
+    size = 0 if feature_query is None else feature_query.size(2)
     return tuple(query.new_empty(num_queries, heads, width, dtype=dtype)
-                 for width in (value.size(2), feature_query.size(2), 2))
+                 for width in (value.size(2), size, 2))
 
 
 edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
 
 
-# Gradients of the inputs that are differentiable; the last three empty where not needed.
+# Gradients of the inputs that are differentiable; the last three empty where not needed, and those
+# of features where there are none.
 
 
 def _fake_attention_backward(grad_out, grad_features, out, features, statistics, query, key, value,
                              feature_query, edge_attr, bias, gate, *rest):
     *_, needs_attr, needs_bias, needs_gate = rest
-    return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value, feature_query)),
-            edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
+    return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value)),
+            no_grad(query) if feature_query is None else torch.empty_like(feature_query),
+            torch.empty_like(edge_attr) if needs_attr else no_grad(query),
             empty_unless(needs_bias, bias, statistics), empty_unless(needs_gate, gate, statistics))
 
 
 edge_attention_backward = define(
     'edge_attention_backward',
-    f'Tensor grad_out, Tensor grad_features, Tensor out, Tensor features, Tensor statistics, '
+    f'Tensor grad_out, Tensor? grad_features, Tensor out, Tensor features, Tensor statistics, '
     f'{INPUTS}, bool needs_attr, bool needs_bias, bool needs_gate',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
 differentiate_no_more(edge_attention_backward)
@@ -71,9 +76,11 @@ def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tenso
     if grad_out is None and grad_features is None:
         return {}
     saved = ctx.saved_tensors  # under a checkpoint they can be asked for once
-    grads = [torch.zeros_like(result) if grad is None else grad
-             for grad, result in zip((grad_out, grad_features), saved)]
-    grads = edge_attention_backward(*grads, *saved, ctx.scale, ctx.dropout_p,
+    out, features, _, *_, feature_query = saved[:7]
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    if grad_features is None and feature_query is not None:
+        grad_features = torch.zeros_like(features)
+    grads = edge_attention_backward(grad_out, grad_features, *saved, ctx.scale, ctx.dropout_p,
                                     *ctx.needs_input_grad[4:7])
     return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.attention import triton_tiles as attention_tiles
-from graphattn.ops.registration import accumulation_dtype, sum_to
+from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
@@ -29,13 +29,14 @@ from graphattn.ops.triton.softmax import (
 
 @torch.library.register_kernel('graphattn::edge_attention', 'cuda')
 def edge_attention_cuda(
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if feature_query.size(2) > 0:
+    if feature_query is not None:
         raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
                                   "edge_feature_attention takes them in two steps")
     width = max(query.size(2), value.size(2))
@@ -46,7 +47,7 @@ def edge_attention_cuda(
     if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
         attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, statistics)
-    return out, feature_query.new_empty(feature_query.shape, dtype=out.dtype), statistics
+    return out, out.new_empty(*query.shape[:2], 0), statistics
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
@@ -68,8 +69,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cuda')
 def edge_attention_backward_cuda(
-    grad_out: Tensor, grad_features: Tensor, out: Tensor, features: Tensor, statistics: Tensor,
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor, edge_attr: Tensor,
+    grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
+    statistics: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
@@ -114,8 +116,7 @@ def edge_attention_backward_cuda(
     if num_tiles is not None:
         attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, position), nodes, terms,
                                       softmax, (grad_key, grad_value))
-    return (grad_query, grad_key, grad_value, torch.zeros_like(feature_query),
-            edge_attr.new_empty(edge_attr.shape if needs_attr else (0, edge_attr.size(1))),
+    return (grad_query, grad_key, grad_value, no_grad(query), no_grad(query),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
               sum_to(grad.t(), values).contiguous()
               for grad, values in ((grad_bias, bias), (grad_gate, gate))))

@@ -83,6 +83,21 @@ def modify(logit, terms, first, n, head):
 
 
 @jit_inline
+def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
+    """From gradients of logits to those of dot products; puts those of bias and gate where they
+    are wanted."""
+    if grad_bias.shape[0] > 0:
+        for e in range(n):
+            grad_bias[first + e, head] = grad[e]
+    if grad_gate.shape[0] > 0:
+        for e in range(n):
+            grad_gate[first + e, head] = grad[e] * dot[e] * terms.scale
+    for e in range(whole_vectors(n)):
+        grad[e] *= terms.scale
+    multiply_by_gate(grad, terms, first, n, head)
+
+
+@jit_inline
 def multiply_by_gate(x, terms, first, n, head):
     gate = terms.gate
     if gate.shape[0] > 0:
