@@ -52,7 +52,7 @@ MAY_IMPORT = {
     'models': GROUND | {'patterns', 'functional', 'sources', 'layers'},
     'hugging_face': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources', 'layers'},
     'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
-    'compile': {'graphs', 'patterns', 'samplers', 'functional'},
+    'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,

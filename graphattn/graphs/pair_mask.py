@@ -181,8 +181,9 @@ class MaskedPairs:
     def _order(self) -> Tensor | None:
         if self._lengths == sorted(self._lengths):
             return None
-        lengths = torch.tensor(self._lengths)
-        return lengths.repeat_interleave(lengths).argsort(stable=True).to(self.device)
+        lengths = torch.tensor(self._lengths, device='cpu')
+        order = lengths.repeat_interleave(lengths).argsort(stable=True)
+        return order.to(self.device, non_blocking=True)
 
 
 def _check_range(values: Tensor) -> None:

@@ -92,7 +92,8 @@ def sort_edges_by_counting(
     num_edges = edge_index.size(1)
     if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:
         return None
-    indptr, perm = torch.zeros(num_queries + 1, dtype=torch.long), edge_index.new_empty(num_edges)
+    indptr = edge_index.new_zeros(num_queries + 1, dtype=torch.long)
+    perm = edge_index.new_empty(num_edges)
     key = edge_index.new_empty(num_edges, dtype=index_dtype(num_keys))
     edges = edge_index.contiguous().numpy()
     has_rows, is_reordered = sort(edges, num_keys, indptr.numpy(), key.numpy(), perm.numpy())

@@ -39,7 +39,9 @@ class SampledGraph(BipartiteGraph):
         self._edges = edges  # which autograd keeps: this graph would keep itself alive by the gate
         one = torch.ones((), dtype=model.dtype, device=edges.device).expand(edges.num_edges)
         gate = self._probability(known=one)
-        self._edge_gate = gate if fixed is None else constant_of(gate, 1.)
+        # Kernels that cannot form gradients alone give probabilities, not what is known.
+        is_one = fixed is None and gate.stride(0) == 0
+        self._edge_gate = gate if is_one else constant_of(gate, 1.)
 
     @cached_property
     def edge_prob(self) -> Tensor:

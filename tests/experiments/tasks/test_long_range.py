@@ -128,7 +128,7 @@ def test_pairs_that_there_are_stay_pairs():
     assert part.sequences_per_example == 2 and part.label.tolist() == [1, 0]
     texts = [part.sequence(i).tobytes() for i in range(4)]
     assert texts == [b'It rains.', b'It is wet', b'It is on', b'Off.']
-    with pytest.raises(ValueError, match="'documents' must be single texts, .*got pairs"):
+    with pytest.raises(ValueError, match="'documents' must be single texts .*got pairs"):
         DocumentPairs(Pairs()).read(9)
 
 
