@@ -71,7 +71,8 @@ def test_a_config_that_is_not_whole_is_refused(run, name):
     options = yaml.safe_load(text)
     del options[name]
     config.write_text(yaml.safe_dump(options))
-    with pytest.raises(ValueError, match=f"{run}: its config.yaml is not whole: it has no '{name}'"):
+    problem = f"{run}: its config.yaml is not whole: it has no '{name}'"
+    with pytest.raises(ValueError, match=problem):
         load_run(run)
     config.write_text(text)
 
