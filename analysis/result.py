@@ -25,7 +25,7 @@ class Result:
     """A frozen dataclass that prints its scalar fields as a table and converts to a dict."""
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
-        """All fields in types that JSON knows; what is not finite becomes ``None``.
+        """Return all fields in types that JSON knows; what is not finite becomes ``None``.
 
         Args:
             names: Of the tokens, in the place of their numbers.
@@ -118,14 +118,14 @@ def cell(value: object) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Rows of cells as lines of text, all columns as wide as their widest cell."""
+    """Return rows of cells as lines of text, all columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
 
 
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
-    """Tables of the first column and as many others as fit side by side."""
+    """Return tables of the first column and as many others as fit side by side."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     if sum(widths) <= _WIDTH or rows[0][0] == '':
         return [rows]

@@ -219,7 +219,7 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Names of configs that ship become their paths."""
+    """Replace names of configs that ship by their paths."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]

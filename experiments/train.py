@@ -267,7 +267,7 @@ class TrainCLI(LightningCLI):
         return checkpoint
 
     def _fit(self, checkpoint: str | None) -> None:
-        """Trains and tests."""
+        """Train and tests."""
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)
@@ -285,7 +285,7 @@ class TrainCLI(LightningCLI):
             close(logger)
 
     def _check_tested(self, checkpoint: Path, folder: Path) -> None:
-        """Refuses to write over a run what is not of it."""
+        """Refuse to write over a run what is not of it."""
         is_its_own = _is_in(folder, checkpoint)
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
             raise ValueError(f"'trainer.default_root_dir' holds another run than that of "
@@ -338,7 +338,7 @@ def best_is(metric: str) -> Literal['min', 'max']:
 
 
 def _check_name(folder: str | Path) -> None:
-    """Refuses the name of a folder that config.yaml cannot say."""
+    """Refuse the name of a folder that config.yaml cannot say."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -347,7 +347,7 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Refuses what Lightning divides by, or takes without a look: gradients that are clipped to a
+    """Refuse what Lightning divides by, or takes without a look: gradients that are clipped to a
     negative norm point uphill, data that order their batches cannot be ordered by it, and without a
     test there would be no summary."""
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
@@ -368,7 +368,7 @@ def _check_trainer(options: Namespace) -> None:
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Refuses those of the user's, among all callbacks, whose weights are in no checkpoint or whose
+    """Refuse those of the user's, among all callbacks, whose weights are in no checkpoint or whose
     state would be there under the name of another one's."""
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
         raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, whose "

@@ -37,7 +37,7 @@ REORDERED_SUMS = frozenset({'reassoc', 'contract', 'nsz', 'arcp'})
 
 
 def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Callable:
-    """Compiles a function by numba on its first call; it then runs without the interpreter's lock.
+    """Compile a function by numba on its first call; it then runs without the interpreter's lock.
 
     What is compiled is kept on disk: in the folder that ``NUMBA_CACHE_DIR`` names, beside the
     source, in the user's cache or in a temporary folder of the user, whichever can be written to

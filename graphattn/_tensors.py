@@ -122,7 +122,7 @@ def lasting(tensor: Tensor) -> Tensor:
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:
-    """Numbers below ``bound`` in as few bytes as are enough."""
+    """Return numbers below ``bound`` in as few bytes as are enough."""
     return index.to(index_dtype(bound))
 
 

@@ -89,5 +89,5 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: those of its parent do not survive a fork either."""
+    """Return threads of this process: those of its parent do not survive a fork either."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

@@ -35,7 +35,7 @@ NUM_NODES = 2**4, 2**16 + 1  # numbered in 16 bits, and in 32
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Compiles the library's loops, and those that are called by functions of other packages."""
+    """Compile the library's loops, and those that are called by functions of other packages."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
@@ -61,12 +61,12 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Attention and its training step."""
+    """Compute attention and its training step."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
 
 
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
-    """Attention whose edges have features, and its training step."""
+    """Compute attention whose edges have features, and its training step."""
     graph = _graph(num_nodes)
     edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
                              for shape in ((graph.num_edges, 1), (1, 1, 1)))
@@ -75,7 +75,7 @@ def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
-    """Attention of several hops and its training step."""
+    """Compute attention of several hops and its training step."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
                           backend='numba'))
 
@@ -89,7 +89,7 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Graphs drawn from the pairs of one query, and the probabilities of their edges; with so many
+    """Draw graphs from the pairs of one query, and the probabilities of their edges; with so many
     clusters too that a library multiplies."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:

@@ -34,7 +34,7 @@ TIMEOUT = timedelta(minutes=5)
 
 def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None, *,
                       timeout: timedelta = TIMEOUT) -> SequenceParallel:
-    r"""Lets the processes of a group share each sequence, of which each holds some tokens.
+    r"""Let the processes of a group share each sequence, of which each holds some tokens.
 
     Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the rows of the graph that
     end in them. Before attention it receives the keys and values that its edges touch and does
@@ -286,7 +286,7 @@ def _digest(*tensors: Tensor) -> int:
 
 
 def _digest_module(module: nn.Module) -> int:
-    """One for parameters, buffers and what the module prints of its settings."""
+    """Return a digest of parameters, buffers and the settings that the module prints."""
     settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
     return _digest(settings, *module.parameters(), *module.buffers())
 
@@ -374,7 +374,7 @@ class _Shard(Shard):
             return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
-        """Tells each process which of its nodes are wanted here. Heads that are folded into nodes
+        """Tell each process which of its nodes are wanted here. Heads that are folded into nodes
         are so in every process: node ``head * num_tokens + token`` is of the token's owner."""
         key, bounds = graph.key, torch.tensor(self.bounds, device=graph.device)
         is_touched = torch.zeros(graph.num_keys, dtype=torch.bool, device=graph.device)

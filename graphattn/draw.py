@@ -34,7 +34,7 @@ _MOST_LABELS = 8  # of lengths side by side, which more would cover
 
 @in_style()
 def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
-    """Keys above, queries below, and a line for each edge.
+    """Draw keys above, queries below, and a line for each edge.
 
     Args:
         graph (BipartiteGraph): Of at most 20,000 edges.
@@ -238,5 +238,5 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Places of ``count`` nodes from 0 to 1."""
+    """Return places of ``count`` nodes from 0 to 1."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

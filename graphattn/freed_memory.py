@@ -16,7 +16,7 @@ _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[bool]:
-    """Has this process keep what it frees for what it allocates next.
+    """Have this process keep what it frees for what it allocates next.
 
     GNU's C library gives tensors of more than 32 MiB back to the system when they are freed, and
     the next ones come in new pages, each of which is cleared when it is first written to. A

@@ -99,7 +99,7 @@ def attach(
     layers: Sequence[int | str] | None = None, backend: str = 'auto', hops: int | float = 1,
     teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> PreTrainedModel:
-    """Lets the attention of a transformers model flow along graphs, in place.
+    """Let the attention of a transformers model flow along graphs, in place.
 
     Queries, keys and values, rotary embeddings, caches and heads stay the model's own. Its masks
     stay too, as far as they are more than padding: an edge is followed if the source has it and
@@ -301,7 +301,7 @@ def _asks(kind: type[nn.Module]) -> bool:
 
 
 def _configured(model: PreTrainedModel) -> list[nn.Module]:
-    """All whose config names an implementation of attention, outer ones first."""
+    """Return all whose config names an implementation of attention, outer ones first."""
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
@@ -463,7 +463,7 @@ class LazyMask(Tensor):
         return LazyMask(numbers_of=self.numbers_of, **self.how | {'q_length': num_queries})
 
     def dense(self) -> Tensor:
-        """Its numbers."""
+        """Return its values."""
         make = partial(self.made_for, self.numbers_of, allow_is_causal_skip=False,
                        allow_is_bidirectional_skip=False)
         if not self.how.get('use_vmap', False):
@@ -488,7 +488,7 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def slots(self) -> PaddedTokens:
-        """All slots, as if each were a token."""
+        """Return all slots, as if each were a token."""
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
@@ -583,7 +583,7 @@ def graph_attention(
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
     position_bias: Tensor | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention as transformers asks for it.
+    """Return attention as transformers asks for it.
 
     Args:
         module (nn.Module): Which module asks.

@@ -55,7 +55,7 @@ def receptive_field(
 
 
 def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Each key's bits, and those of the queries that attend to it."""
+    """Return each key's bits, and those of the queries that attend to it."""
     after = reached_by.copy()
     edges_at_once = max(_BYTES_AT_ONCE // reached_by.shape[1], 1)
     attended = np.flatnonzero(np.diff(pointer))  # reduceat has no empty segments

@@ -9,7 +9,8 @@ from analysis.spectrum import Laplacian
 
 
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
-    """Nodes by D^-1/2 v_2; component by component if there are several, the least volume first."""
+    """Return nodes by D^-1/2 v_2; component by component if there are several, the least volume
+    first."""
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))

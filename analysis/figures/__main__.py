@@ -15,7 +15,7 @@ _ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draws the figures that were asked for; each prints what a paper says beside what comes out.
+    """Draw the figures that were asked for; each prints what a paper says beside what comes out.
 
     Args:
         arguments: The command line, that of the process if omitted.

@@ -115,7 +115,7 @@ def diffuser_s2(seed: int = 0) -> Picture:
 
 
 def diffuser_tables(seed: int = 0) -> Picture:
-    """Tables S.1 and S.8, the densities of three models, and the averages of Table S.6.
+    """Return tables S.1 and S.8, the densities of three models, and the averages of Table S.6.
 
     Args:
         seed (int): Of random parts.

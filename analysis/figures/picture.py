@@ -39,7 +39,7 @@ class Picture:
     figure: Figure
 
     def to_dict(self) -> dict[str, object]:
-        """All but the drawing, in types that JSON knows."""
+        """Return all but the drawing, in types that JSON knows."""
         return {'title': self.title, 'rows': [row.to_dict() for row in self.rows],
                 'remarks': list(self.remarks)}
 

@@ -22,7 +22,7 @@ _TRAINED_CLUSTERS = 128  # of the paper's models
 
 
 def sbm_3(seed: int = 0) -> Picture:
-    r"""Nodes and clusters in the plane, and the probability of each edge that they give.
+    r"""Return nodes and clusters in the plane, and the probability of each edge that they give.
 
     Eq. 5 to 7 without the MLP, because it can move a node anywhere:
 
@@ -183,7 +183,7 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
 
 
 def _draw_clusters(axes: Axes, graph: BipartiteGraph, clusters: int) -> None:
-    """Edges in the colour of their cluster; self-loops outside of it are grey."""
+    """Compute edges in the colour of their cluster; self-loops outside of it are grey."""
     n, only_one = graph.num_queries, is_rectangle(graph)
     mask = graph.to_mask().numpy()
     query, key = np.nonzero(mask)

@@ -145,7 +145,7 @@ def diffuser_s9(seed: int = 0) -> Picture:
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
-    """All eigenvalues, ascending, float64 ``[2048]``; equal patterns are solved once."""
+    """Return all eigenvalues, ascending, float64 ``[2048]``; equal patterns are solved once."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):

@@ -11,7 +11,7 @@ from analysis.hamiltonian.drawing import draw
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Asks the question of graphs that the command line names.
+    """Ask the question of graphs that the command line names.
 
     Args:
         arguments: The command line, that of the process if omitted.

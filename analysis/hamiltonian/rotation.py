@@ -46,7 +46,7 @@ class _GrowingPath:
         self._insert(int(rng.integers(n)), 0)
 
     def extend(self) -> bool:
-        """One more token behind the last or before the first."""
+        """Return one more token behind the last or before the first."""
         for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
                             (0, self.predecessors[self.order[0]])):
             ways = ways[self.position[ways] < 0]

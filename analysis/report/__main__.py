@@ -13,7 +13,7 @@ _ENDINGS = '.html',
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measures the graphs that the command line names, and writes a page.
+    """Measure the graphs that the command line names, and writes a page.
 
     Args:
         arguments: The command line, that of the process if omitted.

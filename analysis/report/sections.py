@@ -80,7 +80,7 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Asks all questions, one after the other.
+    """Ask all questions, one after the other.
 
     Args:
         graphs (dict): By label; several of one label are the blocks of a graph.
@@ -139,7 +139,7 @@ def _least_mean_most(degree: Tensor) -> tuple[int, float, int]:
 
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
-    """Masks, and how many tokens have how many edges."""
+    """Return masks, and how many tokens have how many edges."""
     shown = pairs[:_MOST_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')

@@ -8,7 +8,7 @@ from analysis.spectrum.drawing import draw
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Asks the question of graphs that the command line names.
+    """Ask the question of graphs that the command line names.
 
     Args:
         arguments: The command line, that of the process if omitted.

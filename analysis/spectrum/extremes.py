@@ -16,7 +16,7 @@ _MOST_GROWTH = 1e4
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
                      ) -> tuple[np.ndarray, str]:
-    """Eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null space.
+    """Return eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null space.
 
     Args:
         matrix: Symmetric, without negative eigenvalues.
@@ -55,7 +55,7 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
-    """One eigenvector after the other, each outside those that are known."""
+    """Return one eigenvector after the other, each outside those that are known."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)

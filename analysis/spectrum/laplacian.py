@@ -68,7 +68,7 @@ class Laplacian:
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
-        """Every eigenpair, from the dense matrix."""
+        """Return every eigenpair, from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)

@@ -10,7 +10,7 @@ from analysis.spectrum.laplacian import Laplacian
 
 
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Every singular value, and its residual."""
+    """Return every singular value, and its residual."""
     query_degree, key_degree = (np.maximum(adjacency.sum(axis=axis), 1) for axis in (1, 0))
     matrix = adjacency.toarray() / np.sqrt(np.outer(query_degree, key_degree))
     left, values, right = scipy.linalg.svd(matrix, full_matrices=False, check_finite=False)

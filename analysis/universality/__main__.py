@@ -24,7 +24,7 @@ Full attention without self-loops, for one, is universal too (SparseBERT, Theore
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Asks the question of graphs that the command line names.
+    """Ask the question of graphs that the command line names.
 
     Args:
         arguments: The command line, that of the process if omitted.

@@ -66,7 +66,7 @@ def universality(
     graphs: Sequence[GraphLike], *, time_limit: float = 30., seed: int = 0,
     max_layers: int = 10_000,
 ) -> Universality:
-    r"""Conditions 1 to 3 of Assumption 1 for p patterns that layers apply in turn.
+    r"""Return conditions 1 to 3 of Assumption 1 for p patterns that layers apply in turn.
 
     1. Every token attends to itself in every pattern: :math:`i \in \mathcal{A}_i^l`.
     2. The union of the patterns has a Hamiltonian path:

@@ -36,7 +36,8 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
 
 
 def _spread(graph: BipartiteGraph, reached: np.ndarray) -> np.ndarray:
-    """One layer: the union, over the keys of each query, of what they have reached, as bits."""
+    """Return one layer: the union, over the keys of each query, of what they have reached, as
+    bits."""
     indptr, key = graph.indptr.cpu().numpy(), graph.key.cpu().numpy()
     after = np.zeros_like(reached)
     edges_per_chunk = max(1, _WORDS_PER_CHUNK // max(1, reached.shape[1]))

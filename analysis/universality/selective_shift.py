@@ -94,7 +94,7 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
 
 
 def check_grid(tokens: int, steps: int) -> None:
-    """Refuses sequences that are too short for the proof, or too many."""
+    """Refuse sequences that are too short for the proof, or too many."""
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
     if steps**tokens > MOST_SEQUENCES:

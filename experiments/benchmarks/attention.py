@@ -89,7 +89,7 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """One row for each backend and peer."""
+    """Return one row for each backend and peer."""
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:

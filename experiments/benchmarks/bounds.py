@@ -55,7 +55,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compiles all kernels, and fails where one takes more than it may.
+    """Compile all kernels, and fails where one takes more than it may.
 
     Args:
         dtypes: Of queries, keys and values.

@@ -87,7 +87,7 @@ def main(
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
-    """Milliseconds of each backend along one graph: a training step, and inference."""
+    """Return milliseconds of each backend along one graph: a training step, and inference."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:
@@ -113,8 +113,8 @@ def _backends() -> tuple[str, ...]:
 
 
 def dense_from(rows: list[dict], fused: str, at: str) -> float | str:
-    """Where, between those measured, the times of dense and fused attention cross. Complete graphs,
-    which need no mask, are not among densities."""
+    """Return where, between those measured, the times of dense and fused attention cross. Complete
+    graphs, which need no mask, are not among densities."""
     if not rows:
         return 'not measured'
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]

@@ -75,7 +75,8 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """One more token of an attention layer that has seen ``length``, with room for ``room``."""
+    """Return one more token of an attention layer that has seen ``length``, with room for
+    ``room``."""
     attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern, key_heads=KEY_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
@@ -86,7 +87,7 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """One more token of a Llama that has seen ``length``, with room for ``room``."""
+    """Return one more token of a Llama that has seen ``length``, with room for ``room``."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

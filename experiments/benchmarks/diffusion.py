@@ -79,7 +79,7 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
-    """One row for each way to diffuse, and one for attention of one hop."""
+    """Return one row for each way to diffuse, and one for attention of one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
 
     def train(forward: Callable[[], Tensor]) -> None:

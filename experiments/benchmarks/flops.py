@@ -21,7 +21,8 @@ Steps = dict[str, float]
 
 
 def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
-    """Attention along a graph: the logit of each edge, and the value that it carries in each hop.
+    """Return attention along a graph: the logit of each edge, and the value that it carries in each
+    hop.
 
     Args:
         num_edges (int): Edges of the graph, n^2 for full attention.

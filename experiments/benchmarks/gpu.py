@@ -87,8 +87,8 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Rows of the attention benchmark, with the time per edge and head, and how many times that is
-    of copying what an edge gathers: three times two vectors."""
+    """Return rows of the attention benchmark, with the time per edge and head, and how many times
+    that is of copying what an edge gathers: three times two vectors."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MOST_PAIRS:
@@ -108,8 +108,8 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
-    """Attention along a pattern by rows of edges and by tiles of pairs, beside full attention and
-    FlexAttention; on other devices rows and tiles are one."""
+    """Return attention along a pattern by rows of edges and by tiles of pairs, beside full
+    attention and FlexAttention; on other devices rows and tiles are one."""
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -155,9 +155,9 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """One head's graph drawn in all ways, and its probabilities forward and backward, by rows of
-    edges and by tiles of pairs: the densities at which these are level are computed elsewhere. On
-    other devices rows and tiles are one."""
+    """Return one head's graph drawn in all ways, and its probabilities forward and backward, by
+    rows of edges and by tiles of pairs: the densities at which these are level are computed
+    elsewhere. On other devices rows and tiles are one."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

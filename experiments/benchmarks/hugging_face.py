@@ -152,7 +152,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Bars of time and memory into ``out/hugging_face.png``."""
+    """Draw bars of time and memory into ``out/hugging_face.png``."""
     figure = Figure(figsize=(9, 3.6), layout='constrained')
     shown = [row for row in rows if row['case'] != 'no attention']
     names = [row['case'] for row in shown]

@@ -133,7 +133,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """One row for each layer."""
+    """Return one row for each layer."""
     cases = CASES if setting.n <= LONGEST_DENSE else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -226,7 +226,7 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Memberships of sqrt(density) everywhere: with S summing to 1, p_ij = density."""
+    """Compute memberships of sqrt(density) everywhere: with S summing to 1, p_ij = density."""
     with torch.no_grad():
         source.centroid.fill_(1.)
         source.weight2.zero_()

@@ -77,7 +77,7 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """One row for each kind of attention."""
+    """Return one row for each kind of attention."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -137,7 +137,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Two products of matrices, with the weights ``[heads, n, n]`` in between."""
+    """Return two products of matrices, with the weights ``[heads, n, n]`` in between."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)

@@ -100,7 +100,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Bars of throughput and memory into ``out/long_encoder.png``."""
+    """Draw bars of throughput and memory into ``out/long_encoder.png``."""
     figure = Figure(figsize=(9, 2.8), layout='constrained')
     names = [row['case'] for row in rows]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):

@@ -181,7 +181,7 @@ def _dumped(binary: bytes, option: str) -> str:
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
               heads: int = 16) -> dict[OpOverload, tuple]:
-    """Every operator that has kernels of Triton, and arguments like these."""
+    """Return every operator that has kernels of Triton, and arguments like these."""
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)

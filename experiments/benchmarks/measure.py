@@ -263,7 +263,7 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def held_bytes() -> int:
-    """Bytes that this process holds, or on a GPU its tensors."""
+    """Return bytes that this process holds, or on a GPU its tensors."""
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
@@ -285,16 +285,16 @@ def _counts_process() -> bool:
 
 
 def free_at_once() -> None:
-    """Blocks of 128 KiB and more go back to the system when they are freed, and so does what has
-    been freed before. Else glibc soon keeps all below 32 MiB, and the peak depends on which holes
-    fit the next block."""
+    """Compute blocks of 128 KiB and more go back to the system when they are freed, and so does
+    what has been freed before. Else glibc soon keeps all below 32 MiB, and the peak depends on
+    which holes fit the next block."""
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Bytes that this process holds, or the most that it has held, from Linux."""
+    """Return bytes that this process holds, or the most that it has held, from Linux."""
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])
@@ -308,7 +308,7 @@ def progress(cases: Iterable, title: str) -> Iterable:
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
-    """Draws ``{label: (x values, y values)}`` on logarithmic axes into ``out/name.png``."""
+    """Draw ``{label: (x values, y values)}`` on logarithmic axes into ``out/name.png``."""
     figure = Figure(figsize=(7, 4.5), layout='constrained')
     axes = figure.subplots()
     for label, (at, values) in curves.items():

@@ -50,7 +50,7 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
 
 
 def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
-    """Each point of one grid attends to the nearest of another."""
+    """Join each point of one grid with the nearest of another."""
     _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
     return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
 
@@ -96,7 +96,7 @@ def is_installed() -> bool:
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
-    """Features of full width ``[num_edges, heads, channels]``."""
+    """Return features of full width ``[num_edges, heads, channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 

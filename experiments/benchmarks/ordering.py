@@ -60,7 +60,7 @@ def main(
 
 
 def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -> list[dict]:
-    """One row for each order of one graph."""
+    """Return one row for each order of one graph."""
     torch.manual_seed(0)
     graph, cluster = GRAPHS[name](n, keys)
     x = [torch.randn(n, heads, width // heads, requires_grad=True) for _ in range(3)]
@@ -87,7 +87,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Tokens to another order and back, and their gradients."""
+    """Compute tokens to another order and back, and their gradients."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 

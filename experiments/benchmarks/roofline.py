@@ -66,7 +66,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compiles every kernel, and says what an edge takes of memory and of instructions.
+    """Compile every kernel, and says what an edge takes of memory and of instructions.
 
     Args:
         dtype: Of queries, keys and values.

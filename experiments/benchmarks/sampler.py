@@ -63,7 +63,8 @@ def main(
 
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
-    """One row for each sampler, for p_ij on its edges, and for the product over all pairs."""
+    """Return one row for each sampler, for p_ij on its edges, and for the product over all
+    pairs."""
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
@@ -102,7 +103,7 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
-    """Memberships between 0 and 1 and a random block matrix, scaled to the density."""
+    """Return memberships between 0 and 1 and a random block matrix, scaled to the density."""
     generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)
     mixing = torch.rand(clusters, clusters, generator=generator).square()

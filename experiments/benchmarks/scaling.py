@@ -50,7 +50,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Each length in a process of its own, whose peak memory is that of the step.
+    """Compute each length in a process of its own, whose peak memory is that of the step.
 
     Args:
         nodes: Numbers of tokens.

@@ -60,7 +60,7 @@ def main(
 
 
 def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
-    """One row for each order of the tokens and size of the tiles."""
+    """Return one row for each order of the tokens and size of the tiles."""
     graph, cluster = draw_graph(n, *MODELS[name], density)
     orders = {'as they come': torch.arange(n), 'by cluster': cluster.argsort(stable=True),
               'nearby': graph.nearby_order()}

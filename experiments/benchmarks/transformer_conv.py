@@ -106,7 +106,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """One row for each layer, the edges sorted beforehand unless they come anew."""
+    """Return one row for each layer, the edges sorted beforehand unless they come anew."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]

@@ -94,8 +94,8 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raster(image: np.ndarray) -> np.ndarray:
-    """Bytes in raster order, uint8 ``[num_images, 3 * num_pixels]``, of colours ``[num_images, 3,
-    num_pixels]``: the three of each pixel follow each other."""
+    """Return bytes in raster order, uint8 ``[num_images, 3 * num_pixels]``, of colours
+    ``[num_images, 3, num_pixels]``: the three of each pixel follow each other."""
     return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 

@@ -109,7 +109,7 @@ class ImageFiles(SequenceSource):
 
 def read_image(path: Path, size: tuple[int, int] | None = None,
                colour: bool = False) -> np.ndarray:
-    """Bytes of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in ``colour``.
+    """Return bytes of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in ``colour``.
 
     Raises:
         ValueError: It cannot be read, is too large, or has more than 8 bits for each value.

@@ -64,7 +64,7 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
-    """Divides examples at random: a tenth of each class for each of ``parts``, the rest for
+    """Divide examples at random: a tenth of each class for each of ``parts``, the rest for
     training. Equal examples are in one part, and a class of too few is for training.
 
     Args:

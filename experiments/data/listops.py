@@ -118,7 +118,7 @@ class GeneratedListOps(SequenceSource):
                         f"and {before:,} were found, and {MOST_ATTEMPTS:,} attempts gave no other")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Trees without end. A chunk depends on its number alone, whatever draws it."""
+        """Yield trees without end. A chunk depends on its number alone, whatever draws it."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0
@@ -134,7 +134,7 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, most_attempts, min_length, max_length, max_depth, max_args):
-    """Trees one after the other, and where each begins; fewer after ``most_attempts``."""
+    """Return trees one after the other, and where each begins; fewer after ``most_attempts``."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -264,7 +264,7 @@ def shares(trees: Sequences) -> dict[str, float]:
 
 def main(num_train: int = 96_000, min_length: int = 500, max_length: int = 2_000, seed: int = 0,
          cache: str = 'data/cache') -> None:
-    """Draws ListOps and prints how it is distributed.
+    """Draw ListOps and prints how it is distributed.
 
     Args:
         num_train: Trees for training; there are 2,000 each for development and testing.

@@ -62,8 +62,8 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """All sequences in a row, ``order`` symbols for the ends around each, and the places of their
-    own symbols in it."""
+    """Return all sequences in a row, ``order`` symbols for the ends around each, and the places of
+    their own symbols in it."""
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
                   for part in (np.asarray(sequence).astype(np.uint64), end))]
@@ -105,5 +105,5 @@ def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
 
 
 def sequences_of(part: Sequences) -> list[np.ndarray]:
-    """Each sequence of a part."""
+    """Return each sequence of a part."""
     return [part.sequence(number) for number in range(part.num_sequences)]

@@ -170,7 +170,7 @@ class Drawings(NamedTuple):
 
 
 def draw_images(rng: np.random.Generator, number: int, law: Law) -> Drawings:
-    """Draws so many images.
+    """Draw so many images.
 
     Args:
         rng (np.random.Generator): Where chance comes from.
@@ -295,7 +295,7 @@ def opposite(angle):
 
 @jit()
 def _draw_image(rng, law, dashes, label, image, contour, disc):
-    """Draws one image and gives the number of attempts at its contours."""
+    """Draw one image and gives the number of attempts at its contours."""
     path = np.empty((2, law.contour_length, 3), np.int64)  # number and place of each dash
     mask = empty_mask(law)
     attempts = 1
@@ -419,7 +419,7 @@ def begin(law, dashes, number, y, x, pivot, seed):
 
 @jit()
 def find_dash(rng, law, dashes, mask, pivot, path):
-    """Continues a contour from one dash to a next, and takes the room of the first; whether it
+    """Continue a contour from one dash to a next, and takes the room of the first; whether it
     could. A place is drawn in proportion to its weight times how free it is."""
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
@@ -446,7 +446,7 @@ def find_dash(rng, law, dashes, mask, pivot, path):
 
 @jit()
 def draw_path(canvas, dashes, path, contrast):
-    """Draws the dashes of a contour."""
+    """Draw the dashes of a contour."""
     for i in range(len(path)):
         stamp(canvas, dashes.ink[path[i, 0]], path[i, 1], path[i, 2], contrast)
 
@@ -518,7 +518,7 @@ def overlap(mask, patch, y, x):
 
 @jit()
 def stamp(canvas, patch, y, x, contrast):
-    """Lays a patch around a place; what is lighter is seen."""
+    """Lay a patch around a place; what is lighter is seen."""
     reach = len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(canvas) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(canvas) + reach - x)):
@@ -528,7 +528,7 @@ def stamp(canvas, patch, y, x, contrast):
 
 def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 0,
          cache: str = 'data/cache', picture: Path | None = None) -> None:
-    """Draws Pathfinder and prints how it is distributed.
+    """Draw Pathfinder and prints how it is distributed.
 
     Args:
         size: Pixels of a side.

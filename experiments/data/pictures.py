@@ -56,7 +56,7 @@ class PicturePieces(SequenceSource):
 
 
 def read_photograph(name: str) -> np.ndarray:
-    """One of scikit-learn's pictures, uint8 ``[height, width, 3]``."""
+    """Return one of scikit-learn's pictures, uint8 ``[height, width, 3]``."""
     from PIL import Image
 
     with (files('sklearn.datasets.images') / name).open('rb') as file, Image.open(file) as picture:

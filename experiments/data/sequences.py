@@ -91,7 +91,8 @@ class SequenceSource(ABC):
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
-        """All sequences, those that are longer cut at ``max_length``; the same ones each time.
+        """Return all sequences, those that are longer cut at ``max_length``; the same ones each
+        time.
 
         Raises:
             ValueError: A file is missing or malformed; the message names it.
@@ -125,8 +126,8 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Examples with classes that have numbers, in three parts: those that are not given are a tenth
-    each of that for training, see :func:`experiments.data.labels.stratified`.
+    """Return examples with classes that have numbers, in three parts: those that are not given are
+    a tenth each of that for training, see :func:`experiments.data.labels.stratified`.
 
     Raises:
         ValueError: A label is no class, or there are too few examples to divide.
@@ -146,14 +147,14 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Refuses a size that is too small, by its name."""
+    """Refuse a size that is too small, by its name."""
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Refuses a label that is no class.
+    """Refuse a label that is no class.
 
     Raises:
         ValueError: One is outside the classes; the message begins with ``where``.

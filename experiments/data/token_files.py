@@ -57,7 +57,7 @@ def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Refuses what is no id.
+    """Refuse what is no id.
 
     Raises:
         ValueError: One is negative or too large; the message begins with ``where``.

@@ -173,7 +173,7 @@ class Training(L.LightningModule):
                        source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Refuses the checkpoint of another model before anything is changed."""
+        """Refuse the checkpoint of another model before anything is changed."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
         if mine != saved:
@@ -195,7 +195,7 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 
 
 def check_numbers(**numbers: float) -> None:
-    """Refuses what is no number, by its name."""
+    """Refuse what is no number, by its name."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -91,7 +91,7 @@ class FineTuning(Training):
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
-        """Refuses data that the model is not for; before they are read, and the folder is made."""
+        """Refuse data that the model is not for; before they are read, and the folder is made."""
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:

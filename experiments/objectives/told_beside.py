@@ -60,7 +60,7 @@ def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Refuses an encoder to whose edges none can be added, as an option wants.
+    """Refuse an encoder to whose edges none can be added, as an option wants.
 
     Raises:
         ValueError: Its layers do not share a pattern, one for all heads.

@@ -61,7 +61,7 @@ class Rival(nn.Module, ABC):
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
-        """Attention among equally long sequences.
+        """Compute attention among equally long sequences.
 
         Args:
             query, key, value (Tensor): ``[num_sequences, heads, length, head_channels]``.
@@ -72,7 +72,7 @@ class Rival(nn.Module, ABC):
         """
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Draw all parameters anew."""
         for linear in (self.lin_query, self.lin_key, self.lin_value, self.lin_out):
             if linear is not None:
                 linear.reset_parameters()
@@ -88,7 +88,7 @@ class Rival(nn.Module, ABC):
         generator: torch.Generator | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, None]:
-        """Lets the tokens of each sequence attend to one another.
+        """Let the tokens of each sequence attend to one another.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
@@ -139,7 +139,7 @@ class Rival(nn.Module, ABC):
         return torch.cat(parts)[torch.cat(tokens).argsort()]
 
     def _attend(self, x: Tensor, seed: int) -> Tensor:
-        """Sequences ``[num_sequences, length, channels]`` to ``[num_tokens, channels]``."""
+        """Return sequences ``[num_sequences, length, channels]`` to ``[num_tokens, channels]``."""
         query, key, value = (
             None if linear is None else linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.lin_query, self.lin_key, self.lin_value))

@@ -56,7 +56,8 @@ class Performer(Rival):
 
     @torch.no_grad()
     def _draw_projection(self) -> None:
-        """Rows as long as those of a normal matrix would be, in directions that are orthogonal."""
+        """Compute rows as long as those of a normal matrix would be, in directions that are
+        orthogonal."""
         length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
         blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
                   for _ in range(-(-self.features // self.head_channels))]

@@ -94,7 +94,7 @@ def laid_over(*paths: Path) -> dict[str, Any]:
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Lets ``other`` have the last word in ``config``."""
+    """Let ``other`` have the last word in ``config``."""
     for name, value in other.items():
         if isinstance(value, dict) and isinstance(config.get(name), dict):
             lay_over(config[name], value)

@@ -19,8 +19,8 @@ STYLES = '-', '--', ':', '-.'
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
-    """Every metric by epoch: loss, accuracy, the density of every layer and head on development
-    data, or without such on training data, ...
+    """Return every metric by epoch: loss, accuracy, the density of every layer and head on
+    development data, or without such on training data, ...
 
     Args:
         history (list): One dict of metrics for each epoch, as in metrics.csv.

@@ -18,7 +18,7 @@ ENDINGS = {'.yaml', '.yml'}
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
                announcement: str) -> None:
-    """Trains into a folder unless that is done; a training that was killed is resumed.
+    """Train into a folder unless that is done; a training that was killed is resumed.
 
     The folder gets ``options.json``, by which a training of other options is told apart.
 

@@ -15,7 +15,7 @@ from graphattn.models import CausalLanguageModel
 @torch.no_grad()
 def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
            temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
-    """Sequences that a model draws, each symbol in the light of those before it.
+    """Return sequences that a model draws, each symbol in the light of those before it.
 
     Args:
         model (CausalLanguageModel): Its edges do not depend on tokens.
@@ -41,7 +41,7 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
 
 
 def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
-    """Images in rows, with the name of each row beside it.
+    """Return images in rows, with the name of each row beside it.
 
     Args:
         rows (dict): Images by the name of their row, ``[num_images, height * width * colours]``.

@@ -20,7 +20,7 @@ from experiments.runs.tables import report
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
                 seeds: Sequence[int]) -> None:
-    """Trains into ``folder/seedN`` for each seed, unless that is done, and reports mean and
+    """Train into ``folder/seedN`` for each seed, unless that is done, and reports mean and
     standard deviation of what was tested.
 
     Args:
@@ -47,7 +47,7 @@ def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Undoes what Lightning tells the other processes of a run, and the group with them."""
+    """Undo what Lightning tells the other processes of a run, and the group with them."""
     arguments, environment = sys.argv, dict(os.environ)
     try:
         yield

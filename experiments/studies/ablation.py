@@ -19,7 +19,7 @@ PAPER = {'Diffuser': 57.31, 'without local edges': 52.65, 'without random edges'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains a classifier without each of the parts.
+    """Train a classifier without each of the parts.
 
     Args:
         scale: How much of it.

@@ -46,7 +46,7 @@ SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1'
 
 def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains a ModernBERT with each seed, attaches it to each graph, and trains it a little more.
+    """Train a ModernBERT with each seed, attaches it to each graph, and trains it a little more.
 
     Args:
         scale: How large; no paper has this experiment, so its scale is the small one with more
@@ -146,7 +146,7 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Three losses for each attention, with their spread."""
+    """Return three losses for each attention, with their spread."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     axes = figure.subplots()
     for number, when in enumerate((BEFORE, AFTER, ADAPTED)):

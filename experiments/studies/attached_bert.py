@@ -84,7 +84,8 @@ class AttachedBert(nn.Module):
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
         return_graphs: bool = False,
     ) -> tuple[Tensor, None, list[BipartiteGraph | PairMask]]:
-        """Logits of the selected tokens, and the graphs that sources have drawn for the batch.
+        """Return logits of the selected tokens, and the graphs that sources have drawn for the
+        batch.
 
         Args:
             tokens (Tensor): int64 ``[num_tokens]``, of all sequences.

@@ -42,7 +42,7 @@ PAPER = {'SWAG': {FULL: 82.5, NO_DIAGONAL: 83.5},
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains a model of each attention on each set.
+    """Train a model of each attention on each set.
 
     Args:
         scale: How much of it.

@@ -93,7 +93,7 @@ COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Measures every attention at every length and compares.
+    """Measure every attention at every length and compares.
 
     Args:
         scale: Lengths are a sixteenth in smoke tests; the paper's scale adds those of the data,
@@ -138,7 +138,7 @@ def cases_at(scale: ScaleName, n: int) -> list[Case]:
 
 
 def measure(cases: list[Case], rounds: int) -> list[dict]:
-    """One row for each case: operations, times and peaks."""
+    """Return one row for each case: operations, times and peaks."""
     n = cases[0].n
     layers = {case: case.attend() for case in cases}
     seconds = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
@@ -307,7 +307,7 @@ def draw_densities(axes: Axes, measured: list[dict]) -> None:
 
 
 def plain(axes: Axes) -> None:
-    """Numbers without powers of ten, and a grid."""
+    """Label axes without powers of ten, and draw a grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -24,7 +24,7 @@ ALL_HEADS = 'mean of heads'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains block models, if they are not there, and looks at each input's graphs.
+    """Train block models, if they are not there, and looks at each input's graphs.
 
     Args:
         scale: How much of it.
@@ -43,7 +43,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
-    """One row for each layer, and one for each of its heads, in per cent.
+    """Return one row for each layer, and one for each of its heads, in per cent.
 
     Args:
         density (Tensor): ``[layers, heads, num_inputs]``, from 0 to 1.

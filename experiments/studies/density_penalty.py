@@ -69,7 +69,7 @@ MARKERS = {FULL: 's', WINDOW: 'D', ALONE: 'v', SAMPLED: 'o', WITH_LOOPS: '^'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains block models with several penalties on their density, and compares.
+    """Train block models with several penalties on their density, and compares.
 
     Args:
         scale: How much of it.

@@ -43,13 +43,13 @@ class DensityRuns:
     task: str
 
     def along(self, name: str, pattern: Pattern, seed: int) -> Path:
-        """All heads of all layers attend along one pattern."""
+        """Return attention in which all heads of all layers follow one pattern."""
         source = {'class_path': 'graphattn.sources.PatternSource',
                   'init_args': {'pattern': str(pattern)}}
         return self._trained(name, seed, f'{SOURCE}={json.dumps(source)}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Heads sample their edges from block models.
+        r"""Return attention whose heads sample their edges from block models.
 
         Args:
             weight (str): :math:`\lambda`, of the penalty on density.

@@ -50,7 +50,7 @@ COLOURS = {WITH: 'C0', RANDOM: '0.6', WITHOUT: 'C1'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains with and without the diagonal and compares.
+    """Train with and without the diagonal and compares.
 
     Args:
         scale: How much of it.

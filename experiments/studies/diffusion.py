@@ -24,7 +24,7 @@ PAPER = {'BigBird': 80.14, 'BigBird, diffused': 80.84, 'Longformer': 80.86,
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains a classifier for each kind of attention.
+    """Train a classifier for each kind of attention.
 
     Args:
         scale: How much of it.

@@ -105,7 +105,7 @@ class DocumentRuns:
                          _edges(*counts, uniform, cls_global))
 
     def block_model(self, density_weight: float, max_length: int) -> Attention:
-        """Edges that each head samples beside a local window; one hop.
+        """Return edges that each head samples beside a local window; one hop.
 
         Args:
             density_weight (float): Of the penalty on density.

@@ -20,7 +20,7 @@ KINDS = {'window': 'local', 'num_global': 'global', 'num_random': 'random'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains a classifier for each number of each kind of edges.
+    """Train a classifier for each number of each kind of edges.
 
     Args:
         scale: How much of it.

@@ -47,7 +47,7 @@ CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains with every estimator and law, and counts which runs keep their edges.
+    """Train with every estimator and law, and counts which runs keep their edges.
 
     Args:
         scale: How much of it.

@@ -23,7 +23,7 @@ HIGHEST = 5.  # of STS-B's scores
 
 
 def main(runs: Path, glue: Path, out: Path) -> None:
-    """Predicts the test sets of all tasks that were trained on.
+    """Predict the test sets of all tasks that were trained on.
 
     Args:
         runs: A folder with one run for each task.

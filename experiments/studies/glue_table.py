@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """One run, in a process of its own."""
+    """Train once, in a process of its own."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),

@@ -20,7 +20,7 @@ TELEPORTS = {'smoke': (0.1, 0.5), 'small': (0., 0.1, 0.3, 0.6),
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains a classifier for each number of hops and each teleport.
+    """Train a classifier for each number of hops and each teleport.
 
     Args:
         scale: How much of it.

@@ -43,7 +43,7 @@ PAPER = {'CIFAR-10': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelSNAIL': 
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains a model of each attention on each set.
+    """Train a model of each attention on each set.
 
     Args:
         scale: How much of it.
@@ -77,7 +77,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def counted(data, kind: str) -> list[dict]:
-    """Rows of what counts the bytes of the part for training, and of PNG, on the part for
+    """Return rows of what counts the bytes of the part for training, and of PNG, on the part for
     testing."""
     learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
     rows = [{'set': kind, 'attention': f'bytes, {order + 1}-grams' if order else 'bytes, unigrams',
@@ -87,7 +87,7 @@ def counted(data, kind: str) -> list[dict]:
 
 
 def draw(rows: list[dict], about: str):
-    """Bars of all rows that were measured here, the set before each attention."""
+    """Draw bars of all rows that were measured here, the set before each attention."""
     shown = [{**row, 'attention': f'{row["set"]}: {row["attention"]}'} for row in rows
              if 'bits per byte' in row]
     return bars(shown, ['bits per byte'], f'What a byte of an image costs; in grey, what counts '

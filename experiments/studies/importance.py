@@ -34,7 +34,7 @@ def main(
     corpus: str | None = None,
     out: Path = Path('runs/studies'),
 ) -> None:
-    """Learns soft masks in pre-training and tells how important which pairs are.
+    """Learn soft masks in pre-training and tells how important which pairs are.
 
     Args:
         scale: How much of it.

@@ -42,7 +42,7 @@ PAPER = {SCRATCH: {'ListOps': 36.4, 'Text': 64.3, 'Retrieval': 57.5, 'Image': 42
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains each attention with and without pre-training and compares.
+    """Train each attention with and without pre-training and compares.
 
     Args:
         scale: How much of it.

@@ -67,7 +67,7 @@ PAPER = {'SBM, Table 8': SBM_TABLE, 'its density': SBM_DENSITY,
 
 
 def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwargs) -> None:
-    """Trains every attention on every task and compares.
+    """Train every attention on every task and compares.
 
     Args:
         scale: How much of it.

@@ -169,8 +169,9 @@ class LongRangeRuns:
 
 
 def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
-    """Patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their sizes
-    are those of the study of costs; a window has a sixteenth of the tokens at every length."""
+    """Return patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their
+    sizes are those of the study of costs; a window has a sixteenth of the tokens at every length.
+    """
     radius, stride = max(2, length // 32), math.isqrt(length)
     count = radius // 2 * 2  # of the window's tokens, half before and half behind
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
@@ -183,7 +184,7 @@ def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
 
 
 def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Classes of :mod:`experiments.rivals` and their arguments.
+    """Return classes of :mod:`experiments.rivals` and their arguments.
 
     Args:
         length (int): The most tokens of a sequence.

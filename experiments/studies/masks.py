@@ -53,7 +53,7 @@ HEADS_PER_ROW = 6
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains along fixed patterns and learned masks and compares.
+    """Train along fixed patterns and learned masks and compares.
 
     Args:
         scale: How much of it.

@@ -33,7 +33,7 @@ LEARNED, SETTLED, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random dia
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Trains the models of each seed and reports what their masks hold.
+    """Train the models of each seed and reports what their masks hold.
 
     Args:
         scale: How large; the paper has no such experiment, so its scale is the small one.

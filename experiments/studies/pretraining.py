@@ -54,7 +54,7 @@ MOST_BYTES, MOST_TOKENS = 2**25, 2**23  # of either part, for the models that co
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
          roberta: str | None = None, tokenizer: str | None = None,
          seeds: PositiveInt | None = None, out: Path = Path('runs/studies')) -> None:
-    """Pre-trains a model of each attention.
+    """Pre-train a model of each attention.
 
     Args:
         scale: How much of it.
@@ -124,7 +124,8 @@ def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
 
 
 def byte_models(corpus: Path) -> list[dict]:
-    """Rows of models that count bytes of the part for training and predict those of development."""
+    """Return rows of models that count bytes of the part for training and predict those of
+    development."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
     left = {True: MOST_BYTES, False: MOST_BYTES}
     num_characters = 0

@@ -41,8 +41,8 @@ class PrunedRuns:
         return self._restored[0].model.encoder.source.probability().detach()
 
     def masks(self, percent: float, random_seed: int | None = None) -> tuple[Mask, ...]:
-        """One mask for each head, without the ``percent`` of the pairs that P finds the least
-        important, or without as many random ones (SparseBERT, Sec. 3.4)."""
+        """Return one mask for each head, without the ``percent`` of the pairs that P finds the
+        least important, or without as many random ones (SparseBERT, Sec. 3.4)."""
         if random_seed is None:
             return prune(self.probability, percent / 100)
         heads, size, _ = self.probability.shape

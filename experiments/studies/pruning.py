@@ -29,7 +29,7 @@ RANDOM_MASKS = 3  # whose losses are averaged
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Prunes the pairs of a pre-trained model by P and at random, and fine-tunes what is left.
+    """Prune the pairs of a pre-trained model by P and at random, and fine-tunes what is left.
 
     Args:
         scale: How much of it.

@@ -47,7 +47,7 @@ PAPER = {'SQuAD 1.1': {FULL: (79.7, 87.1), NO_DIAGONAL: (80.3, 87.9)},
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Trains a model of each attention on each set.
+    """Train a model of each attention on each set.
 
     Args:
         scale: How much of it.

@@ -33,7 +33,7 @@ DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # graphs whose mean is drawn
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains block models, if they are not there, and shows what images their heads attend to.
+    """Train block models, if they are not there, and shows what images their heads attend to.
 
     Args:
         scale: How much of it.
@@ -71,7 +71,7 @@ def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
 
 
 def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
-    """One row for each head of each layer.
+    """Return one row for each head of each layer.
 
     Args:
         images (Tensor): int64 ``[num_images, num_pixels]``.

@@ -53,7 +53,7 @@ SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          attentions: list[str] | None = None, out: Path = Path('runs/studies')) -> None:
-    """Trains every attention with each seed and reports what it finds.
+    """Train every attention with each seed and reports what it finds.
 
     Args:
         scale: How much of it.
@@ -109,7 +109,7 @@ def _row(name: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[str, list[Path]], length: int) -> Figure:
-    """Loss and density on the way, one line for each seed."""
+    """Draw loss and density on the way, one line for each seed."""
     share = 1 - (1 - 1 / length)**(length - 1)  # of the tokens that occur elsewhere
     guess = -share * math.log(share) - (1 - share) * math.log(1 - share)
     figure = Figure(figsize=(12, 6), layout='constrained')

@@ -25,7 +25,7 @@ ROLLED = {'all tokens': False, 'the text alone': True}  # whether [CLS] and [SEP
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains classifiers, if they are not there, and tests them on rolled documents.
+    """Train classifiers, if they are not there, and tests them on rolled documents.
 
     Args:
         scale: How much of it.

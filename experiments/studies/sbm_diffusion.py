@@ -19,7 +19,7 @@ MAX_LENGTH = {'smoke': 64, 'small': 256, 'paper': 4096}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Trains classifiers whose heads sample their edges, with one hop and with several.
+    """Train classifiers whose heads sample their edges, with one hop and with several.
 
     Args:
         scale: How much of it.

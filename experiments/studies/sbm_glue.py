@@ -34,7 +34,7 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Pre-trains and fine-tunes full attention, a window, and sampled graphs beside it.
+    """Pre-train and fine-tunes full attention, a window, and sampled graphs beside it.
 
     Args:
         scale: How much of it.
@@ -74,7 +74,7 @@ def _report(run: Path) -> dict[str, float]:
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:
-    """One row for each development set of a task."""
+    """Return one row for each development set of a task."""
     sets = [name.removeprefix('accuracy/') for name in reports[0] if name.startswith('accuracy/')]
     paper = PAPER.get(attention, {}) if is_glue else {}
     density = [statistics.mean(value for name, value in report.items()

@@ -31,7 +31,7 @@ LOSS = 'masked tokens, loss'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Fine-tunes along masks that were learned in one stage and in two.
+    """Fine-tune along masks that were learned in one stage and in two.
 
     Args:
         scale: How much of it.

@@ -51,7 +51,7 @@ class Study:
         return self.out / self.scale / self.name
 
     def trained(self, run: str, *options: str) -> Path:
-        """Trains as ``experiments.train fit`` does with these options, once.
+        """Train as ``experiments.train fit`` does with these options, once.
 
         A finished run of the same options is taken as it is, and one that was killed is resumed.
         Studies may run side by side: one that needs a run which another trains waits for it.

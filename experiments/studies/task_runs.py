@@ -101,7 +101,7 @@ def local_questions(study: Study) -> Path:
 
 def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...],
            what: str) -> tuple[str, ...]:
-    """Names that are known, or those by default.
+    """Return the given names if they are known, or the default ones.
 
     Raises:
         ValueError: One is not; the message calls them ``what``.

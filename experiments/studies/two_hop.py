@@ -31,7 +31,7 @@ SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoc
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Trains every model with each seed and reports how often it finds the answer.
+    """Train every model with each seed and reports how often it finds the answer.
 
     Args:
         scale: How large; the paper has no such experiment, so its scale is the small one.

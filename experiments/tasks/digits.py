@@ -63,7 +63,8 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Batches of images that need no labels, rows of 64 grey levels in an array of NumPy.
+        """Return batches of images that need no labels, rows of 64 grey levels in an array of
+        NumPy.
 
         Raises:
             ValueError: The file cannot be used, or a row is of another length.
@@ -95,6 +96,6 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:
-    """Images as a ragged batch of equally long sequences."""
+    """Return images as a ragged batch of equally long sequences."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return Batch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

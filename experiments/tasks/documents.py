@@ -112,8 +112,8 @@ class Documents(TokenizedTask):
         return self._in_order('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Batches of ``size`` texts of a table that need no labels, as they stand there, and their
-        lines.
+        """Yield batches of ``size`` texts of a table that need no labels, as they stand there, and
+        their lines.
 
         Raises:
             ValueError: The file cannot be used; the message names the line.
@@ -213,7 +213,7 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:
-    """Documents as a ragged batch."""
+    """Return documents as a ragged batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return Batch(torch.cat(tokens), ptr, torch.stack(label))

@@ -93,7 +93,8 @@ class Glue(L.LightningDataModule):
                                sampler=ShuffledEpochs(train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> list[DataLoader]:
-        """One for each development set; over all processes every example comes exactly once."""
+        """Return one for each development set; over all processes every example comes exactly
+        once."""
         return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
                            sampler=each_once(self.sets[name], self.trainer))
                 for name in TASKS[self.task].dev]
@@ -102,7 +103,7 @@ class Glue(L.LightningDataModule):
         return self.val_dataloader()
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
-        """Batches of ``size`` rows of a test set as it is distributed, and their numbers.
+        """Yield batches of ``size`` rows of a test set as it is distributed, and their numbers.
 
         Raises:
             ValueError: The file cannot be used; the message names the line.
@@ -148,7 +149,7 @@ class Examples(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
-    """Examples as a ragged batch; nothing in it is to be predicted but the labels."""
+    """Return examples as a ragged batch; nothing in it is to be predicted but the labels."""
     tokens, first, label = zip(*examples)
     segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
     ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)

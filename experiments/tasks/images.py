@@ -47,7 +47,7 @@ class Images(LongRange):
             raise ValueError(f"'source' must give images (got {type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Images of the part for testing, and as many that the model draws."""
+        """Return images of the part for testing, and as many that the model draws."""
         if not self.num_samples:
             return {}
         length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens

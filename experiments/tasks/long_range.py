@@ -91,8 +91,8 @@ class LongRange(L.LightningDataModule):
         return self._longest_first('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Batches of ``size`` examples that need no labels, as they stand in a file, and what they
-        are called there.
+        """Return batches of ``size`` examples that need no labels, as they stand in a file, and
+        what they are called there.
 
         Raises:
             ValueError: The file cannot be used.
@@ -115,7 +115,7 @@ class LongRange(L.LightningDataModule):
         return self.read().num_tokens if self.cls else None
 
     def read(self) -> SequenceData:
-        """All sequences, which are read once."""
+        """Return all sequences, which are read once."""
         if self.data is None:
             data = self.source.read(self.max_length - self.cls)
             if empty := [part for part in PARTS if not len(data.parts[part].label)]:
@@ -137,7 +137,7 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> Batch:
-    """Sequences as a batch, each behind ``cls_token`` if there is one."""
+    """Return sequences as a batch, each behind ``cls_token`` if there is one."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -147,7 +147,7 @@ def collate(some: Sequences, cls_token: int | None = None) -> Batch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
-    """Batches of ``size`` examples that need no labels, and what the examples are called.
+    """Yield batches of ``size`` examples that need no labels, and what the examples are called.
 
     Args:
         rows (Iterator): The name of each example, and the ids, ``[length]``, of its sequence or of
@@ -162,7 +162,7 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Refuses a model that is for other data.
+    """Refuse a model that is for other data.
 
     Raises:
         ValueError: Its vocabulary or positions are too few; or it is a classifier, and its classes

@@ -202,7 +202,7 @@ class EncodedQuestions:
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """All windows of some questions."""
+        """Return all windows of some questions."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
 
@@ -289,7 +289,7 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
 
 def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Ids int32 ``[num_tokens]`` and offsets int32 ``[num_tokens, 2]`` of each text."""
+    """Yield ids int32 ``[num_tokens]`` and offsets int32 ``[num_tokens, 2]`` of each text."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
                       disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],

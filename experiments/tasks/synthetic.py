@@ -39,7 +39,7 @@ class Synthetic(L.LightningDataModule, ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Batch:
-        """One batch of ``batch_size`` sequences: what a new task implements."""
+        """Return one batch of ``batch_size`` sequences. A new task implements this method."""
 
     def train_dataloader(self) -> DataLoader:
         return ResumableLoader(self._batches('train', 2**62), batch_size=None,

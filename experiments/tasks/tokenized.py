@@ -94,7 +94,7 @@ class TokenizedTask(L.LightningDataModule):
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuses a model that is for other data, before anything is made."""
+        """Refuse a model that is for other data, before anything is made."""
         positions = model.encoder.position_embedding.num_embeddings
         if self.max_length > positions:
             raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
@@ -105,7 +105,7 @@ class TokenizedTask(L.LightningDataModule):
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
-        """Batches of examples of similar length, without end.
+        """Return batches of examples of similar length, without end.
 
         Args:
             batches (Dataset): Maps a list of (epoch, number of the example) to a batch.

@@ -26,7 +26,8 @@ def attention_diffusion(
     teleport: float | Sequence[float] | Tensor,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""Values after several hops along the edges, each mixed with the values that they began with.
+    r"""Return values after several hops along the edges, each mixed with the values that they began
+    with.
 
     .. math::
         Z_{(0)} = V, \qquad Z_{(k+1)} = (1 - t) \, A Z_{(k)} + t \, V

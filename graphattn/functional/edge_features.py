@@ -22,7 +22,7 @@ def edge_feature_attention(
     dropout_p: float = 0.,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""Attention along edges whose features are added to both key and value.
+    r"""Return attention along edges whose features are added to both key and value.
 
     .. math::
         \mathrm{out}_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} \left( \mathrm{value}_j

@@ -79,7 +79,8 @@ class Blocks:
 
     @classmethod
     def join(cls, parts: list[Blocks], sizes: list[tuple[int, int]]) -> Blocks:
-        """Blocks side by side, each of so many queries and keys. Known is what is known of all."""
+        """Return blocks side by side, each of so many queries and keys. What is known of all is
+        known."""
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
@@ -204,6 +205,6 @@ def reduce_blocks(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Blocks one after the other: the pointer of all of them, each of so many nodes."""
+    """Return blocks one after the other: the pointer of all of them, each of so many nodes."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

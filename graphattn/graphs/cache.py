@@ -71,7 +71,7 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Lets go what nobody can ask for again."""
+        """Let go what nobody can ask for again."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)
@@ -93,8 +93,8 @@ class GraphCache:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Bytes of what is kept; of a new graph once training has asked for its order by key: another
-    pointer, and the query and the position of each edge."""
+    """Return bytes of what is kept; of a new graph once training has asked for its order by key:
+    another pointer, and the query and the position of each edge."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
@@ -105,7 +105,7 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 
 def bytes_of_key(thing: object) -> int:
-    """Bytes of the numbers and the text that a key is made of."""
+    """Return bytes of the numbers and the text that a key is made of."""
     if isinstance(thing, str | int):
         return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):

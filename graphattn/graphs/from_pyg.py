@@ -28,7 +28,7 @@ class SortedEdges(NamedTuple):
     perm: Tensor | None  # int64 [num_edges]; None if they were given in the graph's order
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Values on the edges as they were given, on those of the graph."""
+        """Return values on the edges as they were given, on those of the graph."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]

@@ -420,19 +420,19 @@ class BipartiteGraph:
                                   edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
-        """Lets every query attend to its own token; needs as many keys as queries per block."""
+        """Let every query attend to its own token; needs as many keys as queries per block."""
         check_square(self, 'with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
                                                       token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
-        """Lets no query attend to its own token; needs as many keys as queries per block."""
+        """Let no query attend to its own token; needs as many keys as queries per block."""
         check_square(self, 'without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 
     def causal(self) -> BipartiteGraph:
-        """Lets no query attend to a later token; needs as many keys as queries per block. The edges
+        """Let no query attend to a later token; needs as many keys as queries per block. The edges
         that are left keep their probabilities."""
         check_square(self, 'causal')
         return self.select_edges(self.key <= self.query)

@@ -122,7 +122,7 @@ class EdgeAttention(MessagePassing):
         placement: Placement = LOCAL,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Attends along the edges.
+        """Attend along the edges.
 
         Args:
             query (Tensor): ``[num_queries, heads, channels]``.

@@ -124,7 +124,7 @@ class GraphAttention(nn.Module):
         self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Draw all parameters anew."""
         for linear in (self.lin_query, self.lin_key, self.lin_value, self.lin_out):
             linear.reset_parameters()
         if self.source is not None:
@@ -151,7 +151,7 @@ class GraphAttention(nn.Module):
         return_graph: bool = False,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | tuple[Tensor, Tensor]]:
-        """Lets the tokens of each sequence attend to one another.
+        """Let the tokens of each sequence attend to one another.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.

@@ -93,7 +93,7 @@ class GraphGPSConv(GPSConv):
         self.attn_type = type(attention).__name__
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Draw all parameters anew."""
         for part in (self.conv, self.attn, self.norm1, self.norm2, self.norm3):
             if part is not None:
                 part.reset_parameters()
@@ -105,7 +105,7 @@ class GraphGPSConv(GPSConv):
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 **kwargs: Any) -> Tensor:
-        """One layer.
+        """Apply one layer.
 
         Args:
             x (Tensor): ``[num_nodes, channels]``.

@@ -114,7 +114,7 @@ class GraphTransformerConv(TransformerConv):
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Lets nodes attend along the edges.
+        """Let nodes attend along the edges.
 
         Args:
             x (Tensor or tuple): ``[num_nodes, in_channels]``, or a pair of keys and queries.
@@ -178,7 +178,7 @@ class GraphTransformerConv(TransformerConv):
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Keys, values and queries, heads apart, and what a node keeps of itself."""
+        """Return keys, values and queries, heads apart, and what a node keeps of itself."""
         of_keys, of_queries = [self.lin_key, self.lin_value], [self.lin_query]
         if self.root_weight:
             of_queries.append(self.lin_skip)
@@ -205,7 +205,7 @@ class GraphTransformerConv(TransformerConv):
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Heads joined, and what a node keeps of itself."""
+        """Return heads joined, and what a node keeps of itself."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out

@@ -75,7 +75,7 @@ def attend_padded(
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Attention of padded sequences.
+    r"""Return attention of padded sequences.
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
@@ -199,7 +199,7 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: Pa
 
 
 def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
-    """Its values on the edges, ``[num_edges, heads or 1]``."""
+    """Return a table's values on the edges, ``[num_edges, heads or 1]``."""
     table = table.movedim(1, -1)
     table = table.expand(tokens.batch, *table.shape[1:])
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key

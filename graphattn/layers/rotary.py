@@ -38,12 +38,12 @@ class RotaryPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Cosines and sines, ``[num_embeddings, channels / 2, 2]``."""
+        """Return cosines and sines, ``[num_embeddings, channels / 2, 2]``."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.cos(), angle.sin()], dim=2)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Cosines and sines ``[num_tokens, channels / 2, 2]`` of positions, int64
+        """Return cosines and sines ``[num_tokens, channels / 2, 2]`` of positions, int64
         ``[num_tokens]``."""
         check_ids('position', position, self.num_embeddings, self.table.device)
         return self.table[position]

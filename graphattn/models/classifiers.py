@@ -70,7 +70,7 @@ class SequenceClassifier(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
+        """Return logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
             TypeError: ``ptr`` is a Shard, which has no whole sequences.
@@ -151,7 +151,7 @@ class TokenClassifier(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Logits ``[num_tokens, num_classes]``; arguments as :meth:`Encoder.forward`."""
+        """Return logits ``[num_tokens, num_classes]``; arguments as :meth:`Encoder.forward`."""
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)

@@ -329,7 +329,7 @@ num_blocks=2, density=32.4%))
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Ids that it knows; an adapter in its place says itself which those are."""
+    """Return the number of ids that a module knows; an adapter in its place states its own."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
@@ -351,12 +351,12 @@ class SinusoidalPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Sines and cosines, ``[num_embeddings, channels]``."""
+        """Return sines and cosines, ``[num_embeddings, channels]``."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :self.channels]
 
     def forward(self, position: Tensor) -> Tensor:
-        """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
 
 
@@ -395,7 +395,7 @@ class GridPositions(nn.Module):
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return sum(embedding(position // math.prod(self.sides[axis + 1:]) % side)
                    for axis, (side, embedding) in enumerate(zip(self.sides, self.along)))
 
@@ -431,7 +431,7 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Ids of its token embedding, or of that which an adapter in its place is around."""
+    """Return the number of ids of its token embedding, or of the one that an adapter wraps."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:

@@ -77,7 +77,7 @@ class MaskedLanguageModel(nn.Module):
         return_graphs: bool = False,
     ) -> (tuple[Tensor, Tensor | None]
           | tuple[Tensor, Tensor | None, list[BipartiteGraph | PairMask]]):
-        """Logits of tokens and sequences; other arguments as :meth:`Encoder.forward`.
+        """Return logits of tokens and sequences; other arguments as :meth:`Encoder.forward`.
 
         Args:
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.

@@ -67,7 +67,7 @@ class MultipleChoiceModel(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Logits ``[num_choices]``; other arguments as :meth:`Encoder.forward`.
+        """Return logits ``[num_choices]``; other arguments as :meth:`Encoder.forward`.
 
         Args:
             selected (Tensor, optional): The tokens that are choices, int64 ``[num_choices]``; the

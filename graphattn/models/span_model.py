@@ -68,7 +68,7 @@ class SpanModel(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Logits ``[num_tokens, 2]`` of the first token and of the last one; arguments as
+        """Return logits ``[num_tokens, 2]`` of the first token and of the last one; arguments as
         :meth:`Encoder.forward`."""
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,

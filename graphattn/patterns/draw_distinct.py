@@ -53,7 +53,7 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Numbers below ``num_choices``, which 53 random bits tell apart."""
+    """Return numbers below ``num_choices``, which 53 random bits tell apart."""
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

@@ -123,7 +123,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
-    """All that can be built, those of other people's modules included."""
+    """Return all that can be built, those of other people's modules included."""
     named = {} if isabstract(kind) else {kind.__name__: kind}
     for derived in kind.__subclasses__():
         named |= _patterns_by_name(derived)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def grid(key: Tensor, query: Tensor) -> Tensor:
-    """Every one of the queries attends to every one of the keys; sorted if they are."""
+    """Join every one of the queries with every one of the keys; sorted if they are."""
     return torch.stack(torch.meshgrid(key, query, indexing='xy')).flatten(1)
 
 
@@ -39,7 +39,7 @@ def crop_edges(edges: Tensor, queries: range, num_keys: int) -> Tensor:
 
 
 def all_offsets(queries: range, num_keys: int) -> Tensor:
-    """Every ``key - query`` there is, ascending."""
+    """Return every ``key - query`` there is, ascending."""
     return torch.arange(1 - queries.stop, num_keys - queries.start)
 
 

@@ -27,7 +27,7 @@ def without_diagonal(pattern: Pattern) -> Difference:
 
 
 def randomly_dropped(count: int | None = None) -> Difference:
-    """All pairs but ``count`` random ones, by default as many as the diagonal has: "randomly
+    """Return all pairs but ``count`` random ones, by default as many as the diagonal has: "randomly
     dropped" (SparseBERT, Sec. 3.3.3)."""
     return Full() - RandomPairs(count)
 

@@ -69,7 +69,7 @@ class ExchangedRows(torch.autograd.Function):
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """All rows, of which each process has so many: a halo of everything."""
+    """Return a halo of everything, where each process has so many rows."""
     num_own, num_processes = x.size(0), len(sizes)
     everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
     return ExchangedRows.apply(x, everyone, [num_own] * num_processes, sizes, group)

@@ -107,7 +107,7 @@ class PaddedTokens:
                                                          self.lengths)]
 
     def _before(self, position: int) -> list[int]:
-        """Tokens of each sequence before a position."""
+        """Return tokens of each sequence before a position."""
         if self._token is None:
             return [position] * self.batch
         position = min(position, self._behind)

@@ -22,7 +22,7 @@ def sample_bernoulli(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compare', 'thin', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draws a graph whose edges are independent with exactly the model's probabilities,
+    r"""Draw a graph whose edges are independent with exactly the model's probabilities,
 
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).

@@ -25,7 +25,7 @@ def sample_fastrg(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compiled', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draws a graph by Algorithm 1: Poisson counts, of which repeated edges merge.
+    r"""Draw a graph by Algorithm 1: Poisson counts, of which repeated edges merge.
 
     A pair is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times, so that, independently,
 

@@ -112,7 +112,7 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Numbers of each head's own queries, of all queries, the first head's first."""
+    """Return numbers of each head's own queries, of all queries, the first head's first."""
     own = torch.from_numpy(np.stack(values, axis=1))
     return shard.gather(own).t().flatten().numpy()
 

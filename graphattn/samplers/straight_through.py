@@ -17,7 +17,7 @@ _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 
 def straight_through(edge_prob: Tensor | BipartiteGraph,
                      estimator: str = 'one-sided') -> dict[str, Tensor]:
-    r"""Lets a loss reach the probabilities of the sampled edges, and changes nothing else.
+    r"""Let a loss reach the probabilities of the sampled edges, and changes nothing else.
 
     With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` that enters the
     softmax and :math:`g_{ij} = \partial L / \partial A_{ij}`,

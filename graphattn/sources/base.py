@@ -103,7 +103,7 @@ class GraphSource(nn.Module, ABC):
         return {}
 
     def reset_parameters(self) -> None:
-        """Draws the source's parameters anew.
+        """Draw the source's parameters anew.
 
         A source that has any implements it: an encoder copies its source for every layer and then
         calls this, without which all layers begin with the same parameters.

@@ -116,7 +116,7 @@ class BlockModelSource(GraphSource):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws clusters from Kaiming's normal law and the MLPs as ``torch.nn.Linear`` does."""
+        """Draw clusters from Kaiming's normal law and the MLPs as ``torch.nn.Linear`` does."""
         fan_in = self.head_channels * (1 if self.preset == 'paper' else self.clusters)
         nn.init.normal_(self.centroid, std=math.sqrt(2 / fan_in))
         bound = 1 / math.sqrt(self.head_channels)
@@ -201,7 +201,7 @@ class BlockModelSource(GraphSource):
             check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Memberships of queries, mixing, memberships of keys; those of folded nodes."""
+        """Return memberships of queries, mixing, memberships of keys; those of folded nodes."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)

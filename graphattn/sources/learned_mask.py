@@ -143,7 +143,7 @@ class LearnedMaskSource(GraphSource):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the logits from a normal law."""
+        """Draw the logits from a normal law."""
         nn.init.normal_(self.logit, std=self.init_std)
 
     @looks_once
@@ -228,7 +228,7 @@ class LearnedMaskSource(GraphSource):
         sparsity: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Mask, ...]:
-        r"""Settles the masks, for :class:`PatternSource` or :func:`graphattn.patterns.save_masks`.
+        r"""Freeze the masks, for :class:`PatternSource` or :func:`graphattn.patterns.save_masks`.
 
         Args:
             how (str): ``'threshold'``: what is more probably on than off, :math:`\alpha > 0`.

@@ -14,7 +14,7 @@ FORMULA = ('=', '+', '-', '@', '\t', '\r')  # how spreadsheets know one
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Lets ``write`` fill a temporary file beside ``path`` and renames it when that is done."""
+    """Let ``write`` fill a temporary file beside ``path`` and renames it when that is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-', suffix=path.suffix)
     os.close(handle)

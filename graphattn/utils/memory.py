@@ -21,7 +21,7 @@ _CGROUP = Path('/sys/fs/cgroup')
 
 @contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Refuses an allocation of more than is free, which Linux may grant, only to kill the process
+    """Refuse an allocation of more than is free, which Linux may grant, only to kill the process
     when it writes there.
 
     Raises:
@@ -47,7 +47,7 @@ def within_free_memory() -> Iterator[None]:
 
 
 def free_bytes() -> int:
-    """Bytes that this process may still take, of the machine and of its container."""
+    """Return bytes that this process may still take, of the machine and of its container."""
     free = psutil.virtual_memory().available
     try:
         most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))

@@ -37,7 +37,7 @@ class ChoiceSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """All questions; the same ones each time.
+        """Return all questions; the same ones each time.
 
         Raises:
             ValueError: A file is missing or malformed; the message names it, and the line or the

@@ -80,7 +80,7 @@ def is_held_out(document: Document) -> bool:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cuts prose after each full stop, question or exclamation mark that ends a sentence."""
+    """Cut prose after each full stop, question or exclamation mark that ends a sentence."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         before = text[max(start, end.start() - LONGEST_ABBREVIATION):end.start() + 1]
@@ -244,7 +244,7 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Leaves out each sentence that an earlier document has, and what is then too short."""
+    """Leave out each sentence that an earlier document has, and what is then too short."""
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []
@@ -276,7 +276,8 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Lines that belong together, joined: one indentation, no other list item, no code between."""
+    """Yield lines that belong together, joined: one indentation, no other list item, no code
+    between."""
     block: list[str] = []
     item_indent = 0
     block_indent: int | None = None  # of a list item, the second line's

@@ -73,7 +73,7 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """All documents; the same ones each time.
+        """Return all documents; the same ones each time.
 
         Raises:
             ValueError: A file is missing or malformed; the message names it, and the line.

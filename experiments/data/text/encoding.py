@@ -146,7 +146,7 @@ def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: i
 
 
 def corpus_key(path: Path, tokenizer: str) -> str:
-    """Names what encoding gives: the corpus's files, their sizes and times, and the tokenizer.
+    """Name what encoding gives: the corpus's files, their sizes and times, and the tokenizer.
 
     Args:
         path (Path): A corpus, as :func:`read_documents` takes it.

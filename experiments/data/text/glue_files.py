@@ -136,7 +136,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Numbers and entries of the lines; quotation marks are text like any other."""
+    """Yield numbers and entries of the lines; quotation marks are text like any other."""
     try:
         for number, line in filled_lines(path):
             yield number, line.rstrip('\r\n').split('\t')

@@ -52,7 +52,7 @@ class QuestionSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """All questions; the same ones each time.
+        """Return all questions; the same ones each time.
 
         Raises:
             ValueError: A file is missing or malformed; the message names it, and the line or the

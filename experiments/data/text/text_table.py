@@ -85,7 +85,7 @@ class Row(NamedTuple):
     label: str | None
 
     def with_class(self, number: int) -> Document | Pair:
-        """Its text or pair, of a class."""
+        """Return its text or pair, of a class."""
         return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
 
 

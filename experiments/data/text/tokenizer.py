@@ -166,7 +166,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Refuses a tokenizer whose ids mean nothing to a pre-trained model.
+    """Refuse a tokenizer whose ids mean nothing to a pre-trained model.
 
     Args:
         tokenizer (tokenizers.Tokenizer): That of the data.
@@ -197,7 +197,7 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
 
 
 def cut(texts: list[list[int]], room: int) -> list[list[int]]:
-    """Cuts tokens off the end of the longer text, of the second if they are equally long, until
+    """Cut tokens off the end of the longer text, of the second if they are equally long, until
     ``room`` tokens are left."""
     if len(texts) == 1:
         return [texts[0][:room]]
@@ -224,7 +224,7 @@ def _process_as_bert(tokenizer: Tokenizer) -> None:
 
 
 def _frame_as_bert(tokenizer: Tokenizer) -> None:
-    """Lets ``encode(a, b)`` give [CLS] a [SEP] b [SEP] with segments 0 and 1."""
+    """Let ``encode(a, b)`` give [CLS] a [SEP] b [SEP] with segments 0 and 1."""
     from tokenizers.processors import BertProcessing
 
     ids = special_tokens(tokenizer)

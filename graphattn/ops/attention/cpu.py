@@ -153,7 +153,7 @@ def edge_attention_backward_cpu(
 @jit
 def _attend(spans, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
             features, statistics, edges):
-    """Output, sums of features and softmax statistics of each query, over its keys chunk by
+    """Compute output, sums of features and softmax statistics of each query, over its keys chunk by
     chunk."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     longest, num_rows = longest_row(indptr), most_rows(spans)
@@ -224,7 +224,7 @@ def _attend_backward(
         features, attr, queries_per_key, terms, grad_query, grad_feature_query, grad_bias,
         grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
         shared_grad_value, edges):
-    """Gradients of each query and edge, and what each span adds to those of its keys."""
+    """Compute gradients of each query and edge, and what each span adds to those of its keys."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
@@ -313,7 +313,8 @@ def _attend_backward(
 @jit
 def _attr_backward(spans, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
                    edges):
-    """Gradients of the features of each edge, from those of its dot products and its weights."""
+    """Compute gradients of the features of each edge, from those of its dot products and its
+    weights."""
     indptr, heads = edges.indptr, grad_dot.shape[1]
     span = claim(progress, 0)
     while span < len(spans):

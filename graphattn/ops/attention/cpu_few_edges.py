@@ -41,8 +41,8 @@ def has_few_edges(edges: Edges) -> bool:
 
 
 def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
-    """Heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are added up by
-    one thread, in the order of edges."""
+    """Return heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are
+    added up by one thread, in the order of edges."""
     num_spans = min(num_parts, key_heads)
     ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
     return np.array(list(pairwise(ends)), np.int64)
@@ -57,7 +57,7 @@ _EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
 @jit
 def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, statistics,
                   edges):
-    """Output and softmax statistics of each query."""
+    """Compute output and softmax statistics of each query."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(longest_row(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -100,7 +100,7 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
 def attend_to_few_backward(
         spans, progress, query, key, value, grad_out, out, statistics, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
-    """Gradients of each query and edge, and what is added to those of keys."""
+    """Compute gradients of each query and edge, and what is added to those of keys."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(longest_row(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),

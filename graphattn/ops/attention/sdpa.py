@@ -59,7 +59,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Every query to every key of its block, but for those that the mask takes away."""
+    """Join every query to every key of its block, except those that the mask takes away."""
     blocks = [x.reshape(num_blocks, x.size(0) // num_blocks, *x.shape[1:]).transpose(1, 2)
               for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_blocks(*blocks, mask, scale=terms.scale, dropout_p=terms.dropout_p)

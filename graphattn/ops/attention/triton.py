@@ -52,7 +52,7 @@ def edge_attention_cuda(
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
            terms: Terms) -> tuple[Tensor, Tensor]:
-    """Output and softmax statistics ``[num_queries, heads, 2]`` of each query."""
+    """Return output and softmax statistics ``[num_queries, heads, 2]`` of each query."""
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
@@ -134,7 +134,7 @@ def attend_rows(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Output and softmax statistics of some queries, or of parts of their edges."""
+    """Compute output and softmax statistics of some queries, or of parts of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -179,8 +179,8 @@ def grads_of_queries(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
-    statistics and the mean gradient of weights of each query, side by side."""
+    """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
+    keys, statistics and the mean gradient of weights of each query, side by side."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -233,7 +233,7 @@ def grads_of_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Gradients of some keys and values, or what parts of their edges add to them."""
+    """Compute gradients of some keys and values, or what parts of their edges add to them."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     key_head = tl.program_id(1)

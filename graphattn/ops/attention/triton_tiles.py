@@ -93,7 +93,7 @@ def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes
 
 
 def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Tasks:
-    """Each 64 tiled rows, in parts where these have a large share of all tiles."""
+    """Return each 64 tiled rows, in parts where these have a large share of all tiles."""
     of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
     sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
@@ -111,8 +111,8 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 
 
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
-    """Four multiply no pair twice, as eight do, but have half of the registers for sums and for
-    what is known of each edge."""
+    """Use four, which multiply no pair twice, as eight do, but have half of the registers for sums
+    and for what is known of each edge."""
     widths = [width_of(x.size(2)) for x in summed]
     is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
     return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
@@ -205,7 +205,7 @@ def attend_tiles(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Output and softmax statistics of some queries."""
+    """Compute output and softmax statistics of some queries."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
@@ -285,8 +285,8 @@ def grads_of_tiled_queries(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Gradients of some queries and of bias and gate of their edges; and, for the pass over keys,
-    statistics and the mean gradient of weights of each query, side by side."""
+    """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
+    keys, statistics and the mean gradient of weights of each query, side by side."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
@@ -343,7 +343,7 @@ def grads_of_tiled_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Gradients of some keys and values."""
+    """Compute gradients of some keys and values."""
     row, is_row, base, begin, end, part, is_part = _rows_of_task(
         indptr, edge_query, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     key_head = tl.program_id(1)

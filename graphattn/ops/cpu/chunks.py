@@ -72,7 +72,7 @@ def put(x, rows, shift, low, head, heads):
 
 @jit_inline
 def clear(rows, shift):
-    """Zeroes the columns from ``shift`` on."""
+    """Zero the columns from ``shift`` on."""
     for j in range(rows.shape[0]):
         for c in range(shift, rows.shape[1]):
             rows[j, c] = 0
@@ -103,7 +103,7 @@ def exceeds_cache(rows):
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Asks for the rows of a query's keys ahead of their use, where they lie out of the cache."""
+    """Ask for the rows of a query's keys ahead of their use, where they lie out of the cache."""
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 

@@ -25,8 +25,8 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, position: Tensor | None = None) -> Edges:
-        """All blocks as one, for loops over head-major values: those of one head are close together
-        in memory, and need no smaller blocks."""
+        """Return all blocks as one, for loops over head-major values: those of one head are close
+        together in memory, and need no smaller blocks."""
         whole = np.array([0, indptr.numel() - 1])
         position = np.empty(0, np.int32) if position is None else position.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), position, whole, whole)

@@ -36,7 +36,7 @@ class Orders(NamedTuple):
                    position)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:
-        """Values ``[heads, num_edges]`` in the order by key."""
+        """Return values ``[heads, num_edges]`` in the order by key."""
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
         run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
         return csc_values
@@ -53,14 +53,14 @@ class Orders(NamedTuple):
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
-    """Slices of heads, each computed at once in the same workspaces."""
+    """Return slices of heads, each computed at once in the same workspaces."""
     size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
     return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Memory for the heads of one slice: ``[heads, nodes, channels]`` for each of ``nodes``, which
-    are ``[nodes, heads, channels]``, and ``[heads, num_edges]`` for each of ``edges``."""
+    """Return memory for the heads of one slice: ``[heads, nodes, channels]`` for each of ``nodes``,
+    which are ``[nodes, heads, channels]``, and ``[heads, num_edges]`` for each of ``edges``."""
     heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
     return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 

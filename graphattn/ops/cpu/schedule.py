@@ -42,8 +42,8 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
 
 def cut(edges: Edges, shape: tuple[int, int], spans_per_thread: int = 16) -> np.ndarray:
-    """Spans of one head and block, int64 ``[num_spans, 5]``: head, first row, last row, block, and
-    whether the block's columns belong to an earlier span too."""
+    """Return spans of one head and block, int64 ``[num_spans, 5]``: head, first row, last row,
+    block, and whether the block's columns belong to an earlier span too."""
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else spans_per_thread * num_threads
     return cut_into_spans(edges.indptr, edges.row_ptr, shape[0], num_parts)
@@ -68,7 +68,7 @@ def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
 
 @jit
 def cut_into_spans(indptr, row_ptr, heads, num_parts):
-    """Blocks and heads in a row, cut where they end and into parts of equally many edges."""
+    """Return blocks and heads in a row, cut where they end and into parts of equally many edges."""
     num_blocks = len(row_ptr) - 1
     spans = np.empty((num_blocks * heads + num_parts - 1, 5), np.int64)
     num_edges, end_span, done, part = indptr[-1] * heads, 0, 0, 1

@@ -72,7 +72,7 @@ def store(typingctx, array, position, vector):
 
 @intrinsic
 def prefetch(typingctx, array, position):
-    """Asks for a line of the cache ahead of its use; any position will do."""
+    """Ask for a line of the cache ahead of its use; any position will do."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.uint8)
         flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
@@ -122,7 +122,7 @@ def _lanes(index: list[int]) -> ir.Constant:
 
 
 def _fold(builder, vector, combine):
-    """All lanes combined into one number."""
+    """Return all lanes combined into one number."""
     lanes = vector.type.count
     while lanes > 1:
         lanes //= 2

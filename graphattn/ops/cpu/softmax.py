@@ -137,7 +137,7 @@ def put_statistics(statistics, row, high, total):
 
 @jit_inline
 def drop_out(weight, terms, first, n, head):
-    """Zeroes weights of the edges from ``first`` on, and scales up the others."""
+    """Zero weights of the edges from ``first`` on, and scales up the others."""
     if terms.threshold > 0:
         for e in range(n):
             weight[e] *= keep(terms, first + e, head)

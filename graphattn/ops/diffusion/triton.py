@@ -83,7 +83,7 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Output ``[nodes, heads, channels]``; puts what each hop brings into ``messages``."""
+    """Return output ``[nodes, heads, channels]``; puts what each hop brings into ``messages``."""
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):

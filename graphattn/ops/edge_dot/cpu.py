@@ -92,9 +92,9 @@ def _dot(spans, progress, query, key, heads, dot, edges):
 @jit
 def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Gradients of each query, and what each span adds to those of its keys. Edges whose own is 0
-    are passed over, even where they lead to what is infinite: an estimator leaves half of them so.
-    """
+    """Compute gradients of each query, and what each span adds to those of its keys. Edges whose
+    own is 0 are passed over, even where they lead to what is infinite: an estimator leaves half of
+    them so."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)

@@ -44,8 +44,8 @@ class Chunk(NamedTuple):
 
 def chunks_of(blocks: Blocks, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all pairs, each
-    once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
+    """Return chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all
+    pairs, each once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
     block_shape = torch.stack([blocks.query_ptr.diff(), blocks.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in block_shape.tolist() if n and m}):

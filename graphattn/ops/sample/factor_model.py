@@ -150,7 +150,7 @@ class FactorModel:
         return mixed.reshape(self.query_factor.shape)
 
     def rate_factors(self) -> tuple[Tensor, Tensor]:
-        r"""Two factors whose product is :math:`p_{ij} + \delta` inside the blocks.
+        r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the blocks.
 
         They are :math:`\hat Q \hat S` and :math:`\hat K`, exploration being one more cluster that
         every node belongs to.
@@ -166,7 +166,7 @@ class FactorModel:
         return mixed_query, key_factor
 
     def expectation(self) -> Tensor:
-        r"""All :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests.
+        r"""Return all :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests.
 
         Returns:
             floating Tensor ``[num_queries, num_keys]``, 0 outside the blocks.

@@ -17,7 +17,7 @@ PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
                       pairs_per_chunk: int | None = None) -> BipartiteGraph:
-    """Draws each pair with its probability.
+    """Draw each pair with its probability.
 
     Raises:
         ValueError: Some of the probabilities exceeds 1.

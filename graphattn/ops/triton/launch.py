@@ -44,7 +44,8 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Edges for as many as a row has on average, and as many rows as may be of what is left."""
+        """Return edges for as many as a row has on average, and as many rows as may be of what is
+        left."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))

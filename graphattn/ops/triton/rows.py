@@ -43,11 +43,11 @@ class Tasks(NamedTuple):
 
     @property
     def most_long(self) -> int:
-        """Bounds the number of places in several parts; these come first, and so do their parts."""
+        """Bound the number of places in several parts; these come first, and so do their parts."""
         return min(self.number - self.order.numel(), self.order.numel())
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Memory for what each part of a long row adds: ``[heads, parts, channels]``."""
+        """Return memory for what each part of a long row adds: ``[heads, parts, channels]``."""
         most = (self.most_long + self.number - self.order.numel()) * self.rows_of_each
         return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """All rows, but for those that have tiles, whom others compute."""
+        """Return all rows, except those with tiles, which other kernels compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         size = indptr.diff()
         if num_tiles is not None:
@@ -95,8 +95,8 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Programs for ``rows`` tasks of one head each; those of one head follow one another, so
-        that what they gather stays in the cache."""
+        """Return programs for ``rows`` tasks of one head each; those of one head follow one
+        another, so that what they gather stays in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
@@ -124,7 +124,8 @@ def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Rows ``[nodes..., WIDTH]`` of ``[nodes, HEADS, CHANNELS]``; 0 where masked and beyond."""
+    """Return rows ``[nodes..., WIDTH]`` of ``[nodes, HEADS, CHANNELS]``; 0 where masked and
+    beyond."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:

@@ -111,7 +111,7 @@ def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
 def join_parts(parts, out, statistics, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
                CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
                ROWS: tl.constexpr):
-    """Output and softmax statistics of each long row, from those of its parts."""
+    """Compute output and softmax statistics of each long row, from those of its parts."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

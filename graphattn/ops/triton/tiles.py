@@ -131,7 +131,8 @@ def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: t
 @triton.jit
 def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
                    DEPTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and beyond."""
+    """Return rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and
+    beyond."""
     channel = first + tl.arange(0, DEPTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     inside = is_node[:, None] & (channel < CHANNELS)[None, :]

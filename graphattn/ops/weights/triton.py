@@ -165,7 +165,7 @@ def softmax_backward(
 @triton.jit
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Weights times their gradients."""
+    """Return weights times their gradients."""
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

@@ -12,7 +12,8 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Tables of columns ``first:last`` of the blocks: each of n equal slots holds at most two keys.
+    """Compute tables of columns ``first:last`` of the blocks: each of n equal slots holds at most
+    two keys.
 
     An entry is (threshold, alias), 32 bits each: the slot's own key below the threshold, else the
     alias. Shares are integers that add up to n slots exactly, so that no slot is left over for a

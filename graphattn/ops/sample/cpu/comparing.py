@@ -111,7 +111,7 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 
 
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
-    """Ranges of rows of about as many pairs each, and how many pairs they have."""
+    """Return ranges of rows of about as many pairs each, and how many pairs they have."""
     if num_parts == 1:
         return [(0, model.num_queries, model.blocks.num_pairs)]
     query_ptr = model.query_ptr.numpy()
@@ -251,7 +251,7 @@ def _as_array(prob: Tensor) -> np.ndarray:
 @jit()
 def _draw_rows(first, last, seed, below, above, exploration, highest, query_factor, key_factor,
                query_ptr, key_ptr, keys, size, found):
-    """Draws the keys of the rows ``first:last`` and how many are ``found``, or -1 if some
+    """Draw the keys of the rows ``first:last`` and how many are ``found``, or -1 if some
     probability is not at most ``highest``."""
     most_keys, num_clusters, end = longest_block(key_ptr), key_factor.shape[1], 0
     columns = np.empty(num_clusters * most_keys, key_factor.dtype)
@@ -302,7 +302,7 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Draws the keys of a piece of each row of blocks and returns how many they are, or -1 if some
+    """Draw the keys of a piece of each row of blocks and returns how many they are, or -1 if some
     probability is not at most ``highest``. Each is between ``below`` and ``above`` times ``prob``.
     64 random bits serve the four quarters of a piece, which begins ``offset`` keys into the row."""
     num_rows, num_keys = prob.shape
@@ -348,7 +348,7 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
 @jit(inline=True)
 def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
                   highest):
-    """Trials of the quarters of a piece; whether some probability exceeds the highest."""
+    """Return trials of the quarters of a piece; whether some probability exceeds the highest."""
     is_refused = False
     for j in range(len(p0)):
         bits = random_bits(stream, offset + j)

@@ -66,7 +66,7 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Rows side by side, numbers inside the block having become numbers of keys."""
+    """Copy rows side by side, and turn numbers inside the block into numbers of keys."""
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

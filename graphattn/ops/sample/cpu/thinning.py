@@ -52,7 +52,7 @@ class Thinning:
         return is_faster(self.bound, self.num_draws, *_sizes(self.model))
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
-        """Draws each pair with its probability.
+        """Draw each pair with its probability.
 
         Raises:
             ValueError: Some row's bound is not below 1.

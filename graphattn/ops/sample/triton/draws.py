@@ -101,7 +101,7 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draws a number for each row and each of so many pieces of its keys."""
+        """Draw a number for each row and each of so many pieces of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_blocks(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -152,7 +152,7 @@ class Draws:
         return None
 
     def _fit(self) -> bool:
-        """Cuts rows until registers hold the draws of each piece; whether they do."""
+        """Cut rows until registers hold the draws of each piece; return whether they do."""
         while self.most_expected > MOST_EXPECTED:
             pieces = self.pieces * math.ceil(self.most_expected / MOST_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -218,7 +218,8 @@ def _cut(ptr: Tensor, pieces: int) -> Tensor:
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
             **constants) -> None:
-    """Programs of one warp, within which numbers are sorted and looked up without barriers."""
+    """Launch programs of one warp, within which numbers are sorted and looked up without
+    barriers."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=1)
@@ -309,7 +310,7 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Four times 32 bits for each draw of each task, by Philox (Salmon et al., 2011)."""
+    """Return four times 32 bits for each draw of each task, by Philox (Salmon et al., 2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)

@@ -24,7 +24,7 @@ fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    """Draws each pair with its probability.
+    """Draw each pair with its probability.
 
     Raises:
         ValueError: Some of the probabilities exceeds 1.
