@@ -158,7 +158,7 @@ def check_strided(name: str, tensor: Tensor) -> None:
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
     if tensor.is_meta:
-        raise ValueError(f"'{name}' must hold numbers, for they are looked at (got a Tensor on "
+        raise ValueError(f"'{name}' must have values, because they are read (got a Tensor on "
                          f"meta)")
 
 

@@ -14,7 +14,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 P, R = ParamSpec('P'), TypeVar('R')
-_THREAD = threading.local()  # what has been looked at inside of a function that looks once
+_THREAD = threading.local()  # host copies made inside of a function that copies once
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -80,7 +80,7 @@ def numbers_of(tensor: Tensor) -> Tensor:
 
 def looks_once(function: Callable[P, R]) -> Callable[P, R]:
     """Until ``function`` returns, :func:`on_cpu` looks at a tensor of a GPU once: all layers of a
-    model look at the same ones. Nobody writes to them meanwhile; between two calls anybody may."""
+    model look at the same ones. No code writes to them meanwhile; between two calls it may."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or getattr(_THREAD, 'looked_at', None) is not None:
@@ -94,7 +94,7 @@ def looks_once(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
-    """``tensor`` where its numbers can be looked at, for which a GPU is waited for."""
+    """``tensor`` on the host, where its values can be read. On a GPU the host waits."""
     looked_at = None if torch.compiler.is_compiling() else getattr(_THREAD, 'looked_at', None)
     if looked_at is None or tensor.device.type == 'cpu':
         return tensor.cpu()

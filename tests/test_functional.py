@@ -129,7 +129,7 @@ def test_edge_probability_refuses_another_device():
     with pytest.raises(ValueError, match="'model' must be on meta, where the graph is .*got cpu"):
         edge_probability(factor_model(5, 6), random_graph(5, 6).to('meta'))
     factors = [torch.empty(size, 2, device='meta') for size in (5, 2, 6)]
-    with pytest.raises(ValueError, match="'query_ptr' must hold numbers, .*got a Tensor on meta"):
+    with pytest.raises(ValueError, match="'query_ptr' must have values, .*got a Tensor on meta"):
         edge_probability(FactorModel(*factors), random_graph(5, 6).to('meta'))
 
 
@@ -429,7 +429,7 @@ def on_meta() -> dict:
     (dict(key=torch.zeros(16, 2, 4).double()), ValueError, "'key' must have query's 3 channels"),
     (dict(ptr=torch.tensor([0, 4])), ValueError, "'ptr' must rise from 0 to 16"),
     (dict(ptr=torch.tensor([0, 6, 16])), ValueError, "'length' must not exceed the 5 tokens"),
-    (on_meta(), ValueError, "'ptr' must hold numbers, .* .got a Tensor on meta"),
+    (on_meta(), ValueError, "'ptr' must have values, .* .got a Tensor on meta"),
     (dict(dropout_p=1.), ValueError, r"'dropout_p' must be in \[0, 1\)"),
     (dict(scale=math.inf), ValueError, "'scale' must be finite"),
     (dict(scale='1'), TypeError, "'scale' must be a number"),

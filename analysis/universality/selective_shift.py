@@ -127,7 +127,7 @@ def shifted_by_first(z: Tokens, steps: int) -> Tokens:
 
 
 def path_with_global_token(tokens: int) -> Neighbours:
-    """Whom each token attends to: itself, the tokens before and after it, and token 0, which
+    """Tokens that each token attends to: itself, the tokens before and after it, and token 0, which
     attends to all."""
     return (tuple(range(tokens)),
             *(tuple(sorted({0, i - 1, i, min(i + 1, tokens - 1)})) for i in range(1, tokens)))

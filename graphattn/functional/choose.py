@@ -39,8 +39,8 @@ def _fastest_on_cpus() -> str:
     try:
         return ops.load('numba').name
     except CompilerMissing as error:
-        warnings.warn(f"backend 'numba' cannot be had, and 'auto' takes slower ones: {error}",
-                      stacklevel=2)
+        warnings.warn(f"backend 'numba' is unavailable, and 'auto' falls back to slower "
+                      f"ones: {error}", stacklevel=2)
     return 'csr' if ops.load('csr').is_available(torch.device('cpu')) else 'gather'
 
 
@@ -50,8 +50,8 @@ def _fastest_on_gpus() -> str:
     try:
         return ops.load('triton').name
     except ImportError as error:
-        warnings.warn(f"backend 'triton' cannot be had, and 'auto' takes a slower one on GPUs: "
-                      f"{error}", stacklevel=2)
+        warnings.warn(f"backend 'triton' is unavailable, and 'auto' falls back to a slower one "
+                      f"on GPUs: {error}", stacklevel=2)
     return 'gather'
 
 

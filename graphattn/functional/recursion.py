@@ -122,7 +122,7 @@ def _most_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, valu
     """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
-        # Weights that are NaN reach whom they reach, and say nothing of the others.
+        # Weights that are NaN reach what their edges reach, and say nothing of the rest.
         left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
         share = float(left.amax())
         if share < 1 - 4 * eps:

@@ -35,7 +35,7 @@ class _Sizes:
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     blocks, ptrs = graph.blocks, graph.blocks.ptrs
-    # Other things than tensors may stand for the parts: they are not looked at.
+    # Other things than tensors may replace the parts: they are not read.
     can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
     of_blocks = (blocks.num_pairs, blocks.is_square) if can_look else blocks.known()
     return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_blocks)

@@ -71,7 +71,7 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Let go what nobody can ask for again."""
+        """Drop graphs that no call can ask for again."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)

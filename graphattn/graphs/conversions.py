@@ -56,7 +56,7 @@ def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
         return
     try:
         copy.copy(matrix).check_format(full_check=True)  # which drops what is beyond the last row
-        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # not looked at where the last is 0
+        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # not read where the last is 0
     except (ValueError, TypeError, IndexError) as error:
         raise ValueError(f"'matrix' is no whole {matrix.format} array: {error}") from error
     if not ascends:

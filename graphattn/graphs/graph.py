@@ -165,7 +165,7 @@ class BipartiteGraph:
             num_keys (int, optional): Number of keys; as many as queries if omitted.
             edge_prob, query_ptr, key_ptr: As in :class:`BipartiteGraph`.
             validate (bool): Check all of it in O(num_edges). Pass ``False`` only for rows that
-                the caller has just built, of tensors that nobody else will change.
+                the caller has just built, of tensors that no other code will change.
         """
         check_bool(validate=validate)
         if validate:

@@ -27,8 +27,8 @@ def state_of(graph: BipartiteGraph) -> dict[str, Any]:
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
     """Return the rows, number of keys, blocks, probabilities and order of a saved graph. All but
-    the probabilities, and whether edges stay in their blocks, is checked, because anybody may have
-    written the file."""
+    the probabilities, and whether edges stay in their blocks, is checked, because a stranger may
+    have written the file."""
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"a BipartiteGraph is saved as {', '.join(_PARTS)} (got "
                          f"{', '.join(map(str, state))}); was another version the writer?")

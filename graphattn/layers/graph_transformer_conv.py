@@ -210,7 +210,7 @@ class GraphTransformerConv(TransformerConv):
         if root is None:
             return out
         if self.lin_beta is None:
-            # Nobody else holds what a plain projection has made alone: no other tensor of its size.
+            # No other code holds the output of a plain projection, no other tensor of its size.
             is_own = root._base is None and is_product(self.lin_skip)
             return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()

@@ -55,8 +55,8 @@ def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
         return
     if bool(((mask == 0) | (mask == 1)).all()):
         warnings.warn(f"'{name}' is floating and holds 0 and 1 alone, which are added to logits "
-                      f"and bar no key; give a boolean mask if it says who attends to whom",
-                      stacklevel=2)
+                      f"and bar no key; give a boolean mask if it says which query attends to "
+                      f"which key", stacklevel=2)
 
 
 @torch.compiler.disable(reason='which slots are tokens decides which edges there are')
@@ -85,7 +85,7 @@ def attend_padded(
         along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of blocks
             that are the sequences of ``tokens``.
         tokens (PaddedTokens): What in them is no padding.
-        rules (PairRules): What else decides who attends to whom.
+        rules (PairRules): Other rules on which query attends to which key.
         scale (float, optional): Of dot products, :math:`1 / \sqrt{C}` if omitted.
         dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
         hops (int or float): As in :func:`graphattn.functional.edge_attention`.
@@ -168,9 +168,9 @@ def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
 
 def _check_alone(rules: PairRules, needs_weights: bool) -> None:
     if not rules.are_none:
-        raise ValueError("the source must give graphs where a mask besides padding decides who "
-                         "attends to whom, as causal ones do (got one of soft masks, which weigh "
-                         "every pair)")
+        raise ValueError("the source must give graphs where a mask besides padding decides "
+                         "which query attends to which key, as causal ones do (got one of soft "
+                         "masks, which weigh every pair)")
     if needs_weights:
         raise ValueError("the source must give graphs where weights are asked for (got one of soft "
                          "masks); ask for none")

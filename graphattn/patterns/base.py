@@ -376,7 +376,7 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
 def _device(device: torch.device | str | None) -> torch.device:
     device = torch.get_default_device() if device is None else check_device(device)
     if device.type == 'meta':
-        raise ValueError("'device' must be one with numbers, for edges are looked at (got 'meta')")
+        raise ValueError("'device' must hold values, because edges are read (got 'meta')")
     return device
 
 

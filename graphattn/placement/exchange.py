@@ -17,7 +17,7 @@ class Exchange(Placement):
 
     Args:
         heads (int, optional): How many heads own a graph each; all share one if omitted.
-        halo (Halo): Who sends which nodes to whom.
+        halo (Halo): Nodes that each process sends to each other one.
         group (ProcessGroup): The processes.
     """
 

@@ -15,7 +15,7 @@ from graphattn.ops.sample.trials import sample_with_torch
 _METHODS = ('auto', 'compare', 'thin', 'torch')
 
 
-@torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
+@torch.compiler.disable(reason='a graph is drawn, and its number of edges is unknown before')
 def sample_bernoulli(
     model: FactorModel,
     *,

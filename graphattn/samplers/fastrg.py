@@ -18,7 +18,7 @@ from graphattn.ops.sample.methods import MOST_DRAWS, check_rate, check_sampling,
 _METHODS = ('auto', 'compiled', 'torch')
 
 
-@torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
+@torch.compiler.disable(reason='a graph is drawn, and its number of edges is unknown before')
 def sample_fastrg(
     model: FactorModel,
     *,

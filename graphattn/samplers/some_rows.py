@@ -15,7 +15,7 @@ from graphattn.samplers.fastrg import check_rate
 from graphattn.shard import Shard
 
 
-@torch.compiler.disable(reason='a graph is drawn, whose number of edges nobody knows before')
+@torch.compiler.disable(reason='a graph is drawn, and its number of edges is unknown before')
 @torch.no_grad()
 def sample_rows(
     model: FactorModel,

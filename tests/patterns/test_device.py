@@ -123,7 +123,7 @@ def test_pruned_masks_are_the_same_whatever_the_default_device():
 
 
 @pytest.mark.parametrize(('device', 'match'), [
-    ('meta', r"'device' must be one with numbers, .* \(got 'meta'\)"),
+    ('meta', r"'device' must hold values, .* \(got 'meta'\)"),
     ('gpu', r"'device' must be a torch.device or the name of one \(got 'gpu'"),
     (1.5, r"'device' must be a torch.device or the name of one \(got 1.5"),
 ])

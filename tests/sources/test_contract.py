@@ -177,7 +177,7 @@ def test_longest_sequence_is_known_and_checked(name):
 @every_source
 def test_tokens_without_numbers_are_refused(name):
     source = SOURCES[name]().to('meta')
-    with pytest.raises(ValueError, match="'ptr' must hold numbers, .*got a Tensor on meta"):
+    with pytest.raises(ValueError, match="'ptr' must have values, .*got a Tensor on meta"):
         source(*tokens().to('meta'), PTR.to('meta'))
 
 

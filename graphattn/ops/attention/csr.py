@@ -15,7 +15,7 @@ from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import edge_logit, edge_softmax, with_first_derivative
 
 with warnings.catch_warnings():
-    # torch warns once per process that its CSR layout is in beta: here, where nobody hears it.
+    # torch warns once per process that its CSR layout is in beta: here, where no user sees it.
     warnings.simplefilter('ignore')
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
 

@@ -64,7 +64,7 @@ class FactorModel:
     Raises:
         TypeError: An argument is of the wrong type or dtype.
         ValueError: Shapes, devices, range or blocks are not as described. Range and blocks are
-            looked at on a CPU alone, for a GPU would have to be waited for.
+            read on a CPU alone, because the host would have to wait for a GPU.
 
     Example:
         >>> import torch

@@ -17,8 +17,8 @@ EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
 class Tasks(NamedTuple):
     """Rows, or so many at a time, the largest first, cut into the parts that programs compute.
 
-    All is made on the device from numbers that are known outside of it, so that nobody waits for
-    it: there are some tasks more than needed, which end at once.
+    All is made on the device from numbers that are known outside of it, so that the host does not
+    wait for it: there are some tasks more than needed, which end at once.
     """
 
     order: Tensor  # which rows are at each place: those from so many times this number on

@@ -96,7 +96,7 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
-    """Return whether :func:`is_faster` can be true of any rates, which are then looked at."""
+    """Return whether :func:`is_faster` can be true of any rates, which are then computed."""
     return _is_less_work(0, table_entries, num_pairs)
 
 
