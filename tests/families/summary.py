@@ -38,7 +38,7 @@ def summary(results: Iterable[Result]) -> str:
     for result in results:
         classes[_reason(result)].append(result.name)
         of_family[_family(result.name)].add(_reason(result))
-    lines = ['| | classes | families of which no class is equal |', '|---|---|---|']
+    lines = ['| | classes | families without an equal class |', '|---|---|---|']
     for reason in sorted(classes, key=_rank):
         alone = [family for family, reasons in sorted(of_family.items())
                  if min(reasons, key=_rank) == reason and not reason.startswith('equal')]
