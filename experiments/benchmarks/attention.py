@@ -26,10 +26,10 @@ from torch_geometric.utils import scatter, softmax
 from experiments.benchmarks.measure import (
     SPARSE,
     Density,
+    benchmark,
     interleave,
     log_log,
     machine,
-    on_device,
     progress,
     run_benchmark,
     saved_bytes,
@@ -43,7 +43,7 @@ PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv'
 BACKENDS = {'cpu': SPARSE['cpu'], 'cuda': (*SPARSE['cuda'], 'flex')}
 
 
-@on_device
+@benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
 def main(
     nodes: list[PositiveInt] = (4096,),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
@@ -54,7 +54,6 @@ def main(
     only: list[str] | None = None,
     device: str = 'cpu',
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time forward, and forward with backward, in one interleaved run.
@@ -67,16 +66,9 @@ def main(
         densities: Shares of the pairs that are edges, uniformly random ones.
         pattern: Whose edges, in their place; they fill fewer of the tiles that 'flex' computes.
         channels: Widths of a head.
-        heads: Number of heads, which share the graph.
-        rounds: Measurements of each case; the median is reported.
         only: Which backends and peers; all if omitted.
-        device: Where, 'cuda' say.
         dtype: Of queries, keys and values.
-        quick: One small setting that ends within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        nodes, densities, channels, rounds = (512,), (0.02, 0.2), (32,), 3
     rows = []
     settings = product(nodes, channels, [None] if pattern else densities)
     for n, width, density in progress(settings, 'attention'):

@@ -27,7 +27,7 @@ from experiments.benchmarks.machine_code import (
     operators,
     sampling,
 )
-from experiments.benchmarks.measure import progress, run_benchmark
+from experiments.benchmarks.measure import benchmark, progress, run_benchmark
 from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
@@ -45,6 +45,8 @@ MOST_OF = {**dict.fromkeys(TAKE_ALL, MOST | {'registers': 255}),
            **dict.fromkeys(SPILL, MOST | {'registers': 255, 'spilled': 560, 'in loop': 210})}
 
 
+@benchmark(dtypes=('bfloat16', 'float16', 'float32'), channels=(64,), terms=TERMS[::3],
+           degrees=(64,))
 def main(
     dtypes: list[Literal['bfloat16', 'float16', 'float32', 'float64']] = (
         'bfloat16', 'float16', 'float32', 'float64'),
@@ -52,7 +54,6 @@ def main(
     terms: list[Literal[TERMS]] = TERMS,
     degrees: list[PositiveInt] = (4, 64),
     capabilities: list[PositiveInt] = (80, 90),
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Compile all kernels, and fails where one takes more than it may.
@@ -63,14 +64,10 @@ def main(
         terms: What stands between dot products and weights.
         degrees: Keys of each query; where they are few, a program holds fewer edges at once.
         capabilities: Compute capabilities of the GPUs, 90 for 9.0.
-        quick: The main configurations alone.
         out: Where the tables go.
     """
     if not environment_compiles():
         raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
-    if quick:
-        dtypes, channels = ('bfloat16', 'float16', 'float32'), (64,)
-        terms, degrees = TERMS[::3], (64,)
     rows, seen = [], set()
     for dtype, *setting in progress(product(dtypes, channels, terms, degrees), 'kernels'):
         for launch, capability in product(started(getattr(torch, dtype), *setting), capabilities):

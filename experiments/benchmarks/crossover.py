@@ -15,9 +15,9 @@ from jsonargparse.typing import PositiveInt
 from experiments.benchmarks.measure import (
     SPARSE,
     Density,
+    benchmark,
     interleave,
     log_log,
-    on_device,
     progress,
     run_benchmark,
 )
@@ -30,7 +30,7 @@ from graphattn.patterns import Full, RandomKeys
 TOKENS = 8192  # of all sequences
 
 
-@on_device
+@benchmark(nodes=(256,), densities=(0.05, 0.35, 1.), lengths=(20, 320), rounds=3)
 def main(
     nodes: list[PositiveInt] = (256, 1024, 4096),
     densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.),
@@ -39,7 +39,6 @@ def main(
     channels: PositiveInt = 32,
     rounds: PositiveInt = 7,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time each backend, and the choice of 'auto'.
@@ -49,15 +48,7 @@ def main(
         densities: Shares of the pairs that are edges.
         lengths: Tokens of complete sequences; every other one has one more, so that dense
             attention takes each by itself.
-        heads: Number of heads, which share the graph.
-        channels: Width of a head.
-        rounds: Measurements of each case; the median is reported.
-        device: Where, 'cuda' say.
-        quick: Fewer sizes, which end within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        nodes, densities, lengths, rounds = (256,), (0.05, 0.35, 1.), (20, 320), 3
     rows, calls = [], []
     for n, density in progress(product(nodes, densities), 'crossover'):
         graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)

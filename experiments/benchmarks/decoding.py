@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from jsonargparse.typing import PositiveInt
 
-from experiments.benchmarks.measure import log_log, on_device, progress, run_benchmark, stopwatch
+from experiments.benchmarks.measure import benchmark, log_log, progress, run_benchmark, stopwatch
 from experiments.runs.tables import report
 from graphattn.decoding import KeyValueCache
 from graphattn.hugging_face import attach
@@ -31,13 +31,12 @@ WINDOW = SlidingWindow(64) & Causal()
 Decoder = Callable[[int, int], Callable[[], object]]
 
 
-@on_device
+@benchmark(lengths=(64, 256), tokens=10, layers=1)
 def main(
     lengths: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     tokens: PositiveInt = 50,
     layers: PositiveInt = 2,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Decode a few tokens behind prompts of several lengths, and report the median of a token.
@@ -46,12 +45,7 @@ def main(
         lengths: Tokens that there are already.
         tokens: Tokens that are decoded behind them.
         layers: Of the Llama.
-        device: Where, 'cuda' say.
-        quick: Short prompts, which end within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        lengths, tokens, layers = (64, 256), 10, 1
     cases: dict[str, Decoder] = {
         'our layer, window': partial(layer, WINDOW),
         'our layer, all keys': partial(layer, Causal() & Full()),

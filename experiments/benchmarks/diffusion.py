@@ -18,10 +18,10 @@ from torch_geometric.utils import scatter, softmax
 from experiments.benchmarks.measure import (
     SPARSE,
     Density,
+    benchmark,
     interleave,
     log_log,
     machine,
-    on_device,
     progress,
     run_benchmark,
     saved_bytes,
@@ -34,7 +34,7 @@ from graphattn.patterns import RandomKeys
 TELEPORT = 0.1  # Diffuser's
 
 
-@on_device
+@benchmark(nodes=(1024,), densities=(0.02,), hops=(1, 5), rounds=3)
 def main(
     nodes: list[PositiveInt] = (1024, 4096),
     densities: list[Density] = (0.01, 0.09),
@@ -43,7 +43,6 @@ def main(
     channels: PositiveInt = 32,
     rounds: PositiveInt = 5,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time inference and a training step, in one interleaved run.
@@ -52,15 +51,7 @@ def main(
         nodes: Sequence lengths.
         densities: Shares of the pairs that are edges.
         hops: Numbers of hops.
-        heads: Number of heads, which share the graph.
-        channels: Width of a head.
-        rounds: Measurements of each case; the median is reported.
-        device: Where, 'cuda' say.
-        quick: One small setting that ends within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        nodes, densities, hops, rounds = (1024,), (0.02,), (1, 5), 3
     rows = []
     for n, density in progress(product(nodes, densities), 'diffusion'):
         graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)

@@ -21,6 +21,7 @@ from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
 from experiments.benchmarks.measure import (
+    benchmark,
     ending_children,
     forkserver,
     log_log,
@@ -45,12 +46,12 @@ CASES = {
 }
 
 
+@benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
 def main(
     processes: list[PositiveInt] = (1, 2, 4),
     nodes: PositiveInt = 16384,
     nodes_of_block_model: PositiveInt = 2048,
     rounds: PositiveInt = 5,
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time training steps of a layer whose sequence several processes share.
@@ -59,12 +60,7 @@ def main(
         processes: Numbers of processes, of one thread each.
         nodes: Tokens of the sequence.
         nodes_of_block_model: Tokens where the edges are a quarter of the pairs.
-        rounds: Measurements of each case; the median is reported.
-        quick: Two processes and a short sequence.
-        out: Where table and figure go.
     """
-    if quick:
-        processes, nodes, nodes_of_block_model, rounds = (2,), 1024, 256, 2
     rows = []
     for world in progress(processes, 'distributed'):
         rows += measure_elsewhere(world, nodes, nodes_of_block_model, rounds)

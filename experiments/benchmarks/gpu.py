@@ -23,7 +23,7 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
-from experiments.benchmarks.measure import interleave, on_device, progress, run_benchmark
+from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
 from experiments.benchmarks.roofline import SHAPES
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
@@ -43,7 +43,7 @@ PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | Glob
 MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
 
 
-@on_device
+@benchmark()
 def main(
     heads: PositiveInt = 16,
     channels: PositiveInt = 64,
@@ -59,9 +59,7 @@ def main(
 
     Args:
         heads: Number of heads.
-        channels: Width of a head.
         dtype: Of queries, keys and values; layers are under autocast to it.
-        rounds: Measurements of each case; the median is reported.
         parts: What is measured; each has a table, written when it is done.
         device: Where.
         quick: Small sizes that end within a minute.

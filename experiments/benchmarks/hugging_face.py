@@ -20,17 +20,17 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
+    benchmark,
     elsewhere,
     interleave,
-    on_device,
     peak_bytes,
     progress,
     run_benchmark,
 )
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
-from graphattn.utils.files import write_whole
 
 SHORTEST = 1024  # that Hugging Face's BigBird has blocks for
 BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # BigBird's and Longformer's own, of 512 keys each
@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-@on_device
+@benchmark(tokens=SHORTEST, batch=1, layers=1, heads=2)
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
@@ -50,7 +50,6 @@ def main(
     heads: PositiveInt = 12,
     rounds: PositiveInt = 2,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time training steps of encoders of BERT-base's width; peaks are those of another process.
@@ -61,12 +60,7 @@ def main(
         layers: Layers.
         heads: Heads of 64 channels; BERT-base has 12.
         rounds: Measurements of each model; the median is reported.
-        device: Where, 'cuda' say.
-        quick: One short sequence and two heads, which end within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        tokens, batch, layers, heads = SHORTEST, 1, 1, 2
     setting = Setting(tokens, batch, layers, heads)
     steps = {case: setting.step(case) for case in progress(CASES, 'building')}
     times = interleave(steps, rounds, seconds=120.)
@@ -166,8 +160,7 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
         axes.invert_yaxis()
     figure.suptitle(f'{setting.layers} layers of {setting.heads} heads as wide as those of BERT, '
                     f'{setting.batch} x {setting.tokens} tokens')
-    write_whole(out / 'hugging_face.png', figure.savefig)
-    print(f'drawn in {out / "hugging_face.png"}')
+    report_figure(figure, 'hugging_face', out)
 
 
 if __name__ == '__main__':

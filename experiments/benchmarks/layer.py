@@ -30,27 +30,27 @@ from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
     Density,
+    benchmark,
     elsewhere,
     interleave,
     machine,
-    on_device,
     peak_bytes,
     progress,
     run_benchmark,
 )
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.freed_memory import keeping_freed_memory
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
-from graphattn.utils.files import write_whole
 
 CASES = ('sampled', 'window', 'full attention', 'released algorithm')
 LONGEST_DENSE = 8192  # beyond, the released algorithm holds several arrays of 4 * heads * n^2 bytes
 
 
-@on_device
+@benchmark(nodes=(1024,), densities=(0.02,), rounds=2)
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
     densities: list[Density | Literal['initial']] = (0.02, 0.1, 0.25, 0.4, 'initial'),
@@ -60,7 +60,6 @@ def main(
     rounds: PositiveInt = 7,
     keep_freed_memory: bool = True,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time a training step and inference of the layers; each peak is that of its own process.
@@ -69,16 +68,9 @@ def main(
         nodes: Sequence lengths; above 8,192 tokens at the first density only.
         densities: Densities that the sampled graphs are brought to, or 'initial'.
         heads: Number of heads.
-        channels: Width of a head.
         clusters: Clusters of the block models.
-        rounds: Measurements of each case; the median is reported.
         keep_freed_memory: Whether the process keeps what it frees.
-        device: Where, 'cuda' say.
-        quick: One small setting that ends within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        nodes, densities, rounds = (1024,), (0.02,), 2
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
                 if n <= LONGEST_DENSE or density == densities[0]]
@@ -221,8 +213,7 @@ def draw(rows: list[dict], out: Path) -> None:
               color='grey', linestyle='--', marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'layer.png', figure.savefig)
-    print(f'drawn in {out / "layer.png"}')
+    report_figure(figure, 'layer', out)
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:

@@ -26,20 +26,20 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from torch import Tensor
 
 from experiments.benchmarks.measure import (
+    benchmark,
     elsewhere,
     interleave,
     machine,
-    on_device,
     peak_bytes,
     progress,
     run_benchmark,
     saved_bytes,
 )
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import SlidingWindow, get
 from graphattn.sources import PatternSource
-from graphattn.utils.files import write_whole
 
 CHANNELS, HEADS = 768, 12  # Diffuser, Table S.10
 DIFFUSER = get('diffuser', cls_global=True)
@@ -52,7 +52,7 @@ SPARSE = {
 }
 
 
-@on_device
+@benchmark()
 def main(
     nodes: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     rounds: PositiveInt = 5,
@@ -66,9 +66,7 @@ def main(
         nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
             bytes: 10 GB at 8,192.
         rounds: Measurements of each case; the median is reported; two where steps are long.
-        device: Where, 'cuda' say.
         quick: The shortest length, which ends within a minute.
-        out: Where table and figure go.
     """
     nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
     rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
@@ -192,8 +190,7 @@ def draw(rows: list[dict], out: Path) -> None:
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
                     f'batch 1, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'length.png', figure.savefig)
-    print(f'drawn in {out / "length.png"}')
+    report_figure(figure, 'length', out)
 
 
 if __name__ == '__main__':

@@ -18,17 +18,17 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.hugging_face import RADIUS, Setting
 from experiments.benchmarks.measure import (
+    benchmark,
     elsewhere,
     interleave,
-    on_device,
     peak_bytes,
     progress,
     run_benchmark,
 )
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.models import Encoder
 from graphattn.patterns import get
-from graphattn.utils.files import write_whole
 
 THEIRS = "Hugging Face's Longformer"
 # Longformer's own edges, and Diffuser's (Table S.10), by hops.
@@ -39,7 +39,7 @@ BERT = dict(num_tokens=30_522, num_segments=2, norm_first=False)
 CASES = (*(f'graphattn, {name}' for name in OURS), THEIRS)
 
 
-@on_device
+@benchmark(tokens=1024, batch=1, layers=1, heads=2, rounds=2)
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 1,
@@ -47,7 +47,6 @@ def main(
     heads: PositiveInt = 12,
     rounds: PositiveInt = 5,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time training steps of encoders of BERT-base's width; peaks are those of another process.
@@ -58,12 +57,7 @@ def main(
         layers: Layers.
         heads: Heads of 64 channels; BERT-base has 12.
         rounds: Measurements of each model; the median is reported.
-        device: Where, 'cuda' say.
-        quick: A short sequence and two heads, which end within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        tokens, batch, layers, heads, rounds = 1024, 1, 1, 2, 2
     setting = Setting(tokens, batch, layers, heads)
     steps = {case: step(setting, case) for case in progress(CASES, 'building')}
     times = interleave(steps, rounds, seconds=120.)
@@ -112,8 +106,7 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
     axes.invert_yaxis()
     figure.suptitle(f'Forward and backward, {setting.layers} layers of {setting.heads} heads as '
                     f'wide as those of BERT, {setting.batch} x {setting.tokens} tokens')
-    write_whole(out / 'long_encoder.png', figure.savefig)
-    print(f'drawn in {out / "long_encoder.png"}')
+    report_figure(figure, 'long_encoder', out)
 
 
 if __name__ == '__main__':

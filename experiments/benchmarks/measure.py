@@ -26,11 +26,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.command import run_or_exit
-from graphattn.utils.files import check_folder, write_whole
+from experiments.runs.figures import report_figure
+from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 
 # Backends that follow edges, by type of device; the last does so in one pass.
 SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
+COMMON = {'heads': 'Number of heads, which share the graph.', 'channels': 'Width of a head.',
+          'rounds': 'Measurements of each case; the median is reported.',
+          'device': "Where, 'cuda' say.", 'out': 'Where table and figure go.'}
 A_ROUND = 1 / 7  # seconds: quick cases have more rounds
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
@@ -60,18 +64,41 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
     run_or_exit(run)
 
 
-def on_device(main: Callable[..., None]) -> Callable[..., None]:
-    """Make ``device`` torch's default one while ``main`` runs, so that it creates its tensors
-    there."""
-    @functools.wraps(main)
-    def run(*arguments: object, **options: object) -> None:
-        given = inspect.signature(main).bind(*arguments, **options)
-        given.apply_defaults()
-        device = given.arguments['device']
-        check_device(device)
-        with default_device(torch.device(device)):
-            main(*given.args, **given.kwargs)
-    return run
+def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function the ``main`` of a benchmark.
+
+    Its docstring need not describe the options in ``COMMON``. It runs with its ``device``, if it
+    takes one, as torch's default, so that it creates its tensors there.
+
+    Args:
+        **quick: Arguments that ``--quick`` puts in place of those given, unless the function takes
+            ``quick`` itself.
+    """
+    def decorate(main: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(main)
+
+        @functools.wraps(main)
+        def run(*arguments: object, **options: object) -> None:
+            if 'quick' not in signature.parameters and options.pop('quick', False):
+                options |= quick
+            given = signature.bind(*arguments, **options)
+            given.apply_defaults()
+            device = given.arguments.get('device', 'cpu')
+            check_device(device)
+            with default_device(torch.device(device)):
+                main(*given.args, **given.kwargs)
+
+        run.__doc__ = _documented(main.__doc__ or '', signature)
+        return run
+    return decorate
+
+
+def _documented(text: str, signature: inspect.Signature) -> str:
+    """Return a docstring with the common options that it does not describe."""
+    text = inspect.cleandoc(text)
+    lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
+             if name in signature.parameters and f'\n    {name}: ' not in text]
+    return '\n'.join([text, *lines] if '\nArgs:\n' in text else [text, '', 'Args:', *lines])
 
 
 @contextmanager
@@ -316,5 +343,4 @@ def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: 
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(which='both')
     axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    write_whole(out / f'{name}.png', figure.savefig)
-    print(f'drawn in {out / name}.png')
+    report_figure(figure, name, out)

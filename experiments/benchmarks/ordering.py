@@ -21,24 +21,24 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.benchmarks.measure import interleave, progress, run_benchmark
+from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
-from graphattn.utils.files import write_whole
 
 CLUSTERS = 128
 
 
+@benchmark(n=2048, rounds=2)
 def main(
     n: PositiveInt = 131072,
     keys: PositiveInt = 32,
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 3,
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time the steps of one graph in turns.
@@ -46,13 +46,7 @@ def main(
     Args:
         n: Number of tokens.
         keys: Keys of each query, on average.
-        heads: Number of heads, which share the graph.
-        channels: Width of a head.
-        rounds: Measurements of each case; the median is reported.
-        quick: Few tokens, less often.
-        out: Where table and figure go.
     """
-    n, rounds = (2048, 2) if quick else (n, rounds)
     rows = [row for name in progress(GRAPHS, 'ordering')
             for row in measure(name, n, keys, heads * channels, heads, rounds)]
     report(rows, 'ordering', out)
@@ -132,8 +126,7 @@ def draw(rows: list[dict], n: int, out: Path) -> None:
     axes.invert_yaxis()
     axes.grid(axis='x')
     axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    write_whole(out / 'ordering.png', figure.savefig)
-    print(f'drawn in {out / "ordering.png"}')
+    report_figure(figure, 'ordering', out)
 
 
 if __name__ == '__main__':

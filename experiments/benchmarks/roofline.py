@@ -27,7 +27,7 @@ from experiments.benchmarks.machine_code import (
     operators,
     sampling,
 )
-from experiments.benchmarks.measure import progress, run_benchmark
+from experiments.benchmarks.measure import benchmark, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.ops.attention import triton_tiles as attention_tiles
 from graphattn.ops.sample.triton.draws import MOST_EXPECTED
@@ -58,6 +58,7 @@ WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
 LAYERS = [(4096, 128), (8192, 128), *((16384, width) for width in WIDTHS), (32768, 128)]
 
 
+@benchmark()
 def main(
     dtype: Literal['bfloat16', 'float16', 'float32'] = 'bfloat16',
     channels: PositiveInt = 64,
@@ -70,7 +71,6 @@ def main(
 
     Args:
         dtype: Of queries, keys and values.
-        channels: Width of a head.
         heads: Number of heads.
         capability: Compute capability of the GPU, 90 for 9.0.
         quick: Without bias, gate and dropout.

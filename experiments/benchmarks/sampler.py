@@ -14,9 +14,9 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks.measure import (
     Density,
+    benchmark,
     interleave,
     log_log,
-    on_device,
     progress,
     run_benchmark,
     seeded,
@@ -28,14 +28,13 @@ from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 SAMPLERS = {'fastrg': sample_fastrg, 'bernoulli': sample_bernoulli}
 
 
-@on_device
+@benchmark(nodes=(1024,), densities=(0.02, 0.25), rounds=3)
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
     densities: list[Density] = (0.005, 0.02, 0.1, 0.25),
     clusters: PositiveInt = 128,
     rounds: PositiveInt = 5,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time both samplers beside the dense product they stand for.
@@ -44,13 +43,7 @@ def main(
         nodes: Numbers of queries and of keys.
         densities: Expected shares of the pairs that become edges.
         clusters: Clusters of the block model.
-        rounds: Measurements of each case; the median is reported.
-        device: Where, 'cuda' say.
-        quick: One small setting that ends within a minute.
-        out: Where table and figure go.
     """
-    if quick:
-        nodes, densities, rounds = (1024,), (0.02, 0.25), 3
     rows = []
     for n, density in progress(product(nodes, densities), 'sampler'):
         rows += measure(n, density, clusters, rounds)

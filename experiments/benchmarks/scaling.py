@@ -22,11 +22,11 @@ from torch import Tensor
 
 from experiments.benchmarks.measure import (
     SPARSE,
+    benchmark,
     elsewhere,
     held_bytes,
     log_log,
     most_held_bytes,
-    on_device,
     progress,
     run_benchmark,
     start_peak_over,
@@ -39,7 +39,7 @@ from graphattn.functional import edge_attention
 from graphattn.patterns import Pattern, RandomKeys, parse
 
 
-@on_device
+@benchmark(nodes=(1024, 2048), rounds=2)
 def main(
     nodes: list[PositiveInt] = (4096, 8192, 16384, 32768, 65536, 131072),
     pattern: str = 'RandomKeys(32)',
@@ -47,7 +47,6 @@ def main(
     channels: PositiveInt = 32,
     rounds: PositiveInt = 5,
     device: str = 'cpu',
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Compute each length in a process of its own, whose peak memory is that of the step.
@@ -55,14 +54,8 @@ def main(
     Args:
         nodes: Numbers of tokens.
         pattern: Whose edges, with about as many keys for each query at every length.
-        heads: Number of heads, which share the graph.
-        channels: Width of a head.
         rounds: Measurements; the median is reported.
-        device: Where, 'cuda' say.
-        quick: Two short lengths, less often.
-        out: Where table and figure go.
     """
-    nodes, rounds = ((1024, 2048), 2) if quick else (nodes, rounds)
     edges = parse(pattern)
     rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
             for n in progress(nodes, 'scaling')]

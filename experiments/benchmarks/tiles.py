@@ -21,11 +21,11 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.benchmarks.measure import Density, progress, run_benchmark
+from experiments.benchmarks.measure import Density, benchmark, progress, run_benchmark
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.samplers import FactorModel, sample_bernoulli
-from graphattn.utils.files import write_whole
 
 # By name: how many clusters there are, and the share of a token's membership in its strongest.
 MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),
@@ -35,11 +35,11 @@ PS_OF_AN_EDGE = 170.  # of a row kernel at 64 channels
 PS_OF_A_PAIR = 1.8  # of dense tiles
 
 
+@benchmark(nodes=(1024,))
 def main(
     nodes: list[PositiveInt] = (4096,),
     densities: list[Density] = (0.01, 0.05, 0.2),
     tiles: list[PositiveInt] = (64, 128),
-    quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Count the tiles of graphs drawn from block models.
@@ -48,10 +48,7 @@ def main(
         nodes: Numbers of tokens.
         densities: Expected shares of the pairs that are edges, at most 0.5.
         tiles: Queries and keys of a tile.
-        quick: Few tokens.
-        out: Where table and figure go.
     """
-    nodes = (1024,) if quick else nodes
     rows = []
     for n, name, density in progress(product(nodes, MODELS, densities), 'tiles'):
         rows += count(n, name, density, tiles)
@@ -113,8 +110,7 @@ def draw(rows: list[dict], n: int, out: Path) -> None:
     figure.supylabel('share of tiles that hold an edge')
     figure.suptitle(f'{n:,} tokens, tiles of {tile} x {tile} pairs')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
-    write_whole(out / 'tiles.png', figure.savefig)
-    print(f'drawn in {out / "tiles.png"}')
+    report_figure(figure, 'tiles', out)
 
 
 if __name__ == '__main__':

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
 from experiments.benchmarks.measure import (
+    benchmark,
     elsewhere,
     interleave,
-    on_device,
     peak_bytes,
     progress,
     run_benchmark,
@@ -38,7 +38,7 @@ LAYERS = {'PyG': TransformerConv, 'graphattn': GraphTransformerConv}
 FLOOR = 'projections alone'
 
 
-@on_device
+@benchmark()
 def main(
     nodes: PositiveInt = 100_000,
     edges: PositiveInt = 1_000_000,
@@ -63,8 +63,6 @@ def main(
         graphs: Graphs of one size that the nodes are divided into; no edge joins two of them.
         anew: Give each step a new tensor of edges, as a loader of batches does, so that sorting
             them is part of it.
-        rounds: Measurements of each case; the median is reported.
-        device: Where, 'cuda' say.
         quick: A smaller graph, which ends within a minute.
         out: Where the table goes.
     """

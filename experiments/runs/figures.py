@@ -1,8 +1,9 @@
-"""Pictures of a training run."""
+"""Pictures of a training run, and where pictures go."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from textwrap import fill
 
 import torch
@@ -11,11 +12,18 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from graphattn.style import COLOURS
+from graphattn.utils.files import write_whole
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
 MIN_SHOWN = 0.1  # of the density of the densest head
 HEADS_PER_COLUMN = 16  # of a legend
 STYLES = '-', '--', ':', '-.'
+
+
+def report_figure(figure: Figure, name: str, out: Path) -> None:
+    """Write a figure to ``out/name.png``, and say so."""
+    write_whole(out / f'{name}.png', figure.savefig)
+    print(f'drawn in {out / name}.png')
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:

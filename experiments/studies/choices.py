@@ -15,17 +15,16 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.question_baselines import choice_accuracies
 from experiments.runs.command_line import run_function
+from experiments.studies.runs import SHIPPED, chosen
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from experiments.studies.task_runs import (
     COUNT,
     DIFFUSER,
     FULL,
     NO_DIAGONAL,
-    SHIPPED,
     TaskRuns,
     attentions,
     bars,
-    chosen,
     local_questions,
 )
 
@@ -53,9 +52,9 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """
     study = Study('choices', scale, out)
     known = attentions(COUNT[scale])
-    names = chosen(names, known, DEFAULT[scale], 'names')
+    names = chosen('names', names or DEFAULT[scale], known)
     rows = []
-    for runs in tasks(study, chosen(sets, SETS, SETS, 'sets')):
+    for runs in tasks(study, chosen('sets', sets or SETS, SETS)):
         for name in names:
             scores = runs.scored(known[name], range(seeds or SEEDS[scale]), METRICS)
             rows.append({'set': runs.name, 'attention': name, **scores, **{
@@ -79,7 +78,7 @@ def tasks(study: Study, sets: tuple[str, ...]) -> list[TaskRuns]:
              for part in (f'--data.init_args.questions.init_args.{name}',
                           str(folder / f'{file}.csv'))]
     return [TaskRuns(study, 'local_choices', (CONFIGS / study.scale / 'choices.yaml',), (
-        *files, '--data.init_args.cache', str(study.out / study.scale / 'cache')))]
+        *files, *study.cache))]
 
 
 if __name__ == '__main__':

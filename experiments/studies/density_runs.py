@@ -12,12 +12,13 @@ from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.sequences import SequenceData
+from experiments.studies.runs import ENCODER, SHIPPED, Runs
 from experiments.studies.study import CONFIGS, ScaleName, Study
 from experiments.tasks import LongRange
 from graphattn.patterns import Pattern, SlidingWindow
 from graphattn.utils.reading import read_yaml
 
-PROTOCOL = CONFIGS.parents[1] / 'configs' / 'lra' / 'sbm.yaml'
+PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
@@ -26,7 +27,7 @@ TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'
+SOURCE = f'{ENCODER}.source'
 SELF_LOOPS = SlidingWindow(0)
 
 
@@ -46,7 +47,7 @@ class DensityRuns:
         """Return attention in which all heads of all layers follow one pattern."""
         source = {'class_path': 'graphattn.sources.PatternSource',
                   'init_args': {'pattern': str(pattern)}}
-        return self._trained(name, seed, f'{SOURCE}={json.dumps(source)}')
+        return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(source)}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
         r"""Return attention whose heads sample their edges from block models.
@@ -57,8 +58,8 @@ class DensityRuns:
             self_loops (bool): Whether every token attends to itself in any case (``+I``).
         """
         fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
-        return self._trained(f'sbm{"+I" * self_loops}-{weight}', seed,
-                             '--model.init_args.density_weight', weight, *fixed)
+        return self._runs.fit(f'sbm{"+I" * self_loops}-{weight}', seed,
+                              '--model.init_args.density_weight', weight, *fixed)
 
     def read(self) -> SequenceData:
         """Read the task itself.
@@ -68,22 +69,16 @@ class DensityRuns:
         """
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument('--data', type=LongRange)
-        arguments = read_yaml(self._configs[-1])['data']['init_args']
+        arguments = read_yaml(self._runs.configs[-1])['data']['init_args']
         data = parser.instantiate(parser.parse_object({'data': {
             'class_path': 'experiments.tasks.LongRange', 'init_args': arguments}})).data
         return data.source.read(data.max_length - data.cls)
 
-    def _trained(self, name: str, seed: int, *options: str) -> Path:
-        configs = [option for path in self._configs for option in ('--config', str(path))]
-        return self.study.trained(
-            f'{self.task}-{name}-{seed}', *configs, '--seed_everything', str(seed),
-            '--data.init_args.seed', str(seed), *options)
-
     @cached_property
-    def _configs(self) -> list[Path]:
-        if self.task == STAND_IN:
-            return [CONFIGS / self.study.scale / 'long_range.yaml']
-        return [PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml']
+    def _runs(self) -> Runs:
+        configs = (CONFIGS / self.study.scale / 'long_range.yaml',) if self.task == STAND_IN else (
+            PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml')
+        return Runs(self.study, self.task, configs)
 
 
 def density_study(

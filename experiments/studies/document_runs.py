@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-import statistics
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
@@ -13,8 +12,8 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
-from experiments.runs.summary import read_summary, spread
 from experiments.studies.few_documents import few_documents
+from experiments.studies.runs import ENCODER, Runs, over_seeds
 from experiments.studies.study import CONFIGS, ScaleName, Study
 from graphattn.patterns import (
     Full,
@@ -27,7 +26,6 @@ from graphattn.patterns import (
 )
 from graphattn.utils.reading import read_yaml
 
-ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 DOCUMENTS = '--data.init_args.documents.init_args'
 METRICS = {'accuracy': 'accuracy', 'macro F1': 'macro_f1'}
 # Tokens that a query attends to in each way (Table S.10). Small documents are a quarter as long
@@ -144,22 +142,13 @@ class DocumentRuns:
 
     def trained(self, attention: Attention, seed: int) -> Path:
         """Train a classifier with this attention in all layers."""
-        run = f'documents-{attention.name}-{attention.hops}-{attention.teleport:g}-{seed}'
-        return self.study.trained(
-            run, '--config', str(self._base), *self._data, '--seed_everything', str(seed),
-            '--data.init_args.seed', str(seed), *attention.options(seed))
+        return self._runs.fit(f'{attention.name}-{attention.hops}-{attention.teleport:g}', seed,
+                              *attention.options(seed))
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
         """Return means and deviations on the test part over classifiers of these seeds."""
-        reports = [read_summary(self.trained(attention, seed)) for seed in seeds]
-        scores = {}
-        for title, metric in METRICS.items():
-            values = [100 * report[metric] for report in reports]
-            scores |= {f'{title}, %': statistics.mean(values),
-                       f'{title}, spread': spread(values)}
-        density = statistics.mean(value for report in reports
-                                  for value in report['density'].values())
-        return {**scores, 'density, %': 100 * density}
+        return over_seeds((self.trained(attention, seed) for seed in seeds),
+                          {f'{title}, %': (metric, 100.) for title, metric in METRICS.items()})
 
     @property
     def about(self) -> str:
@@ -177,13 +166,11 @@ class DocumentRuns:
         return self.documents or CONFIGS / self.study.scale / 'documents.yaml'
 
     @cached_property
-    def _data(self) -> list[str]:
-        """Return options with the place of the documents, unless their config says it."""
-        if not self._has_package_docs:
-            return []
-        cache = self.study.out / self.study.scale / 'cache'
-        return [f'{DOCUMENTS}.path', str(package_docs(self.study)), '--data.init_args.cache',
-                str(cache)]
+    def _runs(self) -> Runs:
+        """The place of the documents is an option, unless their config says it."""
+        data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
+                ) if self._has_package_docs else ()
+        return Runs(self.study, 'documents', (self._base,), data)
 
 
 def package_docs(study: Study) -> Path:

@@ -16,17 +16,9 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.ngrams import ngram_bits, png_bits, sequences_of
 from experiments.runs.command_line import run_function
+from experiments.studies.runs import SHIPPED, chosen
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
-from experiments.studies.task_runs import (
-    COUNT,
-    DIFFUSER,
-    FULL,
-    SHIPPED,
-    TaskRuns,
-    attentions,
-    bars,
-    chosen,
-)
+from experiments.studies.task_runs import COUNT, DIFFUSER, FULL, TaskRuns, attentions, bars
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 SETS = {'smoke': ('digits',), 'small': ('digits', 'pictures'), 'paper': ('cifar10', 'imagenet64')}
@@ -54,10 +46,10 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """
     study = Study('image_density', scale, out)
     known = attentions(COUNT[scale])
-    names = chosen(names, known, DEFAULT[scale], 'names')
+    names = chosen('names', names or DEFAULT[scale], known)
     folder = SHIPPED if scale == 'paper' else CONFIGS / scale
     rows = []
-    for kind in chosen(sets, SETS[scale], SETS[scale], 'sets'):
+    for kind in chosen('sets', sets or SETS[scale], SETS[scale]):
         runs = TaskRuns(study, f'density-{kind}', (folder / 'density' / f'{kind}.yaml',))
         for name in names:
             rows.append({'set': kind, 'attention': name,

@@ -31,9 +31,9 @@ from experiments.studies.long_range_runs import (
     SAMPLED,
     TASKS,
     WINDOW,
-    chosen,
     long_range_study,
 )
+from experiments.studies.runs import chosen
 from experiments.studies.study import ScaleName
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
@@ -76,7 +76,7 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
     """
     runs, tasks, seeds = long_range_study('long_range_arena', scale, SEEDS[scale],
                                           DEFAULT_TASKS[scale], **kwargs)
-    names = chosen('attentions', attentions or CHOSEN[scale], ATTENTIONS)
+    names = chosen('attentions', attentions or CHOSEN[scale], ATTENTIONS, '; ')
     names = tuple(dict.fromkeys([*names, WINDOW]))
     rows = []
     for task, name in tqdm([(task, name) for task in tasks for name in names], disable=None):

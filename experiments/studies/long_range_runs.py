@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
 from experiments.runs.checkpoints import BEST
 from experiments.runs.config_file import laid_over
-from experiments.runs.summary import read_summary, spread
 from experiments.studies.document_runs import HOPS, TELEPORT, package_docs
+from experiments.studies.runs import SHIPPED, chosen, config_options, over_seeds
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 
-SHIPPED = CONFIGS.parents[1] / 'configs' / 'lra'
+LRA = SHIPPED / 'lra'
 TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image': 'image',
          'Pathfinder': 'pathfinder'}
 STAND_INS = ('text', 'retrieval', 'image')  # where no set has to be had first
@@ -81,17 +80,13 @@ class LongRangeRuns:
         """Pre-train a classifier on the task's own inputs, for as many steps."""
         return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
                                   *self._options(task, attention, seed), '--config',
-                                  str(SHIPPED / 'self_pretraining.yaml'))
+                                  str(LRA / 'self_pretraining.yaml'))
 
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
         """Return means and deviations on the test part over classifiers of these seeds."""
-        reports = [read_summary(self.trained(task, attention, seed, pretrained)) for seed in seeds]
-        accuracy = [100 * report['accuracy'] for report in reports]
-        # Rivals have no edges.
-        density = [100 * value for report in reports for value in report['density'].values()]
-        return {'accuracy, %': statistics.mean(accuracy), 'spread': spread(accuracy),
-                'density, %': statistics.mean(density) if density else None}
+        return over_seeds((self.trained(task, attention, seed, pretrained) for seed in seeds),
+                          {'accuracy, %': ('accuracy', 100.)}, lambda _: 'spread')
 
     def baselines(self, task: str) -> dict[str, float]:
         """Return the accuracy, in per cent, of guesses that see next to nothing of a sequence."""
@@ -114,17 +109,17 @@ class LongRangeRuns:
         return f'lra-{self.protocol}-{TASKS[task]}-{slug}'
 
     def _options(self, task: str, attention: str, seed: int) -> list[str]:
-        configs = [option for path in self._configs(task) for option in ('--config', str(path))]
         source = self._kept(task)
         encoder = {'init_args': self._encoder(task, attention, seed)}
         over = {'model': {'init_args': {'model': {'init_args': {'encoder': encoder}}}},
                 'data': {'init_args': {'seed': seed, 'source': {'init_args': source}}}}
         precision = [] if self.precision is None else ['--trainer.precision', self.precision]
-        return [*configs, '--config', json.dumps(over), '--seed_everything', str(seed), *precision]
+        configs = config_options(*self._configs(task), json.dumps(over))
+        return [*configs, '--seed_everything', str(seed), *precision]
 
     def _configs(self, task: str) -> list[Path]:
         name = TASKS[task]
-        own = [SHIPPED / f'{self.protocol}.yaml', SHIPPED / self.protocol / f'{name}.yaml']
+        own = [LRA / f'{self.protocol}.yaml', LRA / self.protocol / f'{name}.yaml']
         if self.study.scale == 'paper':
             return own
         if name in STAND_INS:
@@ -224,11 +219,4 @@ def long_range_study(
     """
     protocol = protocol or ('sbm' if scale == 'paper' else 'clean')
     runs = LongRangeRuns(Study(name, scale, out), protocol, precision)
-    return runs, chosen('tasks', tasks or default_tasks, tuple(TASKS)), range(seeds or num_seeds)
-
-
-def chosen(name: str, asked: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that are asked for, if all are known."""
-    if unknown := [one for one in asked if one not in known]:
-        raise ValueError(f"'{name}' must be some of {'; '.join(known)} (got {'; '.join(unknown)})")
-    return tuple(asked)
+    return runs, chosen('tasks', tasks or default_tasks, TASKS, '; '), range(seeds or num_seeds)

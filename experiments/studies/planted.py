@@ -19,12 +19,13 @@ from matplotlib.figure import Figure
 
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary, spread
+from experiments.studies.runs import ENCODER, Runs
 from experiments.studies.study import ScaleName, Study
 from graphattn.patterns import Mask, load_masks, save_masks
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'planted.yaml')
 DISTANCES = {2, 5}  # those of the config
-SOURCE = '--model.init_args.model.init_args.encoder.init_args.source'
+SOURCE = f'{ENCODER}.source'
 SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
                    '--data.init_args.batch_size', '4'],
@@ -57,17 +58,16 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
     """Train with each kind of mask: learned, the learned ones from the start, random, full."""
-    options = [CONFIG, *SIZES[study.scale], '--seed_everything', str(seed),
-               '--data.init_args.seed', str(seed)]
-    learned = study.trained(f'planted-learned-{seed}', '--config', *options)
+    runs = Runs(study, 'planted', (CONFIG,), tuple(SIZES[study.scale]))
+    learned = runs.fit('learned', seed)
     random_file = study.folder / f'random-{seed}.npz'
     save_masks(random_file, random_diagonals(load_masks(learned / 'masks.npz'), seed))
     fixed = {SETTLED: learned / 'masks.npz', RANDOM: random_file, FULL: 'Full()'}
     return {LEARNED: learned, **{
-        name: study.trained(
-            f'planted-{name.split()[0]}-{seed}', '--config', *options,
-            SOURCE, 'graphattn.sources.PatternSource', f'{SOURCE}.pattern', str(pattern),
-            '--model.init_args.mask_weight', '0', '--model.init_args.mask_lr', 'null')
+        name: runs.fit(
+            name.split()[0], seed, SOURCE, 'graphattn.sources.PatternSource',
+            f'{SOURCE}.pattern', str(pattern), '--model.init_args.mask_weight', '0',
+            '--model.init_args.mask_lr', 'null')
         for name, pattern in fixed.items()}}
 
 

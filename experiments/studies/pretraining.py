@@ -25,17 +25,9 @@ from experiments.data.text.corpus import build_docs, is_held_out, read_documents
 from experiments.data.text.encoding import EncodedCorpus
 from experiments.runs.command_line import run_function
 from experiments.studies.few_documents import write_few_documents
+from experiments.studies.runs import SHIPPED, chosen
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
-from experiments.studies.task_runs import (
-    COUNT,
-    DIFFUSER,
-    FULL,
-    SHIPPED,
-    TaskRuns,
-    attentions,
-    bars,
-    chosen,
-)
+from experiments.studies.task_runs import COUNT, DIFFUSER, FULL, TaskRuns, attentions, bars
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
@@ -69,10 +61,9 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     """
     study = Study('pretraining', scale, out)
     known = attentions(COUNT[scale])
-    names = chosen(names, known, DEFAULT[scale], 'names')
+    names = chosen('names', names or DEFAULT[scale], known)
     text = Path(corpus) if corpus else local_corpus(study)
-    options = ['--data.init_args.corpus', str(text), '--data.init_args.cache',
-               str(study.out / scale / 'cache')]
+    options = ['--data.init_args.corpus', str(text), *study.cache]
     options += ['--data.init_args.tokenizer', tokenizer] if tokenizer else []
     config = (SHIPPED / 'pretraining/diffuser.yaml' if scale == 'paper'
               else CONFIGS / scale / 'pretraining.yaml')

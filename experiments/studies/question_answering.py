@@ -16,17 +16,16 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.text.question_baselines import longest_match_scores
 from experiments.runs.command_line import run_function
 from experiments.studies.document_runs import Attention
+from experiments.studies.runs import SHIPPED, chosen
 from experiments.studies.study import CONFIGS, ScaleName, Study, data_of
 from experiments.studies.task_runs import (
     COUNT,
     DIFFUSER,
     FULL,
     NO_DIAGONAL,
-    SHIPPED,
     TaskRuns,
     attentions,
     bars,
-    chosen,
     local_questions,
 )
 from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -59,9 +58,9 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     study = Study('question_answering', scale, out)
     known = {**attentions(COUNT[scale]),
              LINKED: Attention('linked', SlidingWindow(4) | GlobalTokens(1))}
-    names = chosen(names, known, DEFAULT[scale], 'names')
+    names = chosen('names', names or DEFAULT[scale], known)
     rows = []
-    for runs in tasks(study, chosen(sets, SETS, SETS, 'sets')):
+    for runs in tasks(study, chosen('sets', sets or SETS, SETS)):
         for name in names:
             linked = ('--model.init_args.link_equal', 'true') if name == LINKED else ()
             scores = runs.scored(known[name], range(seeds or SEEDS[scale]), METRICS, *linked)
@@ -85,7 +84,7 @@ def tasks(study: Study, sets: tuple[str, ...]) -> list[TaskRuns]:
     files = [part for name in ('train', 'dev', 'test') for part in (
         f'--data.init_args.questions.init_args.{name}', str(folder / f'{name}.json'))]
     return [TaskRuns(study, 'local_questions', (CONFIGS / study.scale / 'questions.yaml',), (
-        *files, '--data.init_args.cache', str(study.out / study.scale / 'cache')))]
+        *files, *study.cache))]
 
 
 def printed(name: str) -> dict[str, float | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from experiments.runs.summary import read_summary, spread
-from experiments.studies.study import CONFIGS, Study
+from experiments.studies.runs import SHIPPED, config_options, over_seeds
+from experiments.studies.study import Study
 
-SHIPPED = CONFIGS.parents[1] / 'configs' / 'duplicates'
 DENSITY = 'train/density/layer0/all_heads'
 
 
@@ -35,21 +34,14 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
     model = {'init_args': {'encoder': {'init_args': encoder}}}
     over = {'trainer': {'max_epochs': epochs}, 'model': {'init_args': {'lr': lr, 'model': model}},
             'data': {'init_args': {**data, 'seed': seed}}}
-    return study.trained(f'repeated_tokens-{name}-{seed}', '--config',
-                         str(SHIPPED / f'{config}.yaml'), '--config', json.dumps(over),
-                         '--seed_everything', str(seed))
+    configs = config_options(SHIPPED / 'duplicates' / f'{config}.yaml', json.dumps(over))
+    return study.trained(f'repeated_tokens-{name}-{seed}', *configs, '--seed_everything', str(seed))
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
     """Return means over several seeds on the test part."""
-    reports = [read_summary(run) for run in runs]
-    accuracy = [100 * report['accuracy'] for report in reports]
-    loss = [report['loss'] for report in reports]
-    # Rivals have no edges.
-    density = [100 * value for report in reports for value in report['density'].values()]
-    return {'accuracy, %': statistics.mean(accuracy), 'accuracy, spread': spread(accuracy),
-            'loss': statistics.mean(loss), 'loss, spread': spread(loss),
-            'density, %': statistics.mean(density) if density else None,
+    density = [100 * value for run in runs for value in read_summary(run)['density'].values()]
+    return {**over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
             'density, spread': spread(density)}
 
 

@@ -34,6 +34,7 @@ from experiments.studies.repeated_token_runs import (
     means,
     train,
 )
+from experiments.studies.runs import chosen
 from experiments.studies.study import ScaleName, Study
 
 LENGTH, CHANNELS = {'smoke': 16, 'small': 256, 'paper': 256}, 32
@@ -63,13 +64,10 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """
     study = Study('repeated_tokens', scale, out)
     known = models(LENGTH[scale], RANK[scale])
-    chosen = list(known) if attentions is None else attentions
-    if unknown := [name for name in chosen if name not in known]:
-        raise ValueError(f"'attentions' must be some of {'; '.join(known)} (got "
-                         f"{'; '.join(unknown)})")
+    names = chosen('attentions', [*known] if attentions is None else attentions, known, '; ')
     runs = {name: [train(study, _slug(name), known[name][0], seed, DATA[scale],
                          {'max_length': LENGTH[scale], **known[name][1]}, epochs=EPOCHS[scale])
-                   for seed in range(seeds or SEEDS[scale])] for name in chosen}
+                   for seed in range(seeds or SEEDS[scale])] for name in names}
     study.report([_row(name, of_seeds) for name, of_seeds in runs.items()],
                  draw(runs, LENGTH[scale]))
 

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from experiments import train
 from experiments.objectives import Training
 from experiments.runs.config_file import built
+from experiments.runs.figures import report_figure
 from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
 from experiments.runs.tables import report
-from graphattn.utils.files import check_folder, write_whole
+from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
@@ -49,6 +50,11 @@ class Study:
     def folder(self) -> Path:
         """Return the folder for the results of this study."""
         return self.out / self.scale / self.name
+
+    @property
+    def cache(self) -> tuple[str, str]:
+        """Return options that keep data which were read in a folder of this scale."""
+        return '--data.init_args.cache', str(self.out / self.scale / 'cache')
 
     def trained(self, run: str, *options: str) -> Path:
         """Train as ``experiments.train fit`` does with these options, once.
@@ -94,9 +100,7 @@ class Study:
         names."""
         report(rows, 'table', self.folder)
         for name, drawn in {'figure': figure, **others}.items():
-            picture = self.folder / f'{name}.png'
-            write_whole(picture, drawn.savefig)
-            print(f'drawn in {picture}')
+            report_figure(drawn, name, self.folder)
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:

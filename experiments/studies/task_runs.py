@@ -3,7 +3,6 @@ attentions."""
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,72 +11,41 @@ from matplotlib.figure import Figure
 from experiments.data.text.corpus import distinct, installed_docstrings
 from experiments.data.text.local_questions import build_local_questions
 from experiments.runs.checkpoints import LAST
-from experiments.runs.summary import read_summary, spread
 from experiments.studies.document_runs import Attention
 from experiments.studies.few_documents import few_documents
-from experiments.studies.study import CONFIGS, Study
+from experiments.studies.runs import Runs, over_seeds
+from experiments.studies.study import Study
 from graphattn.patterns import Full, SlidingWindow, get
 
-SHIPPED = CONFIGS.parents[1] / 'configs'
 FULL, NO_DIAGONAL, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser'
 COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # of each of Diffuser's three kinds of edges
 
 
 @dataclass(frozen=True)
-class TaskRuns:
-    """Runs of :meth:`Study.trained` on one task; the same arguments are the same run.
+class TaskRuns(Runs):
+    """Runs on one task, each with an attention.
 
     Args:
-        study (Study): Where the runs go.
-        name (str): Of the task, in the names of runs.
-        configs (tuple): Of :mod:`experiments.train`, each laid over those before it.
-        options (tuple): More of the command line.
+        study, name, configs, options: As for :class:`Runs`.
         begin (TaskRuns, optional): What each seed first trains with full attention; the others
             begin with its parameters.
     """
 
-    study: Study
-    name: str
-    configs: tuple[Path, ...]
-    options: tuple[str, ...] = ()
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with this attention in all layers.
-
-        Args:
-            attention (Attention): Which.
-            seed (int): Order of the batches, the start, and whatever is drawn.
-            *options: More of the command line.
-            suffix (str): What they change, to tell the run apart.
-        """
-        configs = [part for path in self.configs for part in ('--config', str(path))]
+        """Train a model with this attention in all layers; the rest is as for :meth:`fit`."""
         if self.begin is not None:
             first = self.begin.trained(Attention('full', Full()), seed)
             options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
-        return self.study.trained(
-            f'{self.name}-{attention.name}-{attention.hops}-{seed}{suffix}', *configs,
-            *self.options, '--seed_everything', str(seed), '--data.init_args.seed', str(seed),
-            *attention.options(seed), *options)
+        return self.fit(f'{attention.name}-{attention.hops}', seed, *attention.options(seed),
+                        *options, suffix=suffix)
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """Return means, deviations and the density on the test part over models of these seeds.
-
-        Args:
-            attention (Attention): Which.
-            seeds (range): Of the trainings.
-            metrics (dict): By its title, a metric of summary.json and what it is multiplied by.
-            *options: As :meth:`trained`, and ``suffix``.
-        """
-        reports = [read_summary(self.trained(attention, seed, *options, suffix=suffix))
-                   for seed in seeds]
-        scores: dict[str, float | None] = {}
-        for title, (metric, factor) in metrics.items():
-            values = [factor * report[metric] for report in reports]
-            scores |= {title: statistics.mean(values), f'{title}, spread': spread(values)}
-        density = [100 * value for report in reports for value in report['density'].values()]
-        return {**scores, 'density, %': statistics.mean(density)}
+        """Return the scores of :func:`over_seeds` of :meth:`trained` models."""
+        return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
+                           for seed in seeds), metrics, '{}, spread'.format)
 
 
 def attentions(count: int) -> dict[str, Attention]:
@@ -97,18 +65,6 @@ def local_questions(study: Study) -> Path:
     share."""
     return study.made('local_questions', lambda folder: build_local_questions(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
-
-
-def chosen(names: list[str] | None, known: dict | tuple, default: tuple[str, ...],
-           what: str) -> tuple[str, ...]:
-    """Return the given names if they are known, or the default ones.
-
-    Raises:
-        ValueError: One is not; the message calls them ``what``.
-    """
-    if unknown := [name for name in names or () if name not in known]:
-        raise ValueError(f"'{what}' must be some of {', '.join(known)} (got {', '.join(unknown)})")
-    return tuple(names or default)
 
 
 def bars(rows: list[dict], columns: list[str], title: str, label: str = 'attention') -> Figure:

@@ -17,11 +17,11 @@ from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
 from experiments.studies.few_documents import few_documents, write_few_documents
 from experiments.studies.glue_table import COLUMNS
+from experiments.studies.runs import ENCODER
 from experiments.studies.study import CONFIGS, ScaleName, Study
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 from graphattn.utils.reading import read_json, read_yaml
 
-ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 SOURCE = f'{ENCODER}.source'
 # With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints, but
 # Longformer a tenth of a point less. Its global tokens are the first ones: random ones would be
@@ -162,8 +162,7 @@ class TextRuns:
     def corpus_options(self, seed: int) -> list[str]:
         """Return options of the command line for trainings on the corpus."""
         return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
-                '--data.init_args.corpus', self._corpus,
-                '--data.init_args.cache', str(self.study.out / self.study.scale / 'cache')]
+                '--data.init_args.corpus', self._corpus, *self.study.cache]
 
     @cached_property
     def _corpus(self) -> str:

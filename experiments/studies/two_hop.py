@@ -18,11 +18,11 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary, spread
+from experiments.studies.runs import ENCODER, Runs
 from experiments.studies.study import ScaleName, Study
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')
 CHANCE = 1 / 8  # one of the answers of the config
-ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 MODELS = ((1, 1), (1, 2), (1, 3), (1, 5), (2, 1))  # layers and hops
 SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
@@ -46,10 +46,9 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 def train(study: Study, layers: int, hops: int, seed: int) -> Path:
     """Train one model."""
-    return study.trained(
-        f'two_hop-{layers}x{hops}-{seed}', '--config', CONFIG, *SIZES[study.scale],
-        f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops),
-        '--seed_everything', str(seed), '--data.init_args.seed', str(seed))
+    model = f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)
+    return Runs(study, 'two_hop', (CONFIG,), (*SIZES[study.scale], *model)).fit(
+        f'{layers}x{hops}', seed)
 
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:

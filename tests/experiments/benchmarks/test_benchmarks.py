@@ -31,10 +31,10 @@ from experiments.benchmarks import (
 )
 from experiments.benchmarks.layer import released_algorithm
 from experiments.benchmarks.measure import (
+    benchmark,
     default_device,
     elsewhere,
     interleave,
-    on_device,
     peak_bytes,
     run_benchmark,
     saved_bytes,
@@ -169,7 +169,7 @@ def test_a_device_that_is_missing_is_told_in_one_line(name, tmp_path, capsys):
 
 def test_devices_without_a_clock_are_refused():
     with pytest.raises(ValueError, match="'device' must be one that torch has here .*got 'meta'"):
-        on_device(lambda device: None)('meta')
+        benchmark()(lambda device: None)('meta')
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
