@@ -170,11 +170,17 @@ def seconds(read):
 @pytest.mark.parametrize('reader', READERS)
 def test_four_times_the_input_costs_about_four_times_as_much(reader, tmp_path):
     at, size = READERS[reader]
-    costs = []
+    reads = []
     for times in (1, TIMES):
         (folder := tmp_path / str(times)).mkdir()
-        costs.append(seconds(at(folder, times * size)))
-    assert costs[1] <= ALLOWED * max(costs[0], FLOOR / TIMES)
+        reads.append(at(folder, times * size))
+
+    def is_linear():
+        one, many = map(seconds, reads)
+        return many <= ALLOWED * max(one, FLOOR / TIMES)
+
+    # Other work can lengthen one measurement; a reader that is not linear fails all.
+    assert any(is_linear() for _ in range(5))
 
 
 def test_a_small_packed_file_has_a_bound_of_lines(tmp_path, monkeypatch):
