@@ -27,19 +27,18 @@ from experiments.benchmarks.measure import (
     SPARSE,
     Density,
     benchmark,
-    interleave,
     log_log,
     machine,
     progress,
     run_benchmark,
     saved_bytes,
+    times_of_passes,
 )
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, parse
 
-PEERS = ('full SDPA', 'masked SDPA', 'PyG gather-scatter', 'PyG TransformerConv')
 BACKENDS = {'cpu': SPARSE['cpu'], 'cuda': (*SPARSE['cuda'], 'flex')}
 
 
@@ -87,24 +86,14 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
     if unknown:
         raise ValueError(f"'only' must name some of {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
-
-    def train_step(forward: Callable[[], Tensor]) -> None:
-        torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
-
-    def inference(forward: Callable[[], Tensor]) -> None:
-        with torch.no_grad():
-            forward()
-
-    times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
-                                       for name, f in forwards.items()}, rounds)
-             for run in (inference, train_step)}
-    baseline = times['train_step']['auto']
+    times = times_of_passes(forwards, inputs, rounds)
+    baseline = times['train']['auto']
     return [{'n': graph.num_queries, 'channels': width, 'density': graph.density(), 'case': name,
-             'forward ms': 1e3 * times['inference'][name],
-             'forward+backward ms': 1e3 * times['train_step'][name],
-             'times auto': times['train_step'][name] / baseline,
+             'forward ms': 1e3 * times['infer'][name],
+             'forward+backward ms': 1e3 * times['train'][name],
+             'times auto': times['train'][name] / baseline,
              'saved MiB': saved_bytes(forward) / 2**20}
-            for name, forward in forwards.items() if math.isfinite(times['train_step'][name])]
+            for name, forward in forwards.items() if math.isfinite(times['train'][name])]
 
 
 def cases(graph: BipartiteGraph, heads: int, width: int,

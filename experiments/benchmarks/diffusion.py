@@ -19,12 +19,12 @@ from experiments.benchmarks.measure import (
     SPARSE,
     Density,
     benchmark,
-    interleave,
     log_log,
     machine,
     progress,
     run_benchmark,
     saved_bytes,
+    times_of_passes,
 )
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
@@ -72,17 +72,7 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
     """Return one row for each way to diffuse, and one for attention of one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
-
-    def train(forward: Callable[[], Tensor]) -> None:
-        torch.autograd.grad(forward().sum(), inputs)
-
-    def infer(forward: Callable[[], Tensor]) -> None:
-        with torch.no_grad():
-            forward()
-
-    times = {run.__name__: interleave({name: lambda f=f, run=run: run(f)
-                                       for name, f in forwards.items()}, rounds)
-             for run in (train, infer)}
+    times = times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
              'train ms': 1e3 * times['train'][name], 'inference ms': 1e3 * times['infer'][name],
              'train / one hop, fused': times['train'][name] / times['train']['one hop, fused'],

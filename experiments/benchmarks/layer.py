@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
@@ -35,6 +35,7 @@ from experiments.benchmarks.measure import (
     interleave,
     machine,
     peak_bytes,
+    plain,
     progress,
     run_benchmark,
 )
@@ -206,9 +207,7 @@ def draw(rows: list[dict], out: Path) -> None:
         axes.set_xticks(densities, [f'{density:.0%}' for density in densities])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.grid(which='both')
+        plain(axes)
     axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
               color='grey', linestyle='--', marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {machine()}')

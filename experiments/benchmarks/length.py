@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator
 from torch import Tensor
 
 from experiments.benchmarks.measure import (
@@ -31,6 +31,7 @@ from experiments.benchmarks.measure import (
     interleave,
     machine,
     peak_bytes,
+    plain,
     progress,
     run_benchmark,
     saved_bytes,
@@ -182,11 +183,9 @@ def draw(rows: list[dict], out: Path) -> None:
                         linestyle='--' if case in FULL else '-', label=case)
         axes.xaxis.set_major_locator(FixedLocator(nodes))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
-            axis.set_minor_formatter(NullFormatter())
+        plain(axes)
+        axes.xaxis.set_major_formatter(axes.yaxis.get_major_formatter())
         axes.set(title=label, xlabel='tokens')
-        axes.grid(which='both')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
                     f'batch 1, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')

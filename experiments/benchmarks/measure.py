@@ -10,7 +10,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, resource_tracker
@@ -21,7 +21,9 @@ from typing import Literal, TypeVar
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse.typing import restricted_number_type
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from tqdm import tqdm
 
@@ -141,6 +143,28 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
         for name in random.Random(done).sample(fitting, len(fitting)):
             times[name].append(timed(cases[name]))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
+                    rounds: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of each case, as :func:`interleave` does, by pass: ``'train'`` is
+    forward with backward, ``'infer'`` is forward without gradients.
+
+    Args:
+        forwards (dict): Functions without arguments, by case.
+        inputs (list): What is differentiated.
+        rounds (int): Measurements of each case.
+    """
+    def train(forward: Callable[[], Tensor]) -> None:
+        torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
+
+    def infer(forward: Callable[[], Tensor]) -> None:
+        with torch.no_grad():
+            forward()
+
+    return {run.__name__: interleave({name: functools.partial(run, forward)
+                                      for name, forward in forwards.items()}, rounds)
+            for run in (infer, train)}
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
@@ -331,6 +355,14 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 def progress(cases: Iterable, title: str) -> Iterable:
     """Show a progress bar over the cases of a benchmark."""
     return tqdm(list(cases), desc=title, unit='case', disable=None)
+
+
+def plain(axes: Axes) -> None:
+    """Write numbers without powers of ten, and draw a grid."""
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(which='both')
 
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.benchmarks import flops
-from experiments.benchmarks.layer import bring_to_density
+from experiments.benchmarks.layer import bring_to_density, infer, train
 from experiments.benchmarks.measure import free_at_once, peak_bytes
 from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
 from graphattn import BipartiteGraph
@@ -138,17 +138,6 @@ class Case(NamedTuple):
                       for linear in (layer.lin_query, layer.lin_key))
         model = layer.source.block_model(query, key, ptr)
         return {name: number / HEADS for name, number in flops.sampler(model).items()}
-
-
-def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
-    layer.eval()
-    with torch.no_grad():
-        forward()
-
-
-def train(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
-    layer.train()
-    torch.autograd.grad(forward().sum(), [p for p in layer.parameters()], allow_unused=True)
 
 
 def peaks(case: Case) -> tuple[int, int]:

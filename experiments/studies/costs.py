@@ -29,11 +29,11 @@ from pathlib import Path
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 from tqdm import tqdm
 
 from experiments.benchmarks import flops
-from experiments.benchmarks.measure import elsewhere, interleave
+from experiments.benchmarks.layer import infer, train
+from experiments.benchmarks.measure import elsewhere, interleave, plain
 from experiments.runs.command_line import run_function
 from experiments.runs.tables import report
 from experiments.studies.cost_cases import (
@@ -48,9 +48,7 @@ from experiments.studies.cost_cases import (
     SAMPLED,
     STEPS,
     Case,
-    infer,
     peaks,
-    train,
 )
 from experiments.studies.cost_classes import classes_table
 from experiments.studies.study import ScaleName, Study
@@ -304,14 +302,6 @@ def draw_densities(axes: Axes, measured: list[dict]) -> None:
     axes.set(xlabel='density, %', xscale='log', yscale='log')
     axes.set_xticks(TICKS, [str(density) for density in TICKS])
     plain(axes)
-
-
-def plain(axes: Axes) -> None:
-    """Label axes without powers of ten, and draw a grid."""
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(which='both')
 
 
 if __name__ == '__main__':

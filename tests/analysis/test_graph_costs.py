@@ -91,9 +91,15 @@ def seconds(path: Path) -> float:
 @pytest.mark.parametrize('name', CASES)
 def test_cost_is_linear_in_the_file(tmp_path, name):
     file, write = CASES[name]
-    costs, sizes = [], []
+    paths = []
     for n in (SIZE, TIMES * SIZE):
-        write(tmp_path / file, n)
-        costs.append(seconds(tmp_path / file))
-        sizes.append((tmp_path / file).stat().st_size)
-    assert costs[1] <= MOST * max(costs[0], FLOOR), (costs, sizes)
+        (tmp_path / str(n)).mkdir()
+        paths.append(tmp_path / str(n) / file)
+        write(paths[-1], n)
+
+    def is_linear():
+        one, many = map(seconds, paths)
+        return many <= MOST * max(one, FLOOR)
+
+    # Other work can lengthen one measurement; a reader that is not linear fails all.
+    assert any(is_linear() for _ in range(5))
