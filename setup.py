@@ -1,4 +1,4 @@
-"""What a wheel holds; all else stands in setup.cfg.
+"""Packages of the wheel. All other metadata is in setup.cfg.
 
 A wheel puts no packages called ``experiments`` and ``analysis`` into site-packages: they lie inside
 ``graphattn_commands``, which the command ``graphattn`` puts on the path. A clone that is installed

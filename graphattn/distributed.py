@@ -34,7 +34,7 @@ TIMEOUT = timedelta(minutes=5)
 
 def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None, *,
                       timeout: timedelta = TIMEOUT) -> SequenceParallel:
-    r"""Let the processes of a group share each sequence, of which each holds some tokens.
+    r"""Let the processes of a group share each sequence; each holds some of its tokens.
 
     Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the rows of the graph that
     end in them. Before attention it receives the keys and values that its edges touch and does

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     '_triton': set(),
     '_jit': {'_compiler', 'utils'},
     '_tensors': set(),
-    '_splitmix': set(),
+    '_splitmix': {'_tensors'},
     '_checks': {'_tensors'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},

@@ -1,8 +1,8 @@
 """Attention along meshes of the sphere, beside the Triton kernel that ECMWF's anemoi has for them.
 
 Its kernel adds features of full width to the key and the value of every edge, and cannot do
-without. So ours runs twice: without features, and with features, the same of which are
-projected. To project them is counted with ours; anemoi's are given.
+without. So ours runs twice: without features, and with features that it projects from
+the same ones. Their projection is counted with ours; anemoi's are given.
 
 Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
 H200 in float16. Edges lead to the nearest of the points of another grid; both grids are spirals,

@@ -36,8 +36,8 @@ class Questions(TokenizedTask):
 
     What does not fit a sequence is cut into windows that overlap; each has the whole question. In
     training each window counts for itself, and one that holds no answer points at [CLS], as BERT's.
-    A window that cuts every answer in it is left out, and a question of which no
-    window holds a whole answer is named in a warning. When it is tested a question's answer comes
+    A window that cuts every answer in it is left out. A warning names questions
+    without a window that holds a whole answer. When it is tested a question's answer comes
     from all of its windows.
 
     Args:

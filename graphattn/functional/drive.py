@@ -205,7 +205,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return own values after all hops, before each of which those of other keys are fetched."""
+    """Return own values after all hops. Before each hop those of other keys are fetched."""
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),

@@ -33,7 +33,7 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
     _check_format(matrix)
     coo = matrix.tocoo(copy=True)
     if not getattr(matrix, 'has_canonical_format', False):
-        coo.sum_duplicates()  # of which an entry is the sum
+        coo.sum_duplicates()  # an entry is their sum
     is_edge = coo.data != 0
     edges = np.stack([coo.col[is_edge], coo.row[is_edge]]).astype(np.int64)
     return cls.from_edge_index(torch.from_numpy(edges), *matrix.shape)

@@ -1,4 +1,4 @@
-"""Graphs of edges in any order, of which copies are merged."""
+"""Graphs of edges in any order; copies of an edge are merged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def from_edge_index(
     values in the order given asks for the permutation between the two.
 
     Args are those of :class:`BipartiteGraph`. Copies of one edge must agree on their
-    ``edge_prob``, of which one is kept.
+    ``edge_prob``; one is kept.
 
     Args:
         return_perm (bool): Return ``(graph, perm)`` with ``edge_index[:, perm]`` equal to

@@ -39,7 +39,7 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
         >>> back = nearby[order.argsort()]
     """
     check_square(self, 'nearby_order')
-    if self.num_keys == 0:  # of which scipy knows no order
+    if self.num_keys == 0:  # scipy finds no order then
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
     order = torch.from_numpy(found.astype(np.int64)).to(self.device)

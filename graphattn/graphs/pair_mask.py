@@ -114,7 +114,7 @@ class PairMask:
 
     def _index(self, length: int) -> Tensor:
         """Return the number of the value of each pair, which all layers of a pass share. It takes 8
-        bytes a pair and belongs to the mask, one of which there is in a pass."""
+        bytes a pair, and belongs to the one mask of a pass."""
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # gradients may be taken along it later
@@ -149,7 +149,7 @@ class MaskedPairs:
 
     @property
     def num_queries(self) -> int:
-        """Number of tokens, each of which is a query and a key."""
+        """Number of tokens; each is a query and a key."""
         return sum(self._lengths)
 
     num_keys = num_queries

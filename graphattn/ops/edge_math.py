@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphattn._splitmix import STEP, mix_tensor, signed
 from graphattn._tensors import stands_for_many
 from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
@@ -63,25 +64,13 @@ def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tenso
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
     """Zero weights ``[num_edges, heads]`` and scale up the others: those that fused kernels drop.
 
-    A weight is dropped by the hash of its number, which is SplitMix64 (Steele et al., 2014).
+    A weight is dropped by the hash of its number.
     """
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
-    bits = seed + number * _signed(0x9E3779B97F4A7C15)
-    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
-    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
-    bits = bits ^ _shifted(bits, 31)
+    bits = mix_tensor(seed + number * signed(STEP))
     # Unsigned numbers are compared as signed ones, from which half of their range is taken.
     is_kept = bits ^ -2**63 >= int(dropout_p * 2**64) - 2**63
     return weight * (is_kept.to(weight.dtype) / (1 - dropout_p))
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """Shift to the right, zeros following."""
-    return bits >> by & 2**(64 - by) - 1
-
-
-def _signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:

@@ -69,7 +69,7 @@ class ExchangedRows(torch.autograd.Function):
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Return a halo of everything, where each process has so many rows."""
+    """Gather the rows of all processes; each has as many as ``sizes`` says."""
     num_own, num_processes = x.size(0), len(sizes)
     everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
     return ExchangedRows.apply(x, everyone, [num_own] * num_processes, sizes, group)
