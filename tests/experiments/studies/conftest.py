@@ -1,9 +1,14 @@
 """Studies share what they train, among themselves and over the processes of a test run."""
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 from experiments.studies.study import Study
 from tests.experiments.conftest import draw_nothing
@@ -18,6 +23,29 @@ def out(tmp_path_factory, worker_id) -> Path:
     folder = (folder if worker_id == 'master' else folder.parent) / 'studies'
     folder.mkdir(exist_ok=True)
     return folder
+
+
+OPTIONS = {name: {'tasks': ['RTE']} for name in ('pruning', 'stages', 'sbm_glue')}
+
+
+@pytest.fixture(scope='session')
+def studied(out) -> Callable[[str], pd.DataFrame]:
+    """Return the table of a study, which runs when it is first asked for, and leaves a figure."""
+    @cache
+    def run(name):
+        import_module(f'experiments.studies.{name}').main('smoke', out=out, **OPTIONS.get(name, {}))
+        assert (out / 'smoke' / name / 'figure.png').stat().st_size > 10_000
+        return pd.read_csv(out / 'smoke' / name / 'table.csv', dtype={'lambda': str, 'head': str})
+    return run
+
+
+def config_of(run: Path) -> dict:
+    """Return what a run was told of its objective."""
+    return yaml.safe_load((run / 'config.yaml').read_text())['model']['init_args']
+
+
+def encoder_of(run: Path) -> dict:
+    return config_of(run)['model']['init_args']['encoder']['init_args']
 
 
 @pytest.fixture(scope='module', autouse=True)

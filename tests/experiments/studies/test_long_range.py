@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -26,8 +25,7 @@ from experiments.studies.long_range_runs import (
     patterns_at,
     rivals_at,
 )
-from experiments.studies.study import Study, data_of, restored
-from experiments.tasks.long_range import collate
+from experiments.studies.study import Study, data_of
 from graphattn.layers import GraphAttention
 from graphattn.patterns import SlidingWindow, parse
 from tests.experiments.test_configs import Parsed
@@ -97,33 +95,16 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
 # Trained #############################################################################
 
 
-@pytest.fixture(scope='module')
-def arena(out):
-    long_range_arena.main('smoke', out=out)
-    return out
-
-
-@pytest.fixture(scope='module')
-def pretrained(arena):
-    local_or_pretrained.main('smoke', out=arena)
-    return arena
-
-
-def table(out, study):
-    assert (out / 'smoke' / study / 'figure.png').stat().st_size > 10_000
-    return pd.read_csv(out / 'smoke' / study / 'table.csv')
-
-
 def runs_of(out):
     return LongRangeRuns(Study('any', 'smoke', out), 'clean')
 
 
 @pytest.mark.slow
-def test_rows_are_those_of_the_runs(arena):
-    rows = table(arena, 'long_range_arena').set_index(['task', 'attention'])
+def test_rows_are_those_of_the_runs(studied, out):
+    rows = studied('long_range_arena').set_index(['task', 'attention'])
     for task in DEFAULT_TASKS['smoke']:
         for name in CHOSEN['smoke']:
-            run = runs_of(arena).trained(task, name, 0)
+            run = runs_of(out).trained(task, name, 0)
             row = rows.loc[task, name]
             assert row['accuracy, %'] == pytest.approx(100 * read_summary(run)['accuracy'])
             printed = PAPER['SBM, Table 8'].get(name, [None] * 5)[list(TASKS).index(task)]
@@ -134,29 +115,10 @@ def test_rows_are_those_of_the_runs(arena):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('attention', CHOSEN['smoke'])
-@pytest.mark.parametrize('task', DEFAULT_TASKS['smoke'])
-def test_half_precision_is_near_single(task, attention, arena, monkeypatch):
-    objective, data, _ = restored(runs_of(arena).trained(task, attention, 0))
-    monkeypatch.setattr(objective, 'log_dict', lambda *args, **kwargs: None)
-    part = data.source.read(data.max_length).parts['test']
-    batch, losses = collate(part.take(np.arange(4))), []
-    for is_half in (False, True):
-        torch.manual_seed(0)
-        with torch.autocast('cpu', torch.bfloat16, enabled=is_half):
-            losses.append(objective.train().training_step(batch, 0))
-    assert losses[1].dtype == torch.float32 and losses[0] != losses[1]
-    torch.testing.assert_close(losses[1], losses[0], rtol=0.02, atol=0.)
-    losses[1].backward()
-    assert all(bool(parameter.grad.isfinite().all()) for parameter in objective.parameters()
-               if parameter.grad is not None)
-
-
-@pytest.mark.slow
-def test_guesses_are_right_as_often_as_counted(arena):
-    rows = table(arena, 'long_range_arena').set_index(['task', 'attention'])['accuracy, %']
+def test_guesses_are_right_as_often_as_counted(studied, out):
+    rows = studied('long_range_arena').set_index(['task', 'attention'])['accuracy, %']
     for task, guess in (('ListOps', 'most frequent value'), ('Retrieval', 'most frequent class')):
-        data = data_of(runs_of(arena).trained(task, WINDOW, 0))
+        data = data_of(runs_of(out).trained(task, WINDOW, 0))
         parts = data.source.read(data.max_length).parts
         label = np.bincount(parts['train'].label).argmax()
         assert rows[task, guess] == pytest.approx(100 * (parts['test'].label == label).mean())
@@ -164,23 +126,17 @@ def test_guesses_are_right_as_often_as_counted(arena):
 
 
 @pytest.mark.slow
-def test_a_study_takes_up_the_runs_of_the_other(pretrained, monkeypatch):
-    names = {path.name for path in (pretrained / 'smoke/runs').glob('lra-clean-listops-*-0')}
-    for name in ('full', 'window', 'sbm', 'sbm_window'):
-        assert {f'lra-clean-listops-{name}{kind}-0'
-                for kind in ('', '-next_tokens', '-self_pretrained')} <= names
-    monkeypatch.setattr(train, 'main', lambda args: pytest.fail(f'trained again: {args}'))
-    before = table(pretrained, 'local_or_pretrained')
-    local_or_pretrained.main('smoke', out=pretrained)
-    pd.testing.assert_frame_equal(table(pretrained, 'local_or_pretrained'), before)
-    long_range_arena.main('smoke', tasks=['ListOps'], attentions=[FULL], out=pretrained)
-    assert WINDOW in set(table(pretrained, 'long_range_arena')['attention'])
+def test_a_study_of_a_part_keeps_what_there_was(studied, out):
+    before = studied('long_range_arena')
+    long_range_arena.main('smoke', tasks=['ListOps'], attentions=[FULL], out=out)
+    after = studied.__wrapped__('long_range_arena')
+    assert WINDOW in set(after['attention']) and len(after) == len(before)
 
 
 @pytest.mark.slow
-def test_half_of_the_trainings_begin_with_a_pretrained_encoder(pretrained):
-    rows = table(pretrained, 'local_or_pretrained').set_index('attention')
-    runs = runs_of(pretrained)
+def test_half_of_the_trainings_begin_with_a_pretrained_encoder(studied, out):
+    rows = studied('local_or_pretrained').set_index('attention')
+    runs = runs_of(out)
     for name in local_or_pretrained.ATTENTIONS:
         before, after = runs.pretrained('ListOps', name, 0), runs.trained('ListOps', name, 0, True)
         config = yaml.safe_load((after / 'config.yaml').read_text())['model']['init_args']
@@ -195,14 +151,3 @@ def test_half_of_the_trainings_begin_with_a_pretrained_encoder(pretrained):
         assert max(causal) < 0.6  # at most the past, itself included
         state = torch.load(before / 'checkpoints/best.ckpt', weights_only=True)['state_dict']
         assert state['model.head.1.weight'].shape == (15, 8)  # a logit for each symbol
-
-
-@pytest.mark.parametrize('options, match', [
-    (dict(tasks=['Listops']), "'tasks' must be some of ListOps; Text; .* .got Listops"),
-    (dict(attentions=['SBM', 'none']), "'attentions' must be some of full; window; .* .got none"),
-    (dict(protocol='sbm'), "'protocol' must be 'clean' below the paper's scale .got 'sbm'"),
-])
-def test_bad_arguments(options, match, tmp_path):
-    with pytest.raises(ValueError, match=match):
-        long_range_arena.main('smoke', out=tmp_path, **options)
-    assert not list(tmp_path.rglob('options.json'))

@@ -1,13 +1,11 @@
 """Repeated tokens need all edges: block models find them, keep them, and the studies say so."""
 
-import json
-
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.studies import estimators, repeated_tokens
+from experiments.runs.summary import read_summary
+from experiments.studies import repeated_tokens
 from experiments.studies.repeated_token_runs import DENSITY, has_lost_edges
 from experiments.tasks.duplicates import occurs_twice
 from graphattn.models import Encoder, TokenClassifier
@@ -48,19 +46,13 @@ def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('study, column, rows', [
-    (estimators, 'estimator', ['full attention', *ESTIMATORS, *ESTIMATORS]),
-    (repeated_tokens, 'attention', list(repeated_tokens.models(16, 4)))])
-def test_every_row_is_of_a_run(out, study, column, rows):
-    study.main(scale='smoke', out=out)
-    name = study.__name__.split('.')[-1]
-    table = pd.read_csv(out / 'smoke' / name / 'table.csv')
-    assert table[column].tolist() == rows
-    assert (out / 'smoke' / name / 'figure.png').stat().st_size > 10_000
-    if study is repeated_tokens:
-        run = out / 'smoke/runs/repeated_tokens-full-0/summary.json'
-        assert table['accuracy, %'][0] == pytest.approx(
-            100 * json.loads(run.read_text())['accuracy'])
+def test_every_row_is_of_a_run(studied, out):
+    assert studied('estimators')['estimator'].tolist() == [
+        'full attention', *ESTIMATORS, *ESTIMATORS]
+    table = studied('repeated_tokens')
+    assert table['attention'].tolist() == list(repeated_tokens.models(16, 4))
+    assert table['accuracy, %'][0] == pytest.approx(
+        100 * read_summary(out / 'smoke/runs/repeated_tokens-full-0')['accuracy'])
 
 
 @pytest.mark.parametrize('column, expected', [([.2, .9, .5], False), ([.2, .9, .4], True)])
@@ -68,34 +60,6 @@ def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expe
     lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
     (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{DENSITY}', *lines]))
     assert has_lost_edges(tmp_path) is expected
-
-
-@pytest.mark.parametrize('length, guess', [(16, '0.664'), (256, '0.658')])
-def test_the_figure_is_of_its_scales_length(length, guess):
-    figure = repeated_tokens.draw({}, length)
-    assert figure.get_suptitle().startswith(f'Which of {length} tokens')
-    assert figure.axes[0].lines[0].get_label() == f'guess, {guess}'
-
-
-def test_attentions_that_are_not_in_the_table(out):
-    with pytest.raises(ValueError, match=r"'attentions' must be some of full; .*\(got fool\)"):
-        repeated_tokens.main(scale='smoke', attentions=['fool'], out=out)
-
-
-def test_the_papers_rows_are_marked_by_what_the_paper_ran():
-    known = repeated_tokens.models(16, 4)
-    assert repeated_tokens.SOLVED.keys() <= known.keys()
-    config, own = known['block model, Algorithm 1, Eq. 9']
-    assert own['source']['init_args'] == {'law': 'poisson', 'estimator': 'paper'}
-
-
-def test_baselines_have_the_papers_ranks_at_its_scale():
-    rank = repeated_tokens.RANK['paper']
-    known = repeated_tokens.models(repeated_tokens.LENGTH['paper'], rank)
-    sizes = [value for _, encoder in known.values() if 'attention' in encoder
-             for name, value in encoder['attention']['init_args'].items()
-             if name in ('rank', 'features', 'landmarks')]
-    assert sizes == [256] * 3
 
 
 @pytest.mark.slow

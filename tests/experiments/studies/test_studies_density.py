@@ -1,42 +1,24 @@
 """Studies of density at the scale of smoke tests, and what they are made of."""
 
-import json
 import shutil
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from experiments import train
 from experiments.data.sequences import SequenceData, Sequences
 from experiments.data.token_counts import token_counts, token_counts_accuracy
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
-from experiments.studies import densities, density_penalty, received
+from experiments.runs.summary import read_summary
+from experiments.studies import densities, received
 from experiments.studies.density_penalty import ALONE, AVERAGE, FULL, PAPER, SAMPLED, WITH_LOOPS
-from experiments.studies.density_runs import TASKS, DensityRuns
+from experiments.studies.density_runs import TASKS
 from experiments.studies.sampled_graphs import OfInputs, of_inputs, restored_model
-from experiments.studies.study import Study, restored
+from experiments.studies.study import restored
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
-
-
-@pytest.fixture(scope='module')
-def studied(out):
-    for study in (density_penalty, densities, received):
-        study.main(scale='smoke', out=out)
-    return out / 'smoke'
-
-
-def table(folder, study):
-    assert (folder / study / 'figure.png').stat().st_size > 10_000
-    return pd.read_csv(folder / study / 'table.csv', dtype={'lambda': str, 'head': str})
-
-
-def report(folder, run):
-    return json.loads((folder / 'runs' / run / 'summary.json').read_text())
 
 
 def classifier(source, **options):
@@ -47,11 +29,11 @@ def classifier(source, **options):
 # Accuracy over density ###############################################################
 
 @pytest.mark.slow
-def test_rows_are_means_of_the_runs(studied):
-    rows = table(studied, 'density_penalty').set_index(['attention', 'lambda'])
+def test_rows_are_means_of_the_runs(studied, out):
+    rows = studied('density_penalty').set_index(['attention', 'lambda'])
     for name, weight, run in ((SAMPLED, '1', 'sbm-1'), (WITH_LOOPS, '0', 'sbm+I-0'),
                               (FULL, np.nan, 'full')):
-        found = report(studied, f'digits-{run}-0')
+        found = read_summary(out / f'smoke/runs/digits-{run}-0')
         row = rows.loc[(name, weight)]
         assert row['accuracy, %'] == pytest.approx(100 * found['accuracy'])
         assert row['density, %'] == pytest.approx(100 * np.mean([*found['density'].values()]))
@@ -63,44 +45,11 @@ def test_rows_are_means_of_the_runs(studied):
         100 * 37 / 360, abs=0.01)
 
 
-@pytest.mark.slow
-def test_studies_of_density_share_their_runs(studied, out, monkeypatch):
-    monkeypatch.setattr(train, 'main', lambda args: pytest.fail(f'trained again: {args}'))
-    before = table(studied, 'density_penalty')
-    density_penalty.main(scale='smoke', out=out)
-    pd.testing.assert_frame_equal(table(studied, 'density_penalty'), before)
-
-
 def test_averages_of_the_paper_are_those_of_its_tasks():
     for figures in PAPER.values():
         assert list(figures) == [*TASKS['paper'], AVERAGE]
         mean = np.mean([figures[task][0] for task in TASKS['paper']])
         assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
-
-
-@pytest.mark.parametrize('study', [density_penalty, densities, received])
-def test_tasks_of_other_scales_are_refused(study, tmp_path):
-    with pytest.raises(ValueError, match="'tasks' must be some of digits at the scale small .got "
-                                         "listops"):
-        study.main(scale='small', tasks=['listops'], out=tmp_path)
-
-
-def test_sequences_without_images_are_no_pictures(tmp_path):
-    with pytest.raises(ValueError, match="'tasks' must have one with images"):
-        received.main(scale='paper', tasks=['listops'], out=tmp_path)
-
-
-@pytest.mark.parametrize('task', ['text', 'retrieval', 'image'])
-def test_files_that_are_missing_are_missed_before_any_training(task, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match='data/'):
-        density_penalty.main(scale='paper', tasks=[task], out=tmp_path / 'out')
-    assert not list(tmp_path.rglob('options.json'))
-
-
-def test_the_task_of_the_small_scale_is_the_digits(tmp_path):
-    data = DensityRuns(Study('densities', 'small', tmp_path), 'digits').read()
-    assert data.num_classes == 10 and 'stand-in' in data.about
 
 
 # What counts of tokens tell ##########################################################
@@ -125,10 +74,11 @@ def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
 # Densities and received attention ####################################################
 
 @pytest.mark.slow
-def test_densities_of_inputs_are_those_of_the_run(studied):
-    rows = table(studied, 'densities').set_index(['lambda', 'layer', 'head'])
+def test_densities_of_inputs_are_those_of_the_run(studied, out):
+    rows = studied('densities').set_index(['lambda', 'layer', 'head'])
     for weight in ('0', '1'):
-        for place, value in report(studied, f'digits-sbm-{weight}-0')['density'].items():
+        for place, value in read_summary(
+                out / f'smoke/runs/digits-sbm-{weight}-0')['density'].items():
             layer, head = place.removeprefix('layer').split('/head')
             row = rows.loc[weight, int(layer), head]
             assert row['density, %'] == pytest.approx(100 * value, abs=0.5)  # other draws
@@ -190,16 +140,17 @@ def test_correlations_are_those_of_the_images():
 
 
 @pytest.mark.slow
-def test_images_are_drawn_and_described(studied):
-    rows = table(studied, 'received')
+def test_images_are_drawn_and_described(studied, out):
+    rows = studied('received')
     assert rows[['layer', 'head']].astype(int).values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert (rows['lambda'] == '1').all()
-    assert (studied / 'received' / 'digits.png').stat().st_size > 10_000
+    assert (out / 'smoke/received/digits.png').stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_what_was_selected_is_what_is_restored(studied, tmp_path):
-    run = shutil.copytree(studied / 'runs' / 'digits-full-0', tmp_path / 'run')
+def test_what_was_selected_is_what_is_restored(studied, out, tmp_path):
+    studied('density_penalty')
+    run = shutil.copytree(out / 'smoke/runs/digits-full-0', tmp_path / 'run')
     state = read_checkpoint(run / 'checkpoints' / 'last.ckpt')
     name = 'model.encoder.norm.bias'
     state['state_dict'][name] = torch.full_like(state['state_dict'][name], 7.)

@@ -1,82 +1,72 @@
 """Studies of diffusion at the scale of smoke tests: what their tables say holds of the runs."""
 
-import pandas as pd
 import pytest
 import torch
 import yaml
 
 from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_summary
-from experiments.studies import ablation, diffusion, edge_types, hops, rolling, sbm_diffusion
+from experiments.studies import diffusion
 from experiments.studies.document_runs import COUNT, DocumentRuns
 from experiments.studies.study import CONFIGS, Study, restored
 from graphattn.patterns import get, parse
+from tests.experiments.studies.conftest import encoder_of
 
 pytestmark = pytest.mark.slow
 
 COLUMNS = {'accuracy, %': 'accuracy', 'macro F1, %': 'macro_f1'}
 
 
-def table(study, out):
-    name = study.__name__.rpartition('.')[2]
-    study.main('smoke', out=out)
-    assert (out / 'smoke' / name / 'figure.png').stat().st_size > 10_000
-    return pd.read_csv(out / 'smoke' / name / 'table.csv')
-
-
-def encoder_config(run):
-    config = yaml.safe_load((run / 'config.yaml').read_text())
-    return config['model']['init_args']['model']['init_args']['encoder']['init_args']
+@pytest.fixture
+def documents(out):
+    """Return the run of a model of documents."""
+    return lambda name: out / f'smoke/runs/documents-{name}-0'
 
 
 def pattern_of(run):
-    return parse(encoder_config(run)['source']['init_args']['pattern'])
+    return parse(encoder_of(run)['source']['init_args']['pattern'])
 
 
-def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(out):
-    rows = table(diffusion, out).set_index('attention')
+def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(studied, documents):
+    rows = studied('diffusion').set_index('attention')
     assert list(rows.hops) == [1, 1, 5, 1, 5, 1, 5, 1, 5]
-    runs = {name: out / f'smoke/runs/documents-{name}-0' for name in (
-        'bigbird-1-0', 'bigbird-5-0.1', 'diffuser-8-8-8-1-0', 'diffuser-8-8-8-5-0.1')}
-    for row, name in (('BigBird, diffused', 'bigbird-5-0.1'), ('Diffuser', 'diffuser-8-8-8-5-0.1')):
+    diffuser = documents('diffuser-8-8-8-5-0.1')
+    for row, run in (('BigBird, diffused', documents('bigbird-5-0.1')), ('Diffuser', diffuser)):
         for column, metric in COLUMNS.items():
-            assert rows.loc[row, column] == pytest.approx(100 * read_summary(runs[name])[metric])
-    one_hop, diffused = (encoder_config(runs[f'bigbird-{how}']) for how in ('1-0', '5-0.1'))
+            assert rows.loc[row, column] == pytest.approx(100 * read_summary(run)[metric])
+    one_hop, diffused = (encoder_of(documents(f'bigbird-{how}')) for how in ('1-0', '5-0.1'))
     assert (one_hop.pop('hops'), one_hop.pop('teleport')) == (1, 0.)
     assert (diffused.pop('hops'), diffused.pop('teleport')) == (5, 0.1)
     assert one_hop == diffused
-    assert pattern_of(runs['diffuser-8-8-8-5-0.1']) == get(
-        'diffuser', window=8, num_global=8, num_random=8, cls_global=True)
-    local_cls = pattern_of(out / 'smoke/runs/documents-diffuser-8-8-8-local-cls-1-0-0')
-    assert int(local_cls.build(64).in_degree()[0]) < 64 == int(
-        pattern_of(runs['diffuser-8-8-8-1-0']).build(64).in_degree()[0])
+    assert pattern_of(diffuser) == get('diffuser', window=8, num_global=8, num_random=8,
+                                       cls_global=True)
+    local_cls, global_cls = (int(pattern_of(documents(name)).build(64).in_degree()[0]) for name in (
+        'diffuser-8-8-8-local-cls-1-0', 'diffuser-8-8-8-1-0'))
+    assert local_cls < 64 == global_cls
 
 
-def test_ablation_leaves_out_what_it_names(out):
-    rows = table(ablation, out).set_index('model')
-    density = rows['density, %']
-    assert all(density[name] < density['Diffuser'] for name in (
-        'without local edges', 'without random edges', 'without global edges'))
+def test_ablation_leaves_out_what_it_names(studied, documents):
+    density = studied('ablation').set_index('model')['density, %']
+    assert all(density[f'without {kind} edges'] < density['Diffuser']
+               for kind in ('local', 'random', 'global'))
     assert density['without diffusion'] == density['Diffuser']
     assert density['evenly spaced keys'] == pytest.approx(density['Diffuser'], rel=0.1)
-    without_local = pattern_of(out / 'smoke/runs/documents-diffuser-0-8-8-5-0.1-0').build(64)
+    without_local = pattern_of(documents('diffuser-0-8-8-5-0.1')).build(64)
     edges = set(map(tuple, without_local.edge_index.t().tolist()))
     assert (40, 40) not in edges or (41, 41) not in edges  # no window: not every token sees itself
 
 
-def test_hops_and_teleports_are_those_of_the_runs(out):
-    rows = table(hops, out)
-    for _, row in rows.iterrows():
+def test_hops_and_teleports_are_those_of_the_runs(studied, documents):
+    for _, row in studied('hops').iterrows():
         setting = {'hops': (row.value, 0.1), 'teleport': (5, row.value), 'attention': (1, 0.)}
         num_hops, teleport = setting[row.varied]
-        run = out / f'smoke/runs/documents-diffuser-8-8-8-{num_hops:g}-{teleport:g}-0'
-        config = encoder_config(run)
-        assert (config['hops'], config['teleport']) == (num_hops, teleport)
+        run = documents(f'diffuser-8-8-8-{num_hops:g}-{teleport:g}')
+        assert (encoder_of(run)['hops'], encoder_of(run)['teleport']) == (num_hops, teleport)
         assert row['accuracy, %'] == pytest.approx(100 * read_summary(run)['accuracy'])
 
 
-def test_edge_types_vary_one_kind_or_exchange_two(out):
-    rows = table(edge_types, out)
+def test_edge_types_vary_one_kind_or_exchange_two(studied):
+    rows = studied('edge_types')
     for kind in ('local', 'global', 'random'):
         of_kind = rows[rows.varied == f'{kind} edges']
         assert list(of_kind.value) == [0, COUNT['smoke']]
@@ -84,19 +74,19 @@ def test_edge_types_vary_one_kind_or_exchange_two(out):
     assert list(rows[rows.varied.str.startswith('random of')].value) == [0, 8, 16]
 
 
-def test_sampled_edges_are_diffused(out):
-    rows = table(sbm_diffusion, out)
+def test_sampled_edges_are_diffused(studied, documents):
+    rows = studied('sbm_diffusion')
     assert list(zip(rows.hops, rows.penalty)) == [(1, 0), (5, 0), (1, 1), (5, 1)]
-    config = encoder_config(out / 'smoke/runs/documents-sbm-1-64-5-0.1-0')
-    assert config['hops'] == 5 and config['source']['class_path'].endswith('BlockModelSource')
+    encoder = encoder_of(documents('sbm-1-64-5-0.1'))
+    assert encoder['hops'] == 5 and encoder['source']['class_path'].endswith('BlockModelSource')
     assert rows['density, %'].between(5, 60).all()
 
 
-def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(out):
-    rows = table(rolling, out)
+def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(studied, documents):
+    rows = studied('rolling')
     unrolled = rows[rows.by == 0]
     assert (unrolled['drop, points'] == 0).all() and len(unrolled) == 2 * rows.attention.nunique()
-    full = read_summary(out / 'smoke/runs/documents-full-1-0-0')['accuracy']
+    full = read_summary(documents('full-1-0'))['accuracy']
     assert list(unrolled[unrolled.attention == 'full']['accuracy, %']) == [
         pytest.approx(100 * full)] * 2
 

@@ -2,12 +2,10 @@
 
 import json
 
-import pandas as pd
 import pytest
 import torch
 import yaml
 
-from experiments import train
 from experiments.objectives.fine_tuning import LAST
 from experiments.runs.summary import read_summary
 from experiments.studies import pruning, sbm_glue, stages
@@ -20,26 +18,9 @@ pytestmark = pytest.mark.slow
 HEADS, SIZE = 2, 16  # of the smoke configs
 
 
-@pytest.fixture(scope='module')
-def pruned_table(out):
-    pruning.main('smoke', tasks=['RTE'], out=out)
-    return pd.read_csv(out / 'smoke/pruning/table.csv')
-
-
-@pytest.fixture(scope='module')
-def stages_table(out, pruned_table):
-    stages.main('smoke', tasks=['RTE'], out=out)
-    return pd.read_csv(out / 'smoke/stages/table.csv')
-
-
-@pytest.fixture(scope='module')
-def sbm_table(out):
-    sbm_glue.main('smoke', tasks=['RTE'], out=out)
-    return pd.read_csv(out / 'smoke/sbm_glue/table.csv')
-
-
-@pytest.fixture(scope='module')
-def pruned(out, pruned_table):
+@pytest.fixture
+def pruned(studied, out):
+    studied('pruning')
     return PrunedRuns(TextRuns(Study('any', 'smoke', out)))
 
 
@@ -72,7 +53,7 @@ def test_random_masks_are_as_many_and_differ_by_head_and_seed(out, pruned):
     assert len({tuple(mask.flatten().tolist()) for mask in masks}) == 4
 
 
-def test_fine_tuning_attends_along_the_pruned_pairs(out, pruned_table):
+def test_fine_tuning_attends_along_the_pruned_pairs(out, pruned):
     runs = out / 'smoke/runs'
     reports = {}
     for how in ('0-P', '50-P', '90-P', '90-random0'):
@@ -86,9 +67,9 @@ def test_fine_tuning_attends_along_the_pruned_pairs(out, pruned_table):
     assert 0.03 < density['90-random0'] < 0.2
 
 
-def test_pruning_table(pruned, pruned_table):
-    losses = pruned_table[pruned_table['task'] == pruning.LOSS]
-    scores = pruned_table[pruned_table['task'] == 'RTE']
+def test_pruning_table(pruned, studied):
+    rows = studied('pruning')
+    losses, scores = (rows[rows['task'] == task] for task in (pruning.LOSS, 'RTE'))
     assert losses['sparsity, %'].tolist() == list(range(0, 100, 10))
     assert scores['sparsity, %'].tolist() == [0, 50, 90]
     assert losses['by P'].tolist() == [pruned.loss(pruned.masks(share))
@@ -98,17 +79,16 @@ def test_pruning_table(pruned, pruned_table):
     assert losses['by P'].nunique() > 5 and losses['at random, spread'].max() > 0.
     assert scores['better in the paper'].tolist()[1:] == ['P', 'P']
     assert losses['better in the paper'].isna().all()
-    last = pruned_table.iloc[-1]
+    last = rows.iloc[-1]
     num_better = (scores['better here'] == 'P').sum()
     assert last['better here'] == f'P in {num_better} of 2'
     assert last['better in the paper'] == 'P in all'
 
 
-def test_loss_is_measured_as_the_pre_training_measured_its_own(out, pruned_table):
-    fresh = PrunedRuns(TextRuns(Study('any', 'smoke', out)))
-    training, data, trainer = fresh._restored
+def test_loss_is_measured_as_the_pre_training_measured_its_own(pruned):
+    training, data, trainer = pruned._restored
     metrics, = trainer.test(training, data, verbose=False)
-    own = read_summary(fresh.pretrained)
+    own = read_summary(pruned.pretrained)
     assert metrics['test/mlm_loss'] == pytest.approx(own['mlm_loss'], abs=1e-6)
     assert metrics['test/nsp_loss'] == pytest.approx(own['nsp_loss'], abs=1e-6)
 
@@ -125,8 +105,9 @@ def test_better_is_less_loss_and_more_score(task, by_p, at_random, better):
     assert stages._row(task, 'DAM_u', 10., by_p, at_random)['better here'] == one_and_two
 
 
-def test_two_stages_are_asked_for_the_sparsity_of_one(out, stages_table):
-    one = stages_table[stages_table['one stage'].notna() & (stages_table['task'] == 'RTE')]
+def test_two_stages_are_asked_for_the_sparsity_of_one(out, studied):
+    rows = studied('stages')
+    one = rows[rows['one stage'].notna() & (rows['task'] == 'RTE')]
     assert one['one stage'].tolist() == ['DAM_u, 1e-1', 'DAM_s, 1e-1']
     for name, percent in zip(('dam_u-1e-1-0', 'dam_s-1e-1-0'), one['sparsity, %']):
         run = out / 'smoke/runs' / name
@@ -140,21 +121,22 @@ def test_two_stages_are_asked_for_the_sparsity_of_one(out, stages_table):
         assert config_of(frozen)['model']['init_args']['source'] is None
 
 
-def test_stages_table(out, stages_table):
+def test_stages_table(out, studied):
+    table = studied('stages')
     for task in (stages.LOSS, 'RTE'):
-        rows = stages_table[stages_table['task'] == task]
+        rows = table[table['task'] == task]
         only_two = rows[rows['one stage'].isna()]
         assert only_two['sparsity, %'].tolist() == [80, 85, 90, 95]
         assert only_two['one'].isna().all() and rows['two'].notna().all()
-    losses = stages_table[stages_table['task'] == stages.LOSS].set_index('one stage')['one']
+    losses = table[table['task'] == stages.LOSS].set_index('one stage')['one']
     for kind in 'us':
         own = read_summary(out / f'smoke/runs/dam_{kind}-1e-1-0')['mlm_loss']
         assert losses[f'DAM_{kind}, 1e-1'] == pytest.approx(own)
-    assert stages_table.iloc[-1]['better here'].endswith(' of 2')
+    assert table.iloc[-1]['better here'].endswith(' of 2')
 
 
-def test_sbm_compares_what_it_says(out, sbm_table):
-    runs = out / 'smoke/runs'
+def test_sbm_compares_what_it_says(out, studied):
+    rows, runs = studied('sbm_glue'), out / 'smoke/runs'
     for name, source in (('mlm_full-0', 'PatternSource'), ('mlm_window-0', 'PatternSource'),
                          ('mlm_sbm-0', 'BlockModelSource')):
         config = config_of(runs / name)
@@ -163,7 +145,7 @@ def test_sbm_compares_what_it_says(out, sbm_table):
         assert model['encoder']['init_args']['source']['class_path'].endswith(f'.{source}')
         tuned = config_of(runs / f'tuned-{name}-mean-RTE-0')['model']['init_args']
         assert tuned['pooling'] == 'mean' and tuned['source'] is None
-    full, window, sampled = (sbm_table[sbm_table['attention'] == kind].set_index('task')
+    full, window, sampled = (rows[rows['attention'] == kind].set_index('task')
                              for kind in (sbm_glue.FULL, sbm_glue.WINDOW, sbm_glue.SAMPLED))
     for table in (full, window, sampled):
         assert table.index.tolist() == ['RTE', 'masked tokens']
@@ -172,7 +154,7 @@ def test_sbm_compares_what_it_says(out, sbm_table):
     densities = [table.loc['masked tokens', 'density, %'] for table in (window, sampled)]
     assert band_alone < densities[0] < densities[1]  # shorter sequences have a larger share
     assert (sampled['density, %'] < 80.).all()
-    assert sbm_table['paper, F1'].isna().all()  # it did not measure local tasks
+    assert rows['paper, F1'].isna().all()  # it did not measure local tasks
 
 
 def test_published_f1_of_three_classes_stands_beside_the_paper():
@@ -186,25 +168,3 @@ def test_published_f1_of_three_classes_stands_beside_the_paper():
     assert matched['macro F1, %'] == 40. and matched['accuracy, %'] == 50.
     assert matched['paper, F1'] == 83.5 and matched['paper, density'] == 13.5
     assert matched['density, %'] == pytest.approx(15.)
-
-
-def test_second_time_nothing_is_trained(out, stages_table, monkeypatch):
-    monkeypatch.setattr(train, 'main', lambda *_: pytest.fail('trains again'))
-    stages.main('smoke', tasks=['RTE'], out=out)
-    again = pd.read_csv(out / 'smoke/stages/table.csv')
-    pd.testing.assert_frame_equal(again, stages_table)
-
-
-@pytest.mark.parametrize('name, table', [
-    ('pruning', 'pruned_table'), ('stages', 'stages_table'), ('sbm_glue', 'sbm_table')])
-def test_leaves_a_figure(name, table, out, request):
-    request.getfixturevalue(table)
-    assert (out / f'smoke/{name}/figure.png').stat().st_size > 10_000
-
-
-@pytest.mark.parametrize('study', [pruning, stages, sbm_glue])
-def test_task_that_is_not_there_is_named_before_training(study, tmp_path):
-    (tmp_path / 'glue/RTE').mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"'tasks' must be some of RTE \(got QNLI\)"):
-        study.main('smoke', glue=tmp_path / 'glue', tasks=['QNLI', 'RTE'], out=tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()

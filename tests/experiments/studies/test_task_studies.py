@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.data.digits import DigitImages
@@ -12,26 +11,17 @@ from experiments.data.text.choice_files import ChoiceQuestion
 from experiments.data.text.local_questions import GAP
 from experiments.data.text.question_baselines import longest_match, most_shared
 from experiments.data.text.question_files import Question, Squad
-from experiments.studies import choices, image_density, pretraining, question_answering
+from experiments.runs.summary import read_summary
+from experiments.studies import question_answering
 from experiments.studies.task_runs import attentions
 
 pytestmark = pytest.mark.slow
 
 
-def table(out, study):
-    assert (out / 'smoke' / study / 'figure.png').stat().st_size > 10_000
-    return pd.read_csv(out / 'smoke' / study / 'table.csv').set_index('attention')
-
-
-def summary(out, run):
-    return json.loads((out / 'smoke/runs' / run / 'summary.json').read_text())
-
-
-def test_question_answering(out):
-    question_answering.main(scale='smoke', out=out)
-    rows = table(out, 'question_answering')
+def test_question_answering(studied, out):
+    rows = studied('question_answering').set_index('attention')
     assert question_answering.printed('full')['SQuAD 1.1, paper F1'] == 87.1
-    linked = summary(out, 'local_questions-linked-1-0')
+    linked = read_summary(out / 'smoke/runs/local_questions-linked-1-0')
     assert rows.loc['window and equal words', 'F1, %'] == pytest.approx(100 * linked['f1'])
     assert 0 < rows.loc['longest match', 'exact match, %'] < 100
     assert rows.loc['full', 'density, %'] == 100 > rows.loc['window and equal words', 'density, %']
@@ -46,22 +36,20 @@ def test_question_answering(out):
     assert not texts[0] & texts[2]
 
 
-def test_choices(out):
-    choices.main(scale='smoke', out=out)
-    rows = table(out, 'choices')
+def test_choices(studied, out):
+    rows = studied('choices').set_index('attention')
     assert rows.loc['full', 'accuracy, %'] == pytest.approx(
-        100 * summary(out, 'local_choices-full-1-0')['accuracy'])
+        100 * read_summary(out / 'smoke/runs/local_choices-full-1-0')['accuracy'])
     assert 10 < rows.loc['most frequent number', 'accuracy, %'] < 45
     assert 25 < rows.loc['most shared words', 'accuracy, %'] < 100
 
 
-def test_pretraining(out):
-    pretraining.main(scale='smoke', out=out)
-    rows = table(out, 'pretraining')
-    run = summary(out, 'pretraining-diffuser-5-0')
+def test_pretraining(studied, out):
+    rows = studied('pretraining').set_index('attention')
+    run = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0')
     assert rows.loc['Diffuser', 'bits per token'] == pytest.approx(run['mlm_loss'] / np.log(2))
     assert rows.loc['Diffuser', 'bits per character'] <= rows.loc['Diffuser', 'bits per token']
-    start = summary(out, 'pretraining-diffuser-5-0-start')
+    start = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0-start')
     assert start['epochs'] == 0
     assert rows.loc['Diffuser', 'bits per token, step 0'] == pytest.approx(start['bits_per_token'])
     assert rows.loc['Diffuser', 'paper, in the end'] == 1.68
@@ -74,10 +62,9 @@ def test_pretraining(out):
         out / 'smoke/runs/pieces-full-1-0/checkpoints/last.ckpt')
 
 
-def test_image_density(out):
-    image_density.main(scale='smoke', out=out)
-    rows = table(out, 'image_density')
-    run = summary(out, 'density-digits-diffuser-5-0')
+def test_image_density(studied, out):
+    rows = studied('image_density').set_index('attention')
+    run = read_summary(out / 'smoke/runs/density-digits-diffuser-5-0')
     assert rows.loc['Diffuser', 'bits per byte'] == pytest.approx(run['bits_per_dim'])
     data = DigitImages().read(64)
     assert rows.loc['bytes, 2-grams', 'bits per byte'] == pytest.approx(ngram_bits(
@@ -96,15 +83,6 @@ def test_the_word_between_the_same_words_is_the_longest_match():
 def test_the_choice_that_shares_the_most_words():
     asked = ChoiceQuestion('0', 'the cat sits', ('a dog runs', 'the cat', 'the dog'), (), 0)
     assert most_shared(asked) == 1
-
-
-@pytest.mark.parametrize('study', [question_answering, choices, pretraining, image_density])
-def test_unknown_names_are_refused(study, tmp_path):
-    with pytest.raises(ValueError, match="'names' must be some of full, .*got fool"):
-        study.main(scale='smoke', names=['fool'], out=tmp_path)
-    if study is not pretraining:
-        with pytest.raises(ValueError, match="'sets' must be some of .*got mnist"):
-            study.main(scale='smoke', names=['full'], sets=['mnist'], out=tmp_path)
 
 
 def test_attentions_have_the_edges_that_they_name():
