@@ -10,7 +10,6 @@ import pytest
 
 from experiments import train
 from experiments.runs import loggers
-from tests.forked import run_anew
 
 CONFIG = str(Path(__file__).parents[1] / 'config.yaml')
 pytestmark = pytest.mark.slow
@@ -93,12 +92,3 @@ def test_loggers_given_twice_are_refused(tmp_path):
         fit(tmp_path / 'run', '--logger', 'csv', '--trainer.logger', 'CSVLogger',
             '--trainer.logger.save_dir', str(tmp_path))
     assert not (tmp_path / 'run').exists()
-
-
-def test_a_command_without_matplotlib_is_one_line():
-    ended = run_anew("""
-from experiments import cli
-cli.main(['train', '--config', 'digits/full'])
-""", missing=['matplotlib'])
-    assert ended.returncode == 2 and ended.stderr.count('\n') == 1
-    assert 'matplotlib' in ended.stderr and 'pip install' in ended.stderr
