@@ -51,22 +51,17 @@ def small(monkeypatch):
 
 # SparseBERT ##########################################################################
 
-@pytest.mark.parametrize('name', ['Star', 'LogSparse', 'Strided', 'Fixed'])
-@pytest.mark.parametrize('diagonal', ['', ' without diagonal'])
-def test_sparsity_is_what_is_printed(sparsebert, name, diagonal):
-    row = rows_of(sparsebert)[f'{name}{diagonal}, sparsity [%]']
-    assert round(row.computed, 1) == row.printed
-    assert row.fitted is None
-
-
 @pytest.mark.parametrize('name, computed', [
     ('Star', 96.13), ('LogSparse', 89.83), ('Strided', 70.39), ('Fixed', 72.66),
 ])
-def test_sparsity_to_two_digits(sparsebert, name, computed):
+def test_sparsity_is_what_is_printed(sparsebert, name, computed):
     rows = rows_of(sparsebert)
-    assert rows[f'{name}, sparsity [%]'].computed == pytest.approx(computed, abs=0.005)
-    added = rows[f'{name} without diagonal, sparsity [%]'].computed - computed
-    assert added == pytest.approx(100 / 128, abs=0.01)
+    own, without = (rows[f'{name}{diagonal}, sparsity [%]']
+                    for diagonal in ('', ' without diagonal'))
+    for row in (own, without):
+        assert round(row.computed, 1) == row.printed and row.fitted is None
+    assert own.computed == pytest.approx(computed, abs=0.005)
+    assert without.computed - computed == pytest.approx(100 / 128, abs=0.01)
 
 
 def test_bigbird_is_what_is_printed_up_to_its_draws(sparsebert):
@@ -330,8 +325,3 @@ def test_bad_input_is_one_line_and_status_2(arguments, line, tmp_path, capsys):
     assert exit_.value.code == 2
     assert line in captured.err and captured.err.count('\n') == 1 and captured.out == ''
     assert not (tmp_path / 'new').exists()
-
-
-def test_names_stand_for_functions():
-    for name, function in FIGURES.items():
-        assert function.__name__ == name.replace('-', '_')

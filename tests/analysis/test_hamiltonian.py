@@ -372,14 +372,3 @@ def test_command_without_direction(tmp_path):
         main([*arguments, '--directed', str(directed).lower()])
         saved = json.loads((tmp_path / 'hamiltonian.json').read_text())
         assert saved['vee.txt'][0]['exists'] is not directed
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--time_limit', '0'], "'time_limit' must be a positive, finite number of seconds (got 0.0)"),
-    (['--time_limit', 'soon'], 'soon'),
-    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
-    (['--seed', '-1'], "'seed' must be at least 0"),
-    (['--graph', 'missing.npz'], "'graph' cannot be read"),
-])
-def test_one_line_for_bad_input(arguments, message, error_line):
-    assert message in error_line(main, arguments)

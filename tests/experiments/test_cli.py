@@ -28,7 +28,8 @@ def started(monkeypatch):
     ('study two_hop --scale smoke', 'experiments.studies.two_hop', '--scale smoke'),
     ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
     ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
-    ('compile --float64', 'experiments.compile', '--float64')])
+    ('compile --float64', 'experiments.compile', '--float64'),
+    ('predict --run x --input y', 'experiments.predict', '--run x --input y')])
 def test_a_command_is_a_module(arguments, module, rest, started):
     cli.main(arguments.split())
     (name, argv), = started
@@ -158,6 +159,8 @@ def test_who_reads_only_the_beginning_sees_no_error():
 
 
 def test_completion_is_a_script_of_the_shell(capsys):
+    cli.main(['completion'])
+    assert 'eval "$(graphattn completion bash)"' in capsys.readouterr().out
     cli.main(['completion', 'bash'])
     subprocess.run(['bash', '-n'], input=capsys.readouterr().out, text=True, check=True)
 

@@ -14,6 +14,8 @@ from experiments.data.text.corpus import (
     read_documents,
     split_sentences,
 )
+from experiments.data.text.local_glue import build_local_glue
+from experiments.data.text.local_questions import build_local_questions
 
 
 def test_berts_format_has_a_sentence_a_line_and_blank_lines_between_documents(tmp_path):
@@ -179,10 +181,12 @@ def test_documentation_is_written_whole_or_not_at_all(installed, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ['python']
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+@pytest.mark.parametrize('build', [build_docs, lambda out: build_local_glue(out, [], 10, 5),
+                                   lambda out: build_local_questions(out, [])])
+def test_a_folder_with_something_in_it_is_left_alone(build, tmp_path):
     (tmp_path / 'mine.txt').write_text('mine')
     with pytest.raises(ValueError, match="'out' must be a new or empty folder"):
-        build_docs(tmp_path)
+        build(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ['mine.txt']
 
 
