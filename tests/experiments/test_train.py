@@ -86,22 +86,6 @@ def test_resolved_config_gives_the_same_run(finished_run, tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_a_run_that_fails_resumes_bit_for_bit(finished_run, tmp_path):
-    folder, _ = finished_run
-    with pytest.raises(RuntimeError, match='as told'):
-        fit(tmp_path, '--trainer.callbacks+=tests.experiments.callbacks.Fail',
-            '--trainer.callbacks.steps=8')
-    assert load(tmp_path)['global_step'] == 6 and not (tmp_path / 'summary.json').exists()
-
-    fit(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST))
-    assert_same_run(tmp_path, folder, steps=12)
-    assert 'ckpt_path' not in (tmp_path / 'config.yaml').read_text()
-    my_summary, their_summary = (json.loads((run / 'summary.json').read_text())
-                                 for run in (tmp_path, folder))
-    for name in ('accuracy', 'loss', 'density', 'epochs'):
-        assert my_summary[name] == their_summary[name]
-
-
 def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
     options = '--select_on', 'val/loss', '--model.init_args.decay', 'one-cycle', \
         '--model.init_args.lr', '0.3'
@@ -138,17 +122,6 @@ def assert_same_run(mine, theirs, steps):
         assert torch.equal(mine['state_dict'][name], value), name
     assert (mine['callbacks']['RunFolder']['history']
             == theirs['callbacks']['RunFolder']['history'])
-
-
-def test_the_checkpoint_before_the_last_is_taken_where_that_is_bad(finished_run, tmp_path, capsys):
-    folder, _ = finished_run
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    last, previous = (tmp_path / 'checkpoints' / name for name in (LAST, PREVIOUS))
-    last.write_bytes(b'')
-    fit(tmp_path, '--ckpt_path', str(last))
-    line, = (line for line in capsys.readouterr().err.splitlines() if 'cannot be read' in line)
-    assert line.startswith(str(last)) and line.endswith(f'resuming from {previous}')
-    assert_same_run(tmp_path, folder, steps=12)
 
 
 TWO = ['--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epochs', '2']
@@ -219,14 +192,6 @@ def test_evaluating_a_checkpoint_gives_the_same_numbers_each_time(finished_run, 
                             (tmp_path / 'first', tmp_path / 'again', folder))
     for name in ('accuracy', 'loss', 'density'):
         assert first[name] == again[name] == pytest.approx(fitted[name], rel=1e-6)
-
-
-def test_a_folder_of_another_run_is_refused_and_left_alone(finished_run):
-    folder, _ = finished_run
-    before = {path: path.read_bytes() for path in folder.glob('*.*')}
-    with pytest.raises(ValueError, match="'trainer.default_root_dir' holds another run"):
-        fit(folder, '--model.init_args.lr', '0.5')
-    assert before == {path: path.read_bytes() for path in folder.glob('*.*')}
 
 
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):

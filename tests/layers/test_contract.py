@@ -23,7 +23,6 @@ from graphattn.layers import EdgeAttention, EncoderLayer, GraphAttention
 from graphattn.models import (
     Encoder,
     MaskedLanguageModel,
-    SequenceClassifier,
     TokenClassifier,
 )
 from graphattn.patterns import RandomKeys, SlidingWindow
@@ -148,7 +147,6 @@ class Adapter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) + self.up(self.down(x))
-
 
     def merged(self) -> Tensor:
         return self.layer.weight + self.up.weight @ self.down.weight
@@ -572,11 +570,3 @@ def test_a_graph_of_other_sequences_is_refused():
     layer = EncoderLayer(CHANNELS, HEADS)
     with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
         layer(x, other, graph=graph)
-
-
-def test_a_model_of_sequences_is_pooled(source):
-    model = SequenceClassifier(encoder(source), 3).train()
-    ptr = torch.tensor([0, 5, 12])
-    model(torch.randint(9, (12,)), ptr).sum().backward()
-    fresh = pickle.loads(pickle.dumps(model))
-    assert fresh(torch.randint(9, (12,)), ptr).shape == (2, 3)

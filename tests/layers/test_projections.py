@@ -8,7 +8,6 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
-from graphattn.layers import projections
 from graphattn.layers.projections import project
 
 
@@ -67,10 +66,3 @@ def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes):
         results.append([*outs, *torch.autograd.grad(loss, parameters, allow_unused=True,
                                                     materialize_grads=True)])
     torch.testing.assert_close(*results)
-
-
-def test_few_nodes_are_multiplied_once_and_many_by_each(monkeypatch):
-    x, linears = torch.randn(7, 5), LINEARS['plain']()
-    monkeypatch.setattr(projections, 'MOST_VALUES', 35)
-    assert all(out._base is not None for out in project(x, *linears))
-    assert all(out._base is None for out in project(torch.cat([x, x]), *linears))

@@ -557,17 +557,6 @@ def test_features_that_do_not_fit_are_refused():
         CausalLanguageModel(encoder(num_tokens=0, causal=True))
 
 
-def test_heads_that_share_keys_are_those_with_the_same_keys():
-    shared = encoder(positions='rotary', key_heads=1).double()
-    own = encoder(positions='rotary').double()
-    state = shared.state_dict()
-    assert state['layers.0.attention.lin_key.weight'].shape == (8, 16)
-    own.load_state_dict({name: value.repeat(2, *[1] * (value.dim() - 1))
-                         if '.lin_key.' in name or '.lin_value.' in name else value
-                         for name, value in state.items()})
-    torch.testing.assert_close(shared(TOKENS, PTR), own(TOKENS, PTR))
-
-
 @pytest.mark.parametrize('options, match', [
     (dict(key_heads=3), r"'key_heads' must divide 'heads' \(got 3 and 2\)"),
     (dict(positions='rotatory'), "'positions' must be 'learned', 'sinusoidal', 'none' or 'rotary'"),

@@ -50,11 +50,6 @@ def test_finished_seeds_are_kept_when_more_are_asked_for(swept, capsys):
     assert 'seed 5' in output and 'seed 4' not in output and sys.argv == arguments
 
 
-def test_seeds_of_other_options_are_refused(swept):
-    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
-        fit(swept, '--seeds', '2')
-
-
 @pytest.mark.parametrize('options', [['--ckpt_path', CONFIG], ['--seed_everything', 'true'],
                                      ['--seed_everything', str(2**32 - 1)]])
 def test_seeds_are_numbers_of_new_runs(options, tmp_path):
