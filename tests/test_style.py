@@ -1,4 +1,4 @@
-"""Colours that everyone can tell apart, and type that all figures share."""
+"""Colours and type that all figures share."""
 
 import io
 import re
@@ -15,9 +15,6 @@ from experiments.runs import command as experiments_command
 from graphattn.style import COLOURS, SHADES, in_style
 
 ROOT = Path(__file__).parent.parent
-
-# What linear RGB becomes for those who lack a kind of cone: Machado et al., "A Physiologically-
-# based Model for Simulation of Color Vision Deficiency" (2009), Table 1, severity 1.
 
 
 def test_the_style_ends_where_it_began():

@@ -118,23 +118,20 @@ def test_information_is_what_a_report_needs(capsys):
     assert {'graphattn', 'torch', 'threads', 'GPU'} <= lines.keys()
 
 
-def test_what_is_not_installed_is_named(monkeypatch, capsys):
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('imports, status, said', [
+    (lambda: __import__('no_such_package'), 2, "error: No module named 'no_such_package'"),
+    (interrupt, 130, 'interrupted\n')])
+def test_an_end_while_a_command_is_imported_is_one_line(imports, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr(cli, '_execute', lambda _: __import__('no_such_package'))
+    monkeypatch.setattr(cli, '_execute', lambda _: imports())
     with pytest.raises(SystemExit) as end:
         cli.main(['spectrum'])
-    assert end.value.code == 2 and "No module named 'no_such_package'" in capsys.readouterr().err
-
-
-def test_an_interrupt_while_a_command_is_imported_is_one_line(monkeypatch, capsys):
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, 'argv', ['graphattn'])
-    monkeypatch.setattr(cli, '_execute', interrupted)
-    with pytest.raises(SystemExit) as end:
-        cli.main(['spectrum'])
-    assert end.value.code == 130 and capsys.readouterr().err == 'interrupted\n'
+    error = capsys.readouterr().err
+    assert end.value.code == status and error.startswith(said) and error.count('\n') == 1
 
 
 @pytest.mark.slow

@@ -191,21 +191,14 @@ class Wrapped(nn.Module):
         return self.module(x)
 
 
-def test_another_module_may_take_the_place_of_a_norm_or_an_embedding(module):
+@pytest.mark.parametrize('kinds, around', [((nn.LayerNorm, nn.Embedding), Wrapped),
+                                           (GraphSource, AroundSource)])
+def test_another_module_may_stand_around_a_part(module, kinds, around):
     wrapped = copy.deepcopy(module)
     for name, part in module.named_modules():
-        if isinstance(part, nn.LayerNorm | nn.Embedding):
+        if isinstance(part, kinds):
             parent, _, own = name.rpartition('.')
-            setattr(wrapped.get_submodule(parent), own, Wrapped(wrapped.get_submodule(name)))
-    assert_same(evaluate(wrapped), evaluate(module))
-
-
-def test_another_module_may_stand_around_a_source(module):
-    wrapped = copy.deepcopy(module)
-    for name, part in module.named_modules():
-        if isinstance(part, GraphSource):
-            parent, _, own = name.rpartition('.')
-            setattr(wrapped.get_submodule(parent), own, AroundSource(wrapped.get_submodule(name)))
+            setattr(wrapped.get_submodule(parent), own, around(wrapped.get_submodule(name)))
     assert_same(evaluate(wrapped), evaluate(module))
 
 
