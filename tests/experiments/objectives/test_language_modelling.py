@@ -221,13 +221,6 @@ def test_bad_arguments(arguments, match):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arguments', [{'mask_weight': 0.1}, {'mask_lr': 0.1}])
-def test_options_of_masks_need_masks(arguments):
-    with pytest.raises(ValueError, match='needs a model whose source is a LearnedMaskSource'):
-        LanguageModelling(model(PatternSource(Full())), **arguments)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('more, match', [
     (['--data.init_args.max_length', '33'], "'max_length' must be at most 32"),
     ([f'{ENCODER}.num_tokens', '50'], "'num_tokens' of the encoder must be at least"),
