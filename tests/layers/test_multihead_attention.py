@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from graphattn.layers import MultiheadAttention, from_torch
 from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
 PATTERN = SlidingWindow(2) | GlobalTokens(1)
@@ -441,3 +441,7 @@ def test_says_what_is_wrong(case):
 def test_masks_that_are_likely_a_mistake_are_warned_of(masks, message):
     with pytest.warns(UserWarning, match=message):
         pair()[1](X, X, X, **masks)
+
+
+def test_prints_its_source():
+    assert 'PatternSource(Full())' in repr(MultiheadAttention(16, 4, source=PatternSource(Full())))
