@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 
-MOST = 8  # times as long with four times the input, of which a busy machine takes some
+MAX = 8  # times as long with four times the input, of which a busy machine takes some
 
 
 def is_linear(one: Callable, many: Callable, floor: float) -> bool:
     """Return whether ``many`` takes a few times as long as ``one``, which has a quarter of the
     input, or as ``floor`` in seconds: what begins once. Processor time has nothing of what else
     the machine does, but for single measurements; what is not linear fails all."""
-    return any(_seconds(many) <= MOST * max(_seconds(one), floor) for _ in range(5))
+    return any(_seconds(many) <= MAX * max(_seconds(one), floor) for _ in range(5))
 
 
 def _seconds(work: Callable) -> float:

@@ -422,7 +422,7 @@ def test_a_pair_is_classified_by_its_pooled_sequences(pooling, hidden_channels):
                             for x, y in (alone[:2], alone[2:])])
     logits, graphs = model(PAIR_TOKENS, PAIR_PTR, return_graphs=True)
     torch.testing.assert_close(logits, model.head(expected))
-    assert len(graphs) == 2 and graphs[0].blocks.query_ptr.tolist() == PAIR_PTR.tolist()
+    assert len(graphs) == 2 and graphs[0].segments.query_ptr.tolist() == PAIR_PTR.tolist()
     logits.sum().backward()
     assert model.encoder.token_embedding.weight.grad.any()
 
@@ -540,7 +540,7 @@ def test_features_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize('options, error, match', [
-    (dict(key_heads=3), ValueError, r"'key_heads' must divide 'heads' \(got 3 and 2\)"),
+    (dict(num_kv_heads=3), ValueError, r"'num_kv_heads' must divide 'heads' \(got 3 and 2\)"),
     (dict(positions='rotatory'), ValueError, "'positions' must be 'learned', .* or 'rotary'"),
     (dict(positions='rotary', head_channels=3), ValueError, "'channels' of a head must be even"),
     (dict(positions=[2, 2, 1]), ValueError, r"'max_length' must be at most 4, .*\[2, 2, 1\]"),

@@ -40,7 +40,7 @@ def studied(out) -> Callable[[str], pd.DataFrame]:
 
 
 def config_of(run: Path) -> dict:
-    """Return what a run was told of its objective."""
+    """Return what a run was told of its module."""
     return yaml.safe_load((run / 'config.yaml').read_text())['model']['init_args']
 
 

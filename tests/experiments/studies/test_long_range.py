@@ -9,7 +9,7 @@ import yaml
 from torch import nn
 
 from experiments import train
-from experiments.rivals import Linformer
+from experiments.baselines import Linformer
 from experiments.runs.config_file import built
 from experiments.runs.summary import read_summary
 from experiments.studies import local_or_pretrained, long_range_arena
@@ -22,8 +22,8 @@ from experiments.studies.long_range_runs import (
     TASKS,
     WINDOW,
     LongRangeRuns,
+    baselines_at,
     patterns_at,
-    rivals_at,
 )
 from experiments.studies.study import Study, data_of
 from graphattn.layers import GraphAttention
@@ -35,9 +35,9 @@ from tests.experiments.test_configs import Parsed
 def test_every_attention_is_made_at_every_length():
     own = {SAMPLED, 'SBM + I', BOTH}
     for length in (64, 500, 1024, 4096):
-        patterns, rivals = patterns_at(length), rivals_at(length, length // 8)
-        assert patterns.keys() | rivals.keys() | own == set(ATTENTIONS)
-        assert not patterns.keys() & rivals.keys()
+        patterns, baselines = patterns_at(length), baselines_at(length, length // 8)
+        assert patterns.keys() | baselines.keys() | own == set(ATTENTIONS)
+        assert not patterns.keys() & baselines.keys()
         for pattern, _ in patterns.values():
             assert parse(str(pattern)) == pattern
             assert 0. < pattern.build(64, seed=0, crop=True).density() <= 1.

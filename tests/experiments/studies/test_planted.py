@@ -13,7 +13,7 @@ MASK = Mask(DiagonalLayout(12), '0010010000')
 @pytest.mark.slow
 def test_the_table_says_what_the_masks_hold(studied, out):
     table = studied('planted')
-    assert table['masks'].tolist() == 2 * [planted.LEARNED, planted.SETTLED, planted.RANDOM,
+    assert table['masks'].tolist() == 2 * [planted.LEARNED, planted.FROZEN, planted.RANDOM,
                                            planted.FULL]
     masks = load_masks(out / 'smoke/runs/planted-learned-0/masks.npz')
     density = torch.stack([mask.build(32).to_mask() for mask in masks]).float().mean()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from experiments import train
-from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.runs.summary import read_summary
 from experiments.studies import attached, diagonal, importance, masks
 from experiments.studies.study import Study
@@ -36,8 +36,9 @@ REFUSED = [
     *((name, dict(glue=Path('glue'), tasks=['QNLI', 'RTE']),
        "'tasks' must be some of RTE .got QNLI") for name in ('pruning', 'stages', 'sbm_glue')),
     *((name, dict(scale='small', tasks=['listops']), "'tasks' must be some of digits .*got listops")
-      for name in ('density_penalty', 'densities', 'received')),
-    ('received', dict(scale='paper', tasks=['listops']), "'tasks' must have one with images"),
+      for name in ('density_penalty', 'densities', 'attention_received')),
+    ('attention_received', dict(scale='paper', tasks=['listops']),
+     "'tasks' must have one with images"),
     *(('density_penalty', dict(scale='paper', tasks=[task]), 'data/')
       for task in ('text', 'retrieval', 'image')),
     ('long_range_arena', dict(tasks=['Listops']), "'tasks' must be some of ListOps; .*got Listops"),

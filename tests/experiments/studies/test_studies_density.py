@@ -11,7 +11,7 @@ from experiments.data.token_counts import token_counts, token_counts_accuracy
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.runs.summary import read_summary
-from experiments.studies import densities, received
+from experiments.studies import attention_received, densities
 from experiments.studies.density_penalty import ALONE, AVERAGE, FULL, PAPER, SAMPLED, WITH_LOOPS
 from experiments.studies.density_runs import TASKS
 from experiments.studies.sampled_graphs import OfInputs, of_inputs, restored_model
@@ -121,8 +121,8 @@ def test_extremes_are_right_and_in_order():
     density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
     found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
     label = torch.ones(6, dtype=torch.long)
-    assert received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
-    assert received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
+    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
+    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
 
 
 def test_correlations_are_those_of_the_images():
@@ -131,7 +131,7 @@ def test_correlations_are_those_of_the_images():
     found = OfInputs(density, torch.tensor([0, 0, 1]))
     shares = torch.stack([0.5 - 0.1 * images, torch.full((3, 2), torch.nan)])
     shares[1, :, 0] = images[:, 0].float()
-    first, second = received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
+    first, second = attention_received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
     assert first['density with mean grey level'] == pytest.approx(1.)
     assert first['received with grey level'] == pytest.approx(-1.)
     assert (first['of those right'], first['of those wrong']) == pytest.approx((15, 30))
@@ -141,7 +141,7 @@ def test_correlations_are_those_of_the_images():
 
 @pytest.mark.slow
 def test_images_are_drawn_and_described(studied, out):
-    rows = studied('received')
+    rows = studied('attention_received')
     assert rows[['layer', 'head']].astype(int).values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert (rows['lambda'] == '1').all()
     assert (out / 'smoke/received/digits.png').stat().st_size > 10_000

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.runs.summary import read_summary
 from experiments.studies import pruning, sbm_glue, stages
 from experiments.studies.pruned_runs import PrunedRuns
