@@ -42,7 +42,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.data.sequences import check_at_least
-from experiments.objectives import Training
+from experiments.modules import Training
 from experiments.runs.checkpoints import (
     BEST,
     LAST,

@@ -27,7 +27,7 @@ from experiments.runs.summary import read_summary
 from experiments.studies.repeated_token_runs import (
     DENSITY,
     draw_curves,
-    has_lost_edges,
+    has_dead_heads,
     means,
     train,
 )
@@ -77,7 +77,7 @@ def _train(study: Study, name: str, config: str, seed: int, encoder: dict) -> Pa
 
 def _row(law: str | None, estimator: str, runs: list[Path]) -> dict:
     return {'law': law, 'estimator': estimator, 'runs': len(runs),
-            'lost their edges': sum(has_lost_edges(run) for run in runs),
+            'lost their edges': sum(has_dead_heads(run) for run in runs),
             'solved': sum(read_summary(run)['accuracy'] >= 0.99 for run in runs), **means(runs)}
 
 

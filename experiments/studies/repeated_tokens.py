@@ -30,7 +30,7 @@ from experiments.runs.command_line import run_function
 from experiments.studies.repeated_token_runs import (
     DENSITY,
     draw_curves,
-    has_lost_edges,
+    has_dead_heads,
     means,
     train,
 )
@@ -79,9 +79,9 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
         length (int): Tokens of a sequence.
         rank (int): Projections, features and landmarks.
     """
-    def rival(name: str, **arguments: int) -> tuple[str, dict]:
+    def baseline(name: str, **arguments: int) -> tuple[str, dict]:
         return 'full', {'source': None, 'attention': {
-            'class_path': f'experiments.rivals.{name}',
+            'class_path': f'experiments.baselines.{name}',
             'init_args': {'channels': CHANNELS, 'heads': 1, **arguments}}}
 
     def pattern(expression: str) -> tuple[str, dict]:
@@ -93,15 +93,15 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
            for name, source in SAMPLED.items()},
         'window': pattern(f'SlidingWindow({max(1, length // 16)})'),
         'BigBird': pattern(f'bigbird(block={max(1, length // 16)}, num_global=1, num_random=2)'),
-        'linear': rival('Linear'),
-        'Linformer': rival('Linformer', max_length=length, rank=rank),
-        'Reformer': rival('Reformer'),
-        'Performer': rival('Performer', features=rank),
-        'Nystromformer': rival('Nystromformer', landmarks=rank)}
+        'linear': baseline('Linear'),
+        'Linformer': baseline('Linformer', max_length=length, rank=rank),
+        'Reformer': baseline('Reformer'),
+        'Performer': baseline('Performer', features=rank),
+        'Nystromformer': baseline('Nystromformer', landmarks=rank)}
 
 
 def _row(name: str, runs: list[Path]) -> dict:
-    lost = sum(map(has_lost_edges, runs)) if name in SAMPLED else None
+    lost = sum(map(has_dead_heads, runs)) if name in SAMPLED else None
     return {'attention': name, **means(runs), 'lost their edges': lost,
             'paper: solved': SOLVED.get(name)}
 

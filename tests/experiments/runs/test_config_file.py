@@ -16,7 +16,7 @@ import experiments.data.pathfinder
 import experiments.data.pathfinder_files
 import experiments.data.text.package_docs
 import experiments.data.text_pairs
-import experiments.objectives
+import experiments.modules
 import experiments.tasks
 from experiments.data.sequences import SequenceSource
 from experiments.data.text.choice_files import ChoiceSource

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from experiments.studies import estimators, repeated_tokens
-from experiments.studies.repeated_token_runs import DENSITY, has_lost_edges
+from experiments.studies.repeated_token_runs import DENSITY, has_dead_heads
 from experiments.tasks.duplicates import occurs_twice
 from graphattn.models import Encoder, TokenClassifier
 from graphattn.samplers.straight_through import ESTIMATORS
@@ -67,7 +67,7 @@ def test_every_row_is_of_a_run(out, study, column, rows):
 def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expected):
     lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
     (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{DENSITY}', *lines]))
-    assert has_lost_edges(tmp_path) is expected
+    assert has_dead_heads(tmp_path) is expected
 
 
 @pytest.mark.parametrize('length, guess', [(16, '0.664'), (256, '0.658')])
