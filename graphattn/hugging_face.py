@@ -588,8 +588,8 @@ def graph_attention(
     Args:
         module (nn.Module): Which module asks.
         query (Tensor): ``[batch, heads, num_queries, channels]``.
-        key (Tensor): ``[batch, key_heads, num_keys, channels]``.
-        value (Tensor): ``[batch, key_heads, num_keys, value_channels]``.
+        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
+        value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
         attention_mask (Tensor, optional): What :class:`LazyMask` has made, or a mask of the
             user's, ``[batch, heads, num_queries, num_keys]``, each of the first three possibly 1.
         dropout (float): On the weights.

@@ -154,7 +154,7 @@ CASES = {
                      3 + steps_to_rounding(0.5), steps_to_rounding(0.5)),
     'recomputed': Case(lambda: attention(window(), hops=2, teleport=0.1, recompute=True), X, 1, 1),
     'recomputed, drawn': Case(lambda: attention(block_model(), recompute=True), X, 10, 10),
-    'shared keys': Case(lambda: attention(window(), key_heads=1), X, 1),
+    'shared keys': Case(lambda: attention(window(), num_kv_heads=1), X, 1),
     'density penalty': Case(lambda: Penalised(block_model(), density_penalty), X, 10),
     'norm': Case(lambda: Penalised(mask(), lambda graph: graph.norm()), X, 3),
     'norm of a soft mask': Case(

@@ -778,7 +778,7 @@ BAD = {
         TOKENS, attention_mask=torch.ones(BATCH + 1, LENGTH)), ValueError, OF_TOKENS),
     'mask_of_three_dimensions': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, LENGTH, LENGTH)), ValueError, OF_TOKENS),
-    'key_heads': (lambda: graph_attention(
+    'num_kv_heads': (lambda: graph_attention(
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
         "'key' must have as many heads as query, 4, or a number"),

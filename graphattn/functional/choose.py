@@ -84,7 +84,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         return backend
     dense = backend
     lacks = (not dense.is_available(graph.device)
-             or needs_weights and not dense.forms_weights
+             or needs_weights and not dense.returns_weights
              or terms.gate is not None and not dense.takes_gate
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms)
@@ -121,7 +121,7 @@ def accumulated(tensor: Tensor) -> Tensor:
 
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
-    if needs_weights and not backend.forms_weights:
+    if needs_weights and not backend.returns_weights:
         raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
                          f"one")
     if not backend.is_available(device):
@@ -166,7 +166,7 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
         return False
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return trains and _is_dense(graph) and _fills_calls(graph) and (
-        not dense.spreads_nan or _are_finite(query, key, value) and _is_below_inf(bias))
+        not dense.nan_leaks or _are_finite(query, key, value) and _is_below_inf(bias))
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:

@@ -177,7 +177,7 @@ def _one_hop(
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
     with without_autocast(graph.device):
-        if not (kernel.shares_keys and not needs_weights):
+        if not (kernel.supports_gqa and not needs_weights):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if attend is not None and not needs_weights:
             return attend(query, key, value, graph, terms), None

@@ -35,7 +35,7 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """``[nodes, key_heads, channels]`` with each head as often as there are heads of queries."""
+    """``[nodes, num_kv_heads, channels]`` with each head as often as there are heads of queries."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

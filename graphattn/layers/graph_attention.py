@@ -56,7 +56,7 @@ class GraphAttention(nn.Module):
         source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
             expression; if omitted, every call is given a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        key_heads (int, optional): Heads of keys and values, of which each serves as many
+        num_kv_heads (int, optional): Heads of keys and values, of which each serves as many
             consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if omitted. They
             are repeated in memory only for heads that own a graph each, for soft masks and for
             several hops.
@@ -76,8 +76,8 @@ class GraphAttention(nn.Module):
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
-            ``key_heads`` does not divide ``heads``, ``source`` is for another number of heads, or
-            ``hops`` and ``teleport`` do not fit.
+            ``num_kv_heads`` does not divide ``heads``, ``source`` is for another number of heads,
+            or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -91,15 +91,15 @@ class GraphAttention(nn.Module):
 
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
-                 head_channels: int | None = None, key_heads: int | None = None,
+                 head_channels: int | None = None, num_kv_heads: int | None = None,
                  dropout: float = 0., bias: bool = True, hops: int | float = 1,
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
                  backend: str = 'auto', recompute: bool = False):
         super().__init__()
-        key_heads = heads if key_heads is None else key_heads
-        check_sides(channels=channels, heads=heads, key_heads=key_heads)
-        if heads % key_heads != 0:
-            raise ValueError(f"'key_heads' must divide 'heads' (got {key_heads} and {heads})")
+        num_kv_heads = heads if num_kv_heads is None else num_kv_heads
+        check_sides(channels=channels, heads=heads, num_kv_heads=num_kv_heads)
+        if heads % num_kv_heads != 0:
+            raise ValueError(f"'num_kv_heads' must divide 'heads' (got {num_kv_heads} and {heads})")
         check_bool(bias=bias)
         check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
@@ -108,10 +108,10 @@ class GraphAttention(nn.Module):
         source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
-        self.key_heads = key_heads
+        self.num_kv_heads = num_kv_heads
         self.head_channels = channels // heads if head_channels is None else head_channels
         check_sides(head_channels=self.head_channels)
-        inner_channels, key_channels = heads * self.head_channels, key_heads * self.head_channels
+        inner_channels, key_channels = heads * self.head_channels, num_kv_heads * self.head_channels
         self.lin_query = nn.Linear(channels, inner_channels, bias=bias)
         self.lin_key = nn.Linear(channels, key_channels, bias=bias)
         self.lin_value = nn.Linear(channels, key_channels, bias=bias)
@@ -306,7 +306,7 @@ class GraphAttention(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        shared = f', key_heads={self.key_heads}' if self.key_heads < self.heads else ''
+        shared = f', num_kv_heads={self.num_kv_heads}' if self.num_kv_heads < self.heads else ''
         return f'{self.channels}, heads={self.heads}{shared}, head_channels={self.head_channels}'
 
 

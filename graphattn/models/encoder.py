@@ -50,8 +50,8 @@ class Encoder(nn.Module):
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        key_heads (int, optional): Heads of keys and values, each of which serves as many heads of
-            queries; ``heads`` if omitted.
+        num_kv_heads (int, optional): Heads of keys and values, each of which serves as many heads
+            of queries; ``heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
         positions (str or list of int): ``'learned'`` embeddings of positions, ``'sinusoidal'``
@@ -117,7 +117,7 @@ num_blocks=2, density=32.4%))
         num_layers: int,
         attention: nn.Module | None = None,
         head_channels: int | None = None,
-        key_heads: int | None = None,
+        num_kv_heads: int | None = None,
         hidden_channels: int | None = None,
         positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] | list[int] = 'learned',
         embedding_std: float = 0.02,
@@ -189,10 +189,10 @@ num_blocks=2, density=32.4%))
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
                          attention=copy.deepcopy(attention), head_channels=head_channels,
-                         key_heads=key_heads, hidden_channels=hidden_channels, dropout=dropout,
-                         attention_dropout=attention_dropout, activation=activation,
-                         norm_first=norm_first, norm_eps=norm_eps, hops=hops, teleport=teleport,
-                         learn_teleport=learn_teleport, backend=backend)
+                         num_kv_heads=num_kv_heads, hidden_channels=hidden_channels,
+                         dropout=dropout, attention_dropout=attention_dropout,
+                         activation=activation, norm_first=norm_first, norm_eps=norm_eps, hops=hops,
+                         teleport=teleport, learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source and (source is not None or attention is not None):

@@ -15,8 +15,8 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Padded(Placement):
-    """Keys and values ``[batch, num_keys, key_heads, channels]`` of padded sequences; the output is
-    padded, too.
+    """Keys and values ``[batch, num_keys, num_kv_heads, channels]`` of padded sequences; the output
+    is padded, too.
 
     Where most keys are those that no edge leads to they are left out, if values do not travel on:
     one query behind a cache reads its own keys alone.

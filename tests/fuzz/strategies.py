@@ -159,7 +159,7 @@ class AttentionCase:
     def within(self, backend: Backend) -> AttentionCase:
         """Without what a backend says that it does not take."""
         case = self if backend.takes_gate else replace(self, gate=False)
-        return case if backend.forms_weights else replace(case, wants_weights=False)
+        return case if backend.returns_weights else replace(case, wants_weights=False)
 
     def draw(self) -> Arguments:
         """The numbers, some of them Tensors, in the layout."""

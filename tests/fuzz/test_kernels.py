@@ -339,7 +339,7 @@ def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
     says = declared(backend)
     case = case.within(says)
     graph = case.graph.build()
-    case = case if says.forms_weights else replace(case, hops=1)
+    case = case if says.returns_weights else replace(case, hops=1)
     drawn = case.draw()
     if drawn[poisoned].size(0) == 0:
         return
@@ -348,7 +348,7 @@ def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
     actual = attend(case, backend, graph, drawn)
     harmless = {**drawn, poisoned: drawn[poisoned].nan_to_num(0., 0., 0.)}
     expected, bound = expect(case, graph, harmless)
-    reached = reach(graph, poisoned, place, everywhere=says.spreads_nan or case.hops > 1)
+    reached = reach(graph, poisoned, place, everywhere=says.nan_leaks or case.hops > 1)
     for name in actual:
         in_head = (reached[name], head) if bound[name].dim() > 1 else (reached[name],)
         bound[name][in_head] = torch.inf
@@ -398,7 +398,7 @@ def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
     """It is read off the output for values that tell the keys apart, and then is that of the output
     and of all gradients, for any values."""
     says = declared(backend)
-    case = replace(case.within(says), hops=case.hops if says.forms_weights else 1)
+    case = replace(case.within(says), hops=case.hops if says.returns_weights else 1)
     graph, drawn = case.graph.build(), case.draw()
     kept = kept_edges(case, backend, graph, drawn, dropout_p)
     if case.hops > 1:

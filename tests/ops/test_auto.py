@@ -111,7 +111,7 @@ def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
 def test_weights_come_from_a_kernel_that_forms_them(loaded):
     graph = Full().build(20)
     name = run(graph, loaded, return_attention_weights=True)
-    assert ops.load(name).forms_weights
+    assert ops.load(name).returns_weights
 
 
 WITHOUT_NUMBA = """

@@ -158,7 +158,7 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     longest, num_rows = longest_row(indptr), most_rows(spans)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
-    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot = np.empty(longest if num_features > 0 else 0, query.dtype)
     own_edge = consecutive(len(attr_dot), edge_key)
     high, total = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
@@ -176,8 +176,8 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
             is_scattered = exceeds_cache(rows)
-            gather(rows, 0, key, low, head // queries_per_key, key_heads)
-            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
+            gather(rows, 0, key, low, head // queries_per_key, num_kv_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, num_kv_heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
@@ -228,7 +228,7 @@ def _attend_backward(
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot, own_edge = np.empty(_TILE, query.dtype), consecutive(_TILE, edge_key)
     num_rows = most_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
@@ -248,8 +248,8 @@ def _attend_backward(
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * stride
             is_scattered = exceeds_cache(rows)
-            gather(rows, 0, key, low, head // queries_per_key, key_heads)
-            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
+            gather(rows, 0, key, low, head // queries_per_key, num_kv_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, num_kv_heads)
             clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
@@ -302,8 +302,8 @@ def _attend_backward(
                             attr_weight[first + e, head] = weight[e]
             if shared_row < 0:
                 key_head = head // queries_per_key
-                put(grad_key, rows, to_grad, low, key_head, key_heads)
-                put(grad_value, rows, to_grad + to_value, low, key_head, key_heads)
+                put(grad_key, rows, to_grad, low, key_head, num_kv_heads)
+                put(grad_value, rows, to_grad + to_value, low, key_head, num_kv_heads)
             else:
                 put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
                 put(shared_grad_value, rows, to_grad + to_value, shared_row + low - first_key, 0, 1)

@@ -40,11 +40,11 @@ def has_few_edges(edges: Edges) -> bool:
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
 
 
-def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
+def spans_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
     """Return heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are
     added up by one thread, in the order of edges."""
-    num_spans = min(num_parts, key_heads)
-    ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
+    num_spans = min(num_parts, num_kv_heads)
+    ends = [num_kv_heads * span // num_spans for span in range(num_spans + 1)]
     return np.array(list(pairwise(ends)), np.int64)
 
 
@@ -109,10 +109,10 @@ def attend_to_few_backward(
                           np.empty(space, query.dtype))
     kept = np.ones(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
-    num_rows, key_heads = len(indptr) - 1, heads // queries_per_key
+    num_rows, num_kv_heads = len(indptr) - 1, heads // queries_per_key
     span = claim(progress, 0)
     while span < len(spans):
-        for row in range(0, len(grad_key), key_heads):
+        for row in range(0, len(grad_key), num_kv_heads):
             for head in range(spans[span, 0], spans[span, 1]):
                 clear_row(grad_key, row + head)
                 clear_row(grad_value, row + head)
@@ -168,11 +168,11 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
     """Write the place of both ends of each edge in ``[nodes * heads, channels]``, and repeat the
     last edge up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
-    key_heads, key_head = heads // queries_per_key, head // queries_per_key
+    num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
         for e in range(indptr[i], indptr[i + 1]):
             own_row[e - first] = i * heads + head
-            key_row[e - first] = np.int64(edges.column[e]) * key_heads + key_head
+            key_row[e - first] = np.int64(edges.column[e]) * num_kv_heads + key_head
     n = indptr[end] - first
     for e in range(n, (n + 3) // 4 * 4):
         own_row[e], key_row[e] = own_row[n - 1], key_row[n - 1]

@@ -153,5 +153,5 @@ def is_available(device: torch.device) -> bool:
     return device.type in ('cpu', 'cuda')
 
 
-BACKEND = Backend('flex', is_available, attention=attend, shares_keys=True, takes_dropout=False,
-                  spreads_nan=True)
+BACKEND = Backend('flex', is_available, attention=attend, supports_gqa=True, takes_dropout=False,
+                  nan_leaks=True)

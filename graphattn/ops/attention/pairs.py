@@ -72,4 +72,4 @@ def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 BACKEND = Backend('pairs', everywhere, attention=attend, attention_weights=attention_weights,
-                  weighted_sum=weighted_sum, shares_keys=True, spreads_nan=True)
+                  weighted_sum=weighted_sum, supports_gqa=True, nan_leaks=True)

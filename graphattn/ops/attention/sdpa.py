@@ -182,5 +182,5 @@ def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
     return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', where_numbers_are, attention=attend, shares_keys=True, takes_gate=False,
-                  spreads_nan=True)
+BACKEND = Backend('sdpa', where_numbers_are, attention=attend, supports_gqa=True, takes_gate=False,
+                  nan_leaks=True)

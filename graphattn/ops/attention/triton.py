@@ -105,10 +105,11 @@ def edge_attention_backward_cuda(
 
     num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype,
                                        terms)
-    rows, key_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
+    rows, num_kv_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-    parts, value_parts = (rows.tasks.parts(key_heads, n, dtype) for n in (channels, value_channels))
-    launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
+    parts, value_parts = (rows.tasks.parts(num_kv_heads, n, dtype) for n in (channels,
+                                                                             value_channels))
+    launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), position, *nodes,
            *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
            **tile._asdict())
     rows.tasks.add(parts, grad_key)

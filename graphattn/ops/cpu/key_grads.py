@@ -18,7 +18,7 @@ class KeyGrads(NamedTuple):
     rows of its own, which are added last and in order: the same bits whichever thread was faster,
     and however many there are, for the spans are those of the problem."""
 
-    grads: list[Tensor]  # [num_keys, key_heads, channels]
+    grads: list[Tensor]  # [num_keys, num_kv_heads, channels]
     shared: list[Tensor]  # [rows, channels]
     spans: np.ndarray  # their last column says where a span's own rows begin, or -1
     key_ptr: np.ndarray
@@ -27,7 +27,7 @@ class KeyGrads(NamedTuple):
     @classmethod
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
-        """Return places for the gradients of ``inputs``, ``[num_keys, key_heads, channels]``
+        """Return places for the gradients of ``inputs``, ``[num_keys, num_kv_heads, channels]``
         each."""
         spans = cut_into_spans(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         queries_per_key = shape[0] // inputs[0].size(1)

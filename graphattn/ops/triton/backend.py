@@ -21,7 +21,7 @@ from graphattn.ops.triton.launch import MOST_CHANNELS  # noqa: E402
 
 __all__ = ['BACKEND']
 
-BACKEND = Backend('triton', runs_on, shares_keys=True, most_channels=MOST_CHANNELS,
+BACKEND = Backend('triton', runs_on, supports_gqa=True, most_channels=MOST_CHANNELS,
                   attention=partial(on_graphs.attend, by_key=True),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
                   attention_diffusion=on_graphs.diffuse,

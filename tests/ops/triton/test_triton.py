@@ -95,11 +95,11 @@ def test_the_interpreter_checks_memory(length, room, does):
         copy_three[1,](x, out, LENGTH=length)
 
 
-def inputs(graph, heads: int, key_heads: int, channels: int, edge_heads: int,
+def inputs(graph, heads: int, num_kv_heads: int, channels: int, edge_heads: int,
            dtype: torch.dtype = torch.double) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = [(graph.num_queries, heads, channels), (graph.num_keys, key_heads, channels),
-              (graph.num_keys, key_heads, channels + 1), (graph.num_edges, edge_heads),
+    shapes = [(graph.num_queries, heads, channels), (graph.num_keys, num_kv_heads, channels),
+              (graph.num_keys, num_kv_heads, channels + 1), (graph.num_edges, edge_heads),
               (graph.num_edges, edge_heads)]
     return [torch.randn(shape, generator=generator, dtype=torch.double).to(dtype).requires_grad_()
             for shape in shapes]
