@@ -275,7 +275,7 @@ def _read_npz(path: Path) -> GraphFile:
 
 
 def _read_matrix_market(path: Path) -> GraphFile:
-    content = read_bytes(path, most=_LARGEST_GRAPH)
+    content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each takes a line or, of a dense matrix, a number
@@ -332,18 +332,18 @@ def _are_weights(values: np.ndarray) -> bool:
 
 
 def _read_graphml(path: Path) -> nx.Graph:
-    content = read_bytes(path, most=_LARGEST_GRAPH)
+    content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
         raise ValueError('it holds several graphs, or groups of nodes, which have to be dissolved')
     return nx.read_graphml(BytesIO(content))
 
 
 def _read_gexf(path: Path) -> nx.Graph:
-    return nx.read_gexf(BytesIO(read_bytes(path, most=_LARGEST_GRAPH)))
+    return nx.read_gexf(BytesIO(read_bytes(path, max_bytes=_MAX_GRAPH)))
 
 
 def _read_gml(path: Path) -> nx.Graph:
-    text = plain_numbers(read_text(path, most=_LARGEST_GRAPH))
+    text = plain_numbers(read_text(path, max_bytes=_MAX_GRAPH))
     text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
     return nx.parse_gml(text.splitlines(), label='id')
 
@@ -379,7 +379,7 @@ def _of_networkx(graph: nx.Graph) -> ListedGraph:
                        np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None)
 
 
-_LARGEST_GRAPH = 2**28  # bytes of a file that is read as a whole
+_MAX_GRAPH = 2**28  # bytes of a file that is read as a whole
 _SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
 _MATRICES: dict[str, Callable[[Path], GraphFile]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}

@@ -21,7 +21,7 @@ from graphattn.utils.trust import importing_only
 if TYPE_CHECKING:
     from lightning import LightningDataModule
 
-MOST_TOKENS = 2**24
+MAX_TOKENS = 2**24
 GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
@@ -73,8 +73,8 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
         ValueError, TypeError: The expression is none, or a parameter is wrong.
     """
     pattern = parse(expression)
-    if n < pattern.fewest_tokens:
-        raise ValueError(f"'n' must be at least {pattern.fewest_tokens} for {expression} (got {n})")
+    if n < pattern.min_tokens:
+        raise ValueError(f"'n' must be at least {pattern.min_tokens} for {expression} (got {n})")
     return pattern.build(n, seed=seed)
 
 
@@ -130,7 +130,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     parser.add_argument('--data', type=LightningDataModule)
     try:
         with zipfile.ZipFile(checkpoint) as archive:
-            check_unpacked(archive, most=checkpoint.stat().st_size)  # torch packs nothing
+            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch packs nothing
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         config = read_yaml(config_path)
         with importing_only(trust):

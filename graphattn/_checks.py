@@ -27,8 +27,8 @@ _INSIDE: dict[str, Callable[[float], bool]] = {
     'finite': math.isfinite,
 }
 # No tensor of a model has a side so long, and asking for one may fill all memory before it fails.
-LONGEST_SIDE = 2**31 - 1
-MOST_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
+MAX_SIDE = 2**31 - 1
+MAX_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
@@ -64,7 +64,7 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 def check_sides(**sizes: int) -> None:
     """Raise unless tensors can have sides of these sizes."""
     for name, size in sizes.items():
-        check_size(name, size, 1, LONGEST_SIDE)
+        check_size(name, size, 1, MAX_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
@@ -270,13 +270,13 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
 
 
 def _rises(ptr: Tensor, size: int) -> bool:
-    if ptr.numel() > _MOST_LISTED:
+    if ptr.numel() > _MAX_LISTED:
         return bool((ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all())
     ends = ptr.tolist()  # a quarter of the time of nine operations, in each call of each layer
     return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
 
 
-_MOST_LISTED = 256
+_MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ['bipartite', 'blocks', 'degrees', 'heads', 'mask', 'received_attention',
            'receptive_field', 'spectrum', 'times']
 
-MOST_LINES = 20_000  # of a bipartite picture
-_MOST_LABELS = 8  # of lengths side by side, which more would cover
+MAX_LINES = 20_000  # of a bipartite picture
+_MAX_LABELS = 8  # of lengths side by side, which more would cover
 
 
 @in_style()
@@ -43,8 +43,8 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     Raises:
         ValueError: There are more edges.
     """
-    if graph.num_edges > MOST_LINES:
-        raise ValueError(f"'graph' must have at most {MOST_LINES:,} edges to be drawn as lines "
+    if graph.num_edges > MAX_LINES:
+        raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines "
                          f"(got {graph.num_edges:,}); mask() draws any number")
     from matplotlib.collections import LineCollection
 
@@ -169,7 +169,7 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
         axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
                     marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)
     lengths = sorted({length for of_length in seconds.values() for length in of_length})
-    named = lengths[::max(1, -(-len(lengths) // _MOST_LABELS))]
+    named = lengths[::max(1, -(-len(lengths) // _MAX_LABELS))]
     axes.set_xticks(named, [f'{length:,}' for length in named])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter('{x:g}')

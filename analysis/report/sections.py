@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analysis import diffusion, expander, hamiltonian, mixing, spectrum, universality
 from analysis.diffusion import drawing as diffusion_drawing
-from analysis.diffusion.operators import LARGEST_DENSE
+from analysis.diffusion.operators import MAX_DENSE
 from analysis.expander import drawing as expander_drawing
 from analysis.graphs import GraphLike, as_graph
 from analysis.hamiltonian import drawing as hamiltonian_drawing
@@ -28,7 +28,7 @@ from graphattn import BipartiteGraph, draw
 
 Graphs = dict[str, list[BipartiteGraph]]
 _EXTREMES = 6  # eigenvalues at both ends of a graph that is too large for all
-_MOST_MASKS = 7
+_MAX_MASKS = 7
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Size(Result):
     edges: int
     density: float
     self_loops: int
-    fewest_keys_of_a_query: int
+    min_keys_of_a_query: int
     mean_keys_of_a_query: float
-    most_keys_of_a_query: int
-    fewest_queries_of_a_key: int
+    max_keys_of_a_query: int
+    min_queries_of_a_key: int
     mean_queries_of_a_key: float
-    most_queries_of_a_key: int
+    max_queries_of_a_key: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def size(graph: GraphLike) -> Size:
     graph = as_graph(graph)
     return Size(graph.num_queries, graph.num_keys, graph.num_edges, graph.density(),
                 int((graph.key == graph.query).sum()),
-                *_least_mean_most(graph.in_degree()), *_least_mean_most(graph.out_degree()))
+                *_min_mean_max(graph.in_degree()), *_min_mean_max(graph.out_degree()))
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
@@ -129,10 +129,10 @@ def _spectrum(graph: BipartiteGraph) -> Result:
 
 
 def _diffusion(graph: BipartiteGraph) -> Result:
-    return diffusion.diffusion(graph, spectra=graph.num_queries <= LARGEST_DENSE)
+    return diffusion.diffusion(graph, spectra=graph.num_queries <= MAX_DENSE)
 
 
-def _least_mean_most(degree: Tensor) -> tuple[int, float, int]:
+def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
     if degree.numel() == 0:
         return 0, 0., 0
     return int(degree.min()), float(degree.double().mean()), int(degree.max())
@@ -140,7 +140,7 @@ def _least_mean_most(degree: Tensor) -> tuple[int, float, int]:
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     """Return masks, and how many tokens have how many edges."""
-    shown = pairs[:_MOST_MASKS]
+    shown = pairs[:_MAX_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')
     panels = figure.subplots(rows, 3, squeeze=False).flatten()

@@ -11,7 +11,7 @@ from torch_geometric.nn.attention.performer import generalized_kernel, linear_at
 from experiments.baselines.base import Baseline
 from graphattn.extension.layers import check_choice, check_sides
 
-SMALLEST = 1e-6  # of the features, so that no query is left without weight where numbers underflow
+MIN_FEATURE = 1e-6  # of the features: no query loses all weight where values underflow
 
 
 class Performer(Baseline):
@@ -75,4 +75,4 @@ class Performer(Baseline):
         """Up to a factor, one for all features of a query and for all keys, that cancels out."""
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
-        return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + SMALLEST
+        return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

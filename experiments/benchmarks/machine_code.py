@@ -224,7 +224,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
     def draw() -> None:
         for thins in (False, True):
             draws = Draws(model, None, thins=thins)
-            draws.most, draws.most_expected, draws.total = 128, 0., 0  # not counted here
+            draws.most, draws.max_expected, draws.total = 128, 0., 0  # not counted here
             draws.to_graph(by_name=True)
 
     return launches_of(draw)

@@ -33,8 +33,8 @@ from graphattn.utils.files import write_whole
 
 FINER = 2  # lines and discs are drawn at this resolution and then made smaller
 SEGMENT_TRIALS, DISTRACTOR_TRIALS = 3, 5
-FREE, MOST_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
-LEAST_FREE_SHARE = 0.01
+FREE, MAX_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
+MIN_FREE_SHARE = 0.01
 NUM_ANGLES = 360  # a seed points along a whole degree
 IMAGES_AT_ONCE = 64
 
@@ -392,7 +392,7 @@ def find_second_seed(rng, law, dashes, first, pivot, seed):
 @jit()
 def find_seed(rng, law, dashes, mask, pivot, seed):
     """Find a first dash wherever there is room."""
-    if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
+    if (mask <= FREE).sum() < MIN_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
     for _ in range(SEGMENT_TRIALS):
@@ -436,7 +436,7 @@ def find_dash(rng, law, dashes, mask, pivot, path):
     for _ in range(SEGMENT_TRIALS):
         i = np.searchsorted(cumulative, rng.random() * total, side='right')
         y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
-        if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MOST_OVERLAP:
+        if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MAX_OVERLAP:
             take_room(mask, dashes, path[0])
             pivot[0], pivot[1] = pivot_y, pivot_x
             path[1, 0], path[1, 1], path[1, 2] = NUM_ANGLES + i, y, x

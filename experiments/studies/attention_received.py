@@ -27,7 +27,7 @@ from experiments.studies.sampled_graphs import OfInputs, most_accurate, of_input
 from experiments.studies.study import ScaleName
 
 SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
-MOST_IMAGES = 1000
+MAX_IMAGES = 1000
 DRAWN = 4  # images of each kind
 DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # graphs whose mean is drawn
 
@@ -50,7 +50,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
         best = {weight: most_accurate(runs, weight, seeds) for weight in WEIGHTS[scale][1:]}
         weight = max(best, key=lambda weight: read_summary(best[weight])['accuracy'])
         model, test = restored_model(best[weight])
-        test = test.take(np.arange(min(MOST_IMAGES, len(test.label))))
+        test = test.take(np.arange(min(MAX_IMAGES, len(test.label))))
         label, found = torch.from_numpy(test.label), of_inputs(model, test)
         images = torch.from_numpy(test.tokens).long().view(len(label), -1)
         received = received_shares(model, images)

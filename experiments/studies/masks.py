@@ -105,8 +105,8 @@ def _percent(share: Tensor) -> float:
 
 
 def _draw(rows: list[dict], pictures: dict[str, Tensor], about: str) -> Figure:
-    most_heads = max((len(mask) for mask in pictures.values()), default=0)
-    height = 1.6 * -(-most_heads // HEADS_PER_ROW) + 0.4
+    max_heads = max((len(mask) for mask in pictures.values()), default=0)
+    height = 1.6 * -(-max_heads // HEADS_PER_ROW) + 0.4
     figure = Figure(figsize=(15, 4.5 + height), layout='constrained')
     top, bottom = figure.subfigures(2, 1, height_ratios=[4.5, height])
     _draw_scores(top, rows)

@@ -128,7 +128,7 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
                          f"takes one that does")
     if not backend.takes(channels):
-        raise ValueError(f"backend {name!r} takes at most {backend.most_channels} channels in a "
+        raise ValueError(f"backend {name!r} takes at most {backend.max_channels} channels in a "
                          f"head (got {channels}); 'auto' takes a backend that has no such limit")
     if not backend.has_all_derivatives and in_transform():
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from graphattn._checks import MOST_HOPS, check_number, check_size
+from graphattn._checks import MAX_HOPS, check_number, check_size
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
@@ -132,7 +132,7 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
         >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
         [0.4, 0.667]
     """
-    check_size('hops', hops, at_most=MOST_HOPS)
+    check_size('hops', hops, at_most=MAX_HOPS)
     check_number('time', time, 'positive and finite')
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())

@@ -14,7 +14,7 @@ _PATIENCE = 200  # steps before GMRES, whose rounds keep what up to 50 of them f
 _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 
 
-def settle(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> Tensor:
+def settle(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
     """``z = step(z)``, up to rounding.
 
     Rounding may run in circles for ever, so steps end where they change no more than rounding does
@@ -24,27 +24,27 @@ def settle(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> Tens
     Args:
         step (Callable): An affine map.
         z (Tensor): Where to start.
-        most_steps (int): After which no more than rounding is left of any start.
+        max_steps (int): After which no more than rounding is left of any start.
 
     Returns:
         The fixed point. What is not finite has reached whatever it reaches.
     """
-    z, is_settled = _repeat(step, z, min(most_steps, _PATIENCE))
-    if is_settled or most_steps <= _PATIENCE:
+    z, is_settled = _repeat(step, z, min(max_steps, _PATIENCE))
+    if is_settled or max_steps <= _PATIENCE:
         return z
-    z, is_settled = _solve(step, z, most_steps)
-    return z if is_settled else _repeat(step, z, most_steps)[0]
+    z, is_settled = _solve(step, z, max_steps)
+    return z if is_settled else _repeat(step, z, max_steps)[0]
 
 
-def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tuple[Tensor, bool]:
-    for _ in range(most_steps):
+def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
+    for _ in range(max_steps):
         before, z = z, step(z)
         if _is_rounding(before, z, 4):
             return z, True
     return z, False
 
 
-def _solve(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tuple[Tensor, bool]:
+def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
     """GMRES, until a round of it gains less than half of what as many steps should: then what is
     left is rounding, or it does not work here. What is not finite is put aside meanwhile."""
     not_finite, is_finite = z, z.isfinite()
@@ -59,15 +59,15 @@ def _solve(step: Callable[[Tensor], Tensor], z: Tensor, most_steps: int) -> tupl
     residual = (after - z).flatten().cpu().numpy()
     operator = LinearOperator((residual.size, residual.size), less_its_step, dtype=residual.dtype)
     restart = min(_STEPS_OF_A_ROUND, max(5, _NUMBERS_KEPT // residual.size))
-    least_gain = eps ** (restart / 2 / most_steps)
-    for _ in range(0, most_steps, restart):
+    min_gain = eps ** (restart / 2 / max_steps)
+    for _ in range(0, max_steps, restart):
         if _is_rounding(z, after, 4):
             break
         change, _ = gmres(operator, residual, rtol=eps, restart=restart, maxiter=1)
         better = z + torch.from_numpy(change).to(z).view_as(z)
         after_better, size = _only(is_finite, step(better)), np.linalg.norm(residual)
         residual = (after_better - better).flatten().cpu().numpy()
-        if not np.linalg.norm(residual) < least_gain * size:
+        if not np.linalg.norm(residual) < min_gain * size:
             break
         z, after = better, after_better
     return _spread(step, torch.where(is_finite, z, not_finite)), _is_rounding(z, after, 64)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
+from graphattn._checks import MAX_SIDE, check_bool, check_device, check_size
 from graphattn._tensors import on_cpu
 
 
@@ -36,7 +36,7 @@ class PairLayout(ABC):
     border: bool = False
 
     def __post_init__(self):
-        check_size('size', self.size, at_most=LONGEST_SIDE)
+        check_size('size', self.size, at_most=MAX_SIDE)
         check_bool(border=self.border)
         fewest = 3 if self.border else 1
         if self.size < fewest:

@@ -12,7 +12,7 @@ from torch_geometric.nn import GPSConv, MessagePassing
 from torch_geometric.utils.sparse import index2ptr
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_dropout,
     check_features,
     check_has_numbers,
@@ -149,7 +149,7 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
         raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
                          "sort the nodes by it")
     num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
-    if num_nodes and int(numbers[0]) < 0 or num_graphs > LONGEST_SIDE:
+    if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
         raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
                          f"{num_graphs - 1})")
     return index2ptr(batch, num_graphs)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_bool,
     check_choice,
     check_dropout,
@@ -138,8 +138,8 @@ num_blocks=2, density=32.4%))
     ):
         super().__init__()
         check_sides(max_length=max_length, channels=channels, num_layers=num_layers)
-        check_size('num_tokens', num_tokens, at_most=LONGEST_SIDE)
-        check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
+        check_size('num_tokens', num_tokens, at_most=MAX_SIDE)
+        check_size('num_segments', num_segments, at_most=MAX_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
         if not isinstance(positions, list):
@@ -389,7 +389,7 @@ class GridPositions(nn.Module):
         if not sides:
             raise ValueError("'positions' must name a side of the grid or more (got [])")
         for side in sides:
-            check_size('positions', side, 1, LONGEST_SIDE)
+            check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
         self.num_embeddings = math.prod(sides)
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)

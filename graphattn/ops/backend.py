@@ -67,7 +67,7 @@ class Backend:
             values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
         takes_dropout (bool): Whether ``attention`` may drop weights.
-        most_channels (int, optional): Of a head; any number if omitted.
+        max_channels (int, optional): Of a head; any number if omitted.
         nan_leaks (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
             what no edge joins to it.
         has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
@@ -87,13 +87,13 @@ class Backend:
     supports_gqa: bool = False
     takes_gate: bool = True
     takes_dropout: bool = True
-    most_channels: int | None = None
+    max_channels: int | None = None
     nan_leaks: bool = False
     has_all_derivatives: bool = False
 
     def takes(self, channels: int) -> bool:
         """Return whether heads may be so wide."""
-        return self.most_channels is None or channels <= self.most_channels
+        return self.max_channels is None or channels <= self.max_channels
 
     @property
     def returns_weights(self) -> bool:

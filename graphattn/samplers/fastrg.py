@@ -13,7 +13,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import number_pairs, sort_pairs
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import draw_cells, integer_cdf
-from graphattn.ops.sample.methods import MOST_DRAWS, check_rate, check_sampling, takes_compiled
+from graphattn.ops.sample.methods import MAX_DRAWS, check_rate, check_sampling, takes_compiled
 
 _METHODS = ('auto', 'compiled', 'torch')
 
@@ -117,7 +117,7 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
     key_mass = sum_blocks(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_block]
     query_rate = cluster_rate.sum(1)
-    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MOST_DRAWS)  # all, or an error follows
+    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MAX_DRAWS)  # all, or an error follows
     num_draws = torch.poisson(drawable, generator).long()
     # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
     expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()

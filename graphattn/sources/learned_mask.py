@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_bool,
     check_choice,
     check_generator,
@@ -134,7 +134,7 @@ class LearnedMaskSource(GraphSource):
         self.heads, self.mode, self.temperature = heads, mode, temperature
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
-        if self.layout.num_values > LONGEST_SIDE:
+        if self.layout.num_values > MAX_SIDE:
             raise ValueError(f"'size' gives {self.layout.num_values} values to learn in mode "
                              f"{mode!r}, more than memory holds (got {size})")
         self.max_length = self.layout.max_length

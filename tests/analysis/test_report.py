@@ -82,8 +82,8 @@ def test_what_cannot_be_asked_says_why():
 def test_size():
     found = size(SlidingWindow(1).build(4))
     assert (found.queries, found.edges, found.self_loops) == (4, 10, 4)
-    assert (found.fewest_keys_of_a_query, found.mean_keys_of_a_query,
-            found.most_keys_of_a_query) == (2, 2.5, 3)
+    assert (found.min_keys_of_a_query, found.mean_keys_of_a_query,
+            found.max_keys_of_a_query) == (2, 2.5, 3)
 
 
 @pytest.mark.parametrize('arguments, message', [

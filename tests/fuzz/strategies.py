@@ -25,7 +25,7 @@ DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float32, torch.flo
 SEEDS = st.integers(0, 2**32 - 1)
 Arguments = dict[str, Tensor | float | tuple[float, ...]]
 LAYOUTS = ('contiguous', 'transposed', 'strided', 'offset', 'same for all heads')
-MOST_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
+MAX_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
 
 
 # Graphs ##############################################################################
@@ -230,7 +230,7 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
 
 @st.composite
 def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None = None, *,
-                    widths: st.SearchStrategy[int] = WIDTHS, most_heads: int = 9,
+                    widths: st.SearchStrategy[int] = WIDTHS, max_heads: int = 9,
                     dtypes: st.SearchStrategy[torch.dtype] = DTYPES,
                     **fields: st.SearchStrategy) -> AttentionCase:
     """Draw a case with moderate values, one hop, contiguous and plain, unless ``fields`` say
@@ -239,7 +239,7 @@ def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None
     channels, value_channels = draw(widths), draw(widths)
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
     return AttentionCase(
-        graph, heads=draw(st.integers(1, max(1, min(most_heads, MOST_PRODUCTS // max(work, 1))))),
+        graph, heads=draw(st.integers(1, max(1, min(max_heads, MAX_PRODUCTS // max(work, 1))))),
         channels=channels, value_channels=value_channels, dtype=draw(dtypes),
         **{name: draw(field) for name, field in fields.items()}, seed=draw(SEEDS))
 

@@ -281,7 +281,7 @@ def test_all_hops(backend, case):
 @pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'reference'])
 @cases(8)
 @given(case=attention_cases(
-           graph_cases(small=True), widths=st.integers(1, 5), most_heads=2,
+           graph_cases(small=True), widths=st.integers(1, 5), max_heads=2,
            # Loops of float64 for so many nodes would be compiled here, for 20 s.
            dtypes=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
            bias=st.sampled_from([None, 'moderate']),

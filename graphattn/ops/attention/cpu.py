@@ -28,7 +28,7 @@ from graphattn.ops.cpu.chunks import (
     first_from,
     gather,
     keys_per_chunk,
-    largest_chunk,
+    max_chunk,
     odd_lines,
     prefetch_keys,
     put,
@@ -52,8 +52,8 @@ from graphattn.ops.cpu.rows import (
 from graphattn.ops.cpu.schedule import (
     claim,
     cut_for_chunks,
-    longest_row,
-    most_rows,
+    max_row_length,
+    max_rows,
     run,
     worthwhile_parts,
 )
@@ -156,15 +156,15 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
     """Compute output, sums of features and softmax statistics of each query, over its keys chunk by
     chunk."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
-    longest, num_rows = longest_row(indptr), most_rows(spans)
+    longest, num_rows = max_row_length(indptr), max_rows(spans)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
     num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot = np.empty(longest if num_features > 0 else 0, query.dtype)
     own_edge = consecutive(len(attr_dot), edge_key)
     high, total = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own, to_value = aligned(most_keys, channels, key), key.shape[1]
+    max_keys = max_chunk(spans, channels, edges)
+    own, to_value = aligned(max_keys, channels, key), key.shape[1]
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
@@ -230,12 +230,12 @@ def _attend_backward(
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
     num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot, own_edge = np.empty(_TILE, query.dtype), consecutive(_TILE, edge_key)
-    num_rows = most_rows(spans)
+    num_rows = max_rows(spans)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
     stride = odd_lines(channels, key)
-    most_keys = largest_chunk(spans, stride, edges)
-    own, to_value, to_grad = aligned(most_keys, stride, key), key.shape[1], channels // 2
+    max_keys = max_chunk(spans, stride, edges)
+    own, to_value, to_grad = aligned(max_keys, stride, key), key.shape[1], channels // 2
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]

@@ -14,7 +14,7 @@ import numpy as np
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import claim, longest_row
+from graphattn.ops.cpu.schedule import claim, max_row_length
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -37,7 +37,7 @@ from graphattn.ops.cpu.softmax import (
 def has_few_edges(edges: Edges) -> bool:
     """Return whether rows are short, and nodes few enough to stay in the cache uncopied."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
-    return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
+    return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
 def spans_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def spans_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
     return np.array(list(pairwise(ends)), np.int64)
 
 
-_EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
+_EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 
 
 # Loops ###############################################################################
@@ -59,7 +59,7 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
                   edges):
     """Compute output and softmax statistics of each query."""
     indptr, heads = edges.indptr, terms.num_heads
-    space = max(longest_row(indptr), _TILE + LANES)
+    space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
     num_rows, bottom = len(indptr) - 1, query.dtype.type(-np.inf)
@@ -102,7 +102,7 @@ def attend_to_few_backward(
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
     """Compute gradients of each query and edge, and what is added to those of keys."""
     indptr, heads = edges.indptr, terms.num_heads
-    space = max(longest_row(indptr), _TILE + LANES)
+    space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
                          np.empty(space, query.dtype))
     high, share, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),

@@ -25,8 +25,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import highest_logit, with_first_derivative
 
-FEWEST_CHANNELS = 16  # of a head, which tensor cores multiply
-MOST_KERNELS = 64  # in one process, beyond which torch would not compile more
+MIN_CHANNELS = 16  # of a head, which tensor cores multiply
+MAX_KERNELS = 64  # in one process, beyond which torch would not compile more
 
 
 @torch.compiler.disable  # tiles are found by looking at numbers
@@ -39,8 +39,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     change = _change(graph, [*on_edges]) if on_edges else None
     arguments = graph.block_mask, change, tuple(on_edges.values()), terms.scale
     if query.is_cuda and query.dtype != torch.double:
-        heads = [F.pad(x, (0, max(0, FEWEST_CHANNELS - x.size(-1)))) for x in heads]
-        with torch._dynamo.config.patch(recompile_limit=MOST_KERNELS):
+        heads = [F.pad(x, (0, max(0, MIN_CHANNELS - x.size(-1)))) for x in heads]
+        with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS):
             out = _compiled()(*heads, *arguments)[..., :value.size(-1)]
     else:
         out = by_definition(*heads, *arguments)

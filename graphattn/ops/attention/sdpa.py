@@ -6,7 +6,7 @@ is not finite reaches every query of its block, and a query every key's gradient
 and forms no weights.
 
 torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
-the size of the logits. Above ``LARGEST_LOGIT``, which is 5e-4 of a weight in float32, weights are
+the size of the logits. Above ``MAX_LOGIT``, which is 5e-4 of a weight in float32, weights are
 formed and kept instead: on a CPU, for a GPU would have to be waited for to look at them.
 """
 
@@ -29,7 +29,7 @@ from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
 from graphattn.ops.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
-LARGEST_LOGIT = 2**12  # whose rounding may pass into gradients
+MAX_LOGIT = 2**12  # whose rounding may pass into gradients
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
@@ -105,16 +105,16 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may be larger than ``LARGEST_LOGIT``, by the largest values in
+    """Return whether a logit may be larger than ``MAX_LOGIT``, by the largest values in
     vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # to look takes waiting for the device, each time
         return False
-    return query.size(-1) * _largest(query) * _largest(key) * abs(scale) > LARGEST_LOGIT
+    return query.size(-1) * _max_abs(query) * _max_abs(key) * abs(scale) > MAX_LOGIT
 
 
-def _largest(x: Tensor) -> float:
+def _max_abs(x: Tensor) -> float:
     lowest, highest = x.detach().aminmax()
     return max(-lowest.item(), highest.item())
 

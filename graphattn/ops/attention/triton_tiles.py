@@ -23,7 +23,7 @@ from graphattn.ops.triton.softmax import (
     put_part,
     put_statistics,
 )
-from graphattn.ops.triton.tiles import MOST_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
+from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
 # By the number of channels, the edges that take as long by rows as a tile does, forward with
@@ -42,7 +42,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
     """Return how many tiles each 64 rows have, at most; 0 where rows of edges take less time.
     Return ``None`` where no rows go by tiles."""
     width = width_of(channels)
-    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MOST_COLUMNS:
+    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
     edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
                                       + _MORE_WITH_DROPOUT * (terms.seed is not None))
@@ -98,9 +98,9 @@ def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Task
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
     sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
     parts = (sorted_tiles / of_a_part).ceil().long()
-    most_tiles = num_edges // min(EDGES_OF_A_TILE.values())
-    most_more = min(_SHARE_OF_A_PART // heads, most_tiles // _TILES_OF_A_PART)
-    return Tasks.of(order, parts, most_more, num_rows, ROWS_OF_A_TILE)
+    max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
+    max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
+    return Tasks.of(order, parts, max_more, num_rows, ROWS_OF_A_TILE)
 
 
 def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:

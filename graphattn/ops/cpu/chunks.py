@@ -109,7 +109,7 @@ def prefetch_keys(rows, low, edge_key, first, last):
 
 
 @jit
-def largest_chunk(spans, channels, edges):
+def max_chunk(spans, channels, edges):
     """Return the most keys in a chunk of any span."""
     largest = 0
     for span in range(len(spans)):

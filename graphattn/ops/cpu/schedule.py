@@ -121,7 +121,7 @@ give_way = types.ExternalFunction(give_way_symbol(), types.int32())
 
 
 @jit
-def most_rows(spans):
+def max_rows(spans):
     most = 0
     for span in range(len(spans)):
         most = max(most, spans[span, 2] - spans[span, 1])
@@ -129,7 +129,7 @@ def most_rows(spans):
 
 
 @jit
-def longest_row(indptr):
+def max_row_length(indptr):
     """Return the most edges of a row, in whole vectors and one more."""
     longest = 0
     for i in range(len(indptr) - 1):

@@ -14,8 +14,8 @@ from graphattn.ops.cpu.simd import (
     LANES,
     add,
     exp,
-    largest_lane,
     load,
+    max_lane,
     maximum,
     splat,
     sum_lanes,
@@ -116,7 +116,7 @@ def exponentials(logit, n, high):
     highest_lane = splat(high)
     for e in range(0, end, LANES):
         highest_lane = maximum(load(logit, e), highest_lane)
-    high = largest_lane(highest_lane)
+    high = max_lane(highest_lane)
     shift = high if high > bottom else logit.dtype.type(0)  # else -inf less -inf
     for e in range(end):
         logit[e] = exp(logit[e] - shift)

@@ -13,7 +13,7 @@ from graphattn.ops.cpu.chunks import (
     first_from,
     gather,
     keys_per_chunk,
-    largest_chunk,
+    max_chunk,
     odd_lines,
     put,
 )
@@ -22,7 +22,7 @@ from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
-from graphattn.ops.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
+from graphattn.ops.cpu.schedule import claim, cut_for_chunks, max_row_length, max_rows, run
 from graphattn.ops.registration import accumulation_dtype
 
 
@@ -61,11 +61,11 @@ def edge_dot_backward_cpu(
 def _dot(spans, progress, query, key, heads, dot, edges):
     """Compute the dot product of query and key on each edge."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
-    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    longest, position = max_row_length(indptr), np.empty(max_rows(spans), np.int64)
     row_dot = np.empty(longest, query.dtype)
     channels = key.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own = aligned(most_keys, channels, key)
+    max_keys = max_chunk(spans, channels, edges)
+    own = aligned(max_keys, channels, key)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
@@ -96,11 +96,11 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
     own is 0 are passed over, even where they lead to what is infinite: an estimator leaves half of
     them so."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
-    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    longest, position = max_row_length(indptr), np.empty(max_rows(spans), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
     stride, to_grad = odd_lines(2 * key.shape[1], key), key.shape[1]
-    most_keys = largest_chunk(spans, stride, edges)
-    own = aligned(most_keys, stride, key)
+    max_keys = max_chunk(spans, stride, edges)
+    own = aligned(max_keys, stride, key)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]

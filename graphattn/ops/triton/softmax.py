@@ -101,7 +101,7 @@ def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH
 def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
     """Write output and statistics of each long row beside those of the others."""
     _, heads, channels = out.shape
-    launch(join_parts, (tasks.most_long * tasks.rows_of_each, heads), parts, out, statistics,
+    launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, statistics,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
            CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
            ROWS=tasks.rows_of_each)

@@ -17,7 +17,7 @@ from graphattn.ops.cpu.gathered import add_weighted, dots
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
-from graphattn.ops.cpu.schedule import claim, longest_row, run
+from graphattn.ops.cpu.schedule import claim, max_row_length, run
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
@@ -181,7 +181,7 @@ class LogitGrads(NamedTuple):
 def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
     """Compute the weights of each query's edges, and the softmax statistics."""
     indptr, edge_key = edges.indptr, edges.column
-    logit = np.empty(longest_row(indptr), query.dtype)
+    logit = np.empty(max_row_length(indptr), query.dtype)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
@@ -217,7 +217,7 @@ def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
 def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
     """Compute the same weights in the order by key."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
-    row_weight = np.empty(longest_row(indptr), query.dtype)
+    row_weight = np.empty(max_row_length(indptr), query.dtype)
     span = claim(progress, 0)
     while span < len(spans):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
@@ -241,7 +241,7 @@ def _softmax_backward(
     """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
     query."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
-    longest = longest_row(indptr)
+    longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
     span = claim(progress, 0)
     while span < len(spans):

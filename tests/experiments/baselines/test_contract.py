@@ -18,13 +18,13 @@ from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import PatternSource
 
-CHANNELS, HEADS, LONGEST = 8, 2, 23
+CHANNELS, HEADS, MAX_LENGTH = 8, 2, 23
 PTR = torch.tensor([0, 9, 9, 32, 33, 42])  # 9, 0, 23, 1 and 9 tokens
-SIZES = dict(num_tokens=11, max_length=LONGEST, channels=CHANNELS, heads=HEADS, num_layers=2)
+SIZES = dict(num_tokens=11, max_length=MAX_LENGTH, channels=CHANNELS, heads=HEADS, num_layers=2)
 BASELINES = {
     'linear': Linear,
     'linear, released': partial(Linear, form='released'),
-    'linformer': partial(Linformer, max_length=LONGEST, rank=4),
+    'linformer': partial(Linformer, max_length=MAX_LENGTH, rank=4),
     'nystromformer': partial(Nystromformer, landmarks=4, kernel_size=3),
     'nystromformer without convolution': partial(Nystromformer, landmarks=4, kernel_size=None),
     'performer': partial(Performer, features=16),
@@ -99,7 +99,7 @@ def test_every_parameter_learns(baseline):
 @pytest.mark.parametrize('dtype', [torch.float, torch.bfloat16, torch.half])
 def test_lower_precision_gives_the_same_numbers_less_exactly(baseline, dtype):
     if isinstance(baseline, Reformer):  # whose hash is another one where numbers round
-        baseline.chunk = LONGEST
+        baseline.chunk = MAX_LENGTH
     expected = run(baseline, tokens())
     out = run(baseline.to(dtype), tokens().to(dtype))
     assert out.dtype == dtype

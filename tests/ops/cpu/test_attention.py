@@ -34,7 +34,7 @@ EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
 def loops(request, monkeypatch):
     """Both kinds of loops, whichever a graph is for."""
     most = -1 if request.param == 'chunk by chunk' else 2**62
-    monkeypatch.setattr(few_edges, '_MOST_EDGES', most)
+    monkeypatch.setattr(few_edges, '_MAX_EDGES', most)
     monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
 
 

@@ -205,4 +205,4 @@ def test_terms_of_edges_ask_for_more_edges_in_a_tile():
 def test_what_tensor_cores_do_not_take_goes_by_rows():
     graph = random_graph(9, 9, 1.)
     assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
-    assert tiles.choose(*graph.csr, tiles.MOST_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None
+    assert tiles.choose(*graph.csr, tiles.MAX_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None

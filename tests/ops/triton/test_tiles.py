@@ -116,7 +116,7 @@ def test_other_dtypes_and_more_columns_go_by_rows(always):
     assert tiles.is_faster(query, query, 9, 1)
     assert not tiles.is_faster(query.double(), query, 9, 1)
     assert not tiles.is_faster(query.half(), query, 9, 1)
-    assert not tiles.is_faster(query, query[:1].expand(tiles.MOST_COLUMNS + 1, 1, 4), 9, 1)
+    assert not tiles.is_faster(query, query[:1].expand(tiles.MAX_COLUMNS + 1, 1, 4), 9, 1)
 
 
 @pytest.mark.parametrize('flag, precision', [('highest', 'tf32x3'), ('high', 'tf32')])

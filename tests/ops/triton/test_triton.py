@@ -173,7 +173,7 @@ def test_rows_that_all_are_long(run, monkeypatch):
     with interpreted():
         assert_same(run('triton', graph, *tensors), expected)
     several = rows.Rows.of(*graph.csr).tasks
-    assert several.most_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
+    assert several.max_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
 
 
 @pytest.mark.parametrize('channels', [1, 16, 33, 80, 255])

@@ -50,9 +50,9 @@ def programs(monkeypatch):
         return tl.core.tensor(TensorHandle(np.sort(x.handle.data, axis=dim), x.handle.dtype),
                               x.type)
 
-    def of(num_draws, rows=2**10, most_expected=64):
+    def of(num_draws, rows=2**10, max_expected=64):
         for name, value in (('_DRAWS_OF_A_PROGRAM', num_draws), ('_ROWS', rows),
-                            ('MOST_EXPECTED', most_expected), ('_KEYS', 256)):
+                            ('MAX_EXPECTED', max_expected), ('_KEYS', 256)):
             monkeypatch.setattr(draws, name, value)
 
     monkeypatch.setattr(tl, 'sort', sort)
@@ -91,7 +91,7 @@ def test_rows_that_draw_often_are_cut(sample, programs):
     model = contract.random_model(40, 50, 4, density=0.2, exploration=0.01,
                                   query_ptr=torch.tensor([0, 15, 15, 40]),
                                   key_ptr=torch.tensor([0, 20, 29, 50]))
-    programs(2**14, most_expected=3)
+    programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
     assert contract.follows(*contract.draw_many(sample, model, copies=200))

@@ -19,7 +19,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
     alias. Shares are integers that add up to n slots exactly, so that no slot is left over for a
     key of share 0, and an alias is always a heavy key.
     """
-    longest, num_blocks = longest_block(key_ptr), len(key_ptr) - 1
+    longest, num_blocks = max_block_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
     lights, heavies = np.empty(longest + 1, np.uint64), np.empty(longest + 1, np.uint64)
     for item in range(first, last):
@@ -78,7 +78,7 @@ def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_grou
 
 
 @jit()
-def longest_block(ptr):
+def max_block_length(ptr):
     """Return the most nodes of a block of ``ptr``."""
     longest = 0
     for block in range(len(ptr) - 1):

@@ -23,7 +23,7 @@ from graphattn._jit import REORDERED_SUMS, jit
 from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.chunks import Chunk, chunks_of
-from graphattn.ops.sample.cpu.alias_tables import longest_block
+from graphattn.ops.sample.cpu.alias_tables import max_block_length
 from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of
 from graphattn.ops.sample.cpu.rates import pair_arrays, pair_factors, product_of_rows
 from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
@@ -33,9 +33,9 @@ from graphattn.ops.sample.factor_model import FactorModel
 # A chunk's products stay in a core's own cache: 1 MB of bfloat16. Fewer pairs are cut into several
 # chunks all the same, so that threads can share them; how is no business of the number of threads,
 # for rounding differs with the number of rows that are multiplied at once.
-_MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
+_MAX_PAIRS, _MIN_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
 # To multiply fewer than 32 rows takes up to four times as long.
-_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
+_KEYS_PER_PIECE, _MAX_PIECES, _MIN_ROWS = 2**11, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
 # Keys times clusters of the longest block up to which a loop multiplies as fast as a library: on
 # one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included, and
@@ -50,7 +50,7 @@ _PAIR, _SHARED = 2**5, 2**20
 # Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
 # what is left of 2^-7 is room for the sum. Factors below 2^-126 count as 0, which matters to no
 # probability as long as none exceeds 2^20.
-_MARGIN, _LARGEST_FACTOR = 2.**-7, 2.**20
+_MARGIN, _MAX_FACTOR = 2.**-7, 2.**20
 _NUM_BITS, _MORE_BITS = 16, 31  # of a trial at first, and where these leave it open
 _LEFT_OPEN = 2**40  # where the stream of a row goes on for trials that were left open
 # Of eight trials, whose outcomes are the bits of the row's number: which succeed, and how many.
@@ -78,11 +78,11 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
         if graph is not None:
             return graph
     longest = max(model.key_ptr.diff().tolist(), default=0)
-    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MOST_PIECES))
+    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MAX_PIECES))
     if pairs_per_chunk is None:
         share = model.blocks.num_pairs // _NUM_CHUNKS
-        pairs_per_chunk = max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)),
-                              _FEWEST_ROWS * min(longest, keys_per_piece))
+        pairs_per_chunk = max(min(_MAX_PAIRS, max(_MIN_PAIRS, share)),
+                              _MIN_ROWS * min(longest, keys_per_piece))
     chunks = chunks_of(model.blocks, pairs_per_chunk, keys_per_piece)
     return _Comparison(model, seed, chunks, product_dtype).run()
 
@@ -119,8 +119,8 @@ def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, i
     share = np.linspace(0, num_pairs[-1], num_parts + 1)
     bounds = np.interp(share, num_pairs, query_ptr).astype(np.int64)
     bounds[-1] = model.num_queries
-    most_edges = np.diff(np.interp(bounds, query_ptr, num_pairs)).astype(np.int64)
-    return [*zip(bounds[:-1], bounds[1:], most_edges)]
+    max_edges = np.diff(np.interp(bounds, query_ptr, num_pairs)).astype(np.int64)
+    return [*zip(bounds[:-1], bounds[1:], max_edges)]
 
 
 def _run(calls: list[tuple], *, is_shared: bool) -> None:
@@ -218,9 +218,9 @@ def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.d
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
-    largest_key = key_factor.amax(0)
-    is_bounded = ((query @ largest_key).amax() <= highest
-                  and max(query.amax(), largest_key.amax()) <= _LARGEST_FACTOR)
+    key_max = key_factor.amax(0)
+    is_bounded = ((query @ key_max).amax() <= highest
+                  and max(query.amax(), key_max.amax()) <= _MAX_FACTOR)
     return torch.bfloat16 if is_bounded and _bfloat16_is_faster() else dtype
 
 
@@ -253,9 +253,9 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
                query_ptr, key_ptr, keys, size, found):
     """Draw the keys of the rows ``first:last`` and how many are ``found``, or -1 if some
     probability is not at most ``highest``."""
-    most_keys, num_clusters, end = longest_block(key_ptr), key_factor.shape[1], 0
-    columns = np.empty(num_clusters * most_keys, key_factor.dtype)
-    products = np.empty(_ROWS_AT_ONCE * most_keys, key_factor.dtype)
+    max_keys, num_clusters, end = max_block_length(key_ptr), key_factor.shape[1], 0
+    columns = np.empty(num_clusters * max_keys, key_factor.dtype)
+    products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
     first_query = np.empty(1, np.int64)
     for block in range(len(query_ptr) - 1):
         begin, stop = max(first, query_ptr[block]), min(last, query_ptr[block + 1])

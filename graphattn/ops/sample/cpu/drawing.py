@@ -8,7 +8,7 @@ from numba import types, uint32, uint64
 from numba.extending import intrinsic
 
 from graphattn._jit import jit
-from graphattn.ops.sample.cpu.alias_tables import longest_block, look_up
+from graphattn.ops.sample.cpu.alias_tables import look_up, max_block_length
 from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 
 
@@ -22,7 +22,7 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
     while 2 * half < num_clusters:
         half *= 2
     cdf = np.full(2 * half, np.inf)
-    num_words = longest_block(key_ptr) // 64 + 1
+    num_words = max_block_length(key_ptr) // 64 + 1
     seen, seen_groups = np.zeros(num_words, np.uint64), np.zeros(num_words // 64 + 1, np.uint8)
     batch = 256
     target, cluster = np.empty(batch, np.float64), np.empty(batch, np.uint64)

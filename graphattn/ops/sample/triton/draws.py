@@ -20,12 +20,12 @@ from graphattn.graphs.blocks import block_of, reduce_blocks
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import share_bits
-from graphattn.ops.sample.methods import MOST_DRAWS, bound_is_too_high, check_rate
+from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
 
-__all__ = ['MOST_EXPECTED', 'Draws', 'draw', 'thin']
+__all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
-MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
-_MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
+MAX_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
+_MAX_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
 # Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
 # shares takes in draws. Computed, not measured, for 128 clusters: python -m
@@ -64,8 +64,8 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
         ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
             do not hold what is drawn of few keys.
     """
-    most_pairs = model.num_queries * model.num_keys // model.num_heads
-    if not by_name and not _is_faster(0, model.key_factor.numel(), most_pairs):
+    max_pairs = model.num_queries * model.num_keys // model.num_heads
+    if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
         return None  # which takes no wait
     draws = Draws(model, generator, thins=True)
     if by_name:
@@ -109,11 +109,11 @@ class Draws:
         if self.boost is not None:
             rate *= self.boost[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MOST_DRAWS)  # all, or an error follows
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # all, or an error follows
         num_draws = torch.poisson(drawable, self._generator).long()
         self.begin = num_draws.cumsum(0) - num_draws
         bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
-        (self.expected, self.most_expected, self.highest_bound, self.num_pairs, self.most,
+        (self.expected, self.max_expected, self.highest_bound, self.num_pairs, self.most,
          self.total) = torch.stack([x.double() for x in (
              rate.sum(), rate.amax(), bound.amax(), self._num_pairs, num_draws.amax(),
              self.begin[-1])]).tolist()
@@ -153,11 +153,11 @@ class Draws:
 
     def _fit(self) -> bool:
         """Cut rows until registers hold the draws of each piece; return whether they do."""
-        while self.most_expected > MOST_EXPECTED:
-            pieces = self.pieces * math.ceil(self.most_expected / MOST_EXPECTED)
+        while self.max_expected > MAX_EXPECTED:
+            pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
             num_tasks = pieces * self.model.num_queries
-            if pieces == self.pieces or num_tasks > max(_MOST_TASKS, self.expected):
+            if pieces == self.pieces or num_tasks > max(_MAX_TASKS, self.expected):
                 return False
             self._count(pieces)
         return True
