@@ -46,7 +46,7 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
     and diffusion receives that of z again for each hop. Outputs and gradients are those of one
     process. Patterns build own rows alone; block models draw them alone, of memberships of all keys
     that every process receives (``heads * clusters`` numbers for each token). Masks must be
-    settled.
+    frozen.
 
     **Gradients.** What is differentiated is the *sum* of all processes' losses, and the gradient
     of a parameter is the sum over processes of what each one finds. So with a loss that is a sum
@@ -77,7 +77,7 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: ``module`` holds no GraphAttention, or one of infinitely many hops, whose number
-            each process would settle for itself.
+            each process would converge for itself.
 
     Source: DeepSpeed-Ulysses and ring attention share sequences for dense attention; halos are how
     graphs are shared, as in DistDGL (Zheng et al., 2020).
@@ -116,7 +116,7 @@ class SequenceParallel(nn.Module):
             raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
         if any(layer.attention.hops == math.inf for layer in layers):
             raise ValueError("'module' must not have infinitely many hops, whose number each "
-                             "process would settle for itself; take a number of hops")
+                             "process would converge for itself; take a number of hops")
         self.module = module
         self._given_group, self._own_group, self._timeout = group, None, timeout
         self._generator: torch.Generator | None = None

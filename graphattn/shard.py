@@ -87,4 +87,4 @@ def check_edges(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of the tokens that are "
                         f"here (got {type(graph).__name__}); a learned mask gives one once it is "
-                        f"settled, by freeze()")
+                        f"frozen, by freeze()")

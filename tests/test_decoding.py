@@ -199,7 +199,7 @@ def test_a_step_is_for_one_pass(half_decoded):
 
 
 @torch.no_grad()
-def test_a_settled_mask_that_is_not_causal_is_refused():
+def test_a_frozen_mask_that_is_not_causal_is_refused():
     source = LearnedMaskSource(HEADS, LENGTH).eval()
     attention, x = GraphAttention(CHANNELS, HEADS, source).eval(), torch.randn(1, CHANNELS)
     with pytest.raises(ValueError, match='must be causal'):

@@ -30,7 +30,7 @@ class Training(L.LightningModule):
 
     (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs, and a mask that several layers
     share counts once. Biases, norms and the logits of masks have no weight decay. A training with
-    learned masks leaves them settled in its folder, in ``masks.npz``: one file for each source if
+    learned masks leaves them frozen in its folder, in ``masks.npz``: one file for each source if
     the layers do not share theirs.
 
     Args:
@@ -47,7 +47,7 @@ class Training(L.LightningModule):
         eps (float): AdamW's.
         mask_weight (float): :math:`\lambda`; needs a :class:`LearnedMaskSource`.
         mask_lr (float, optional): Peak learning rate of the masks' logits, ``lr`` if omitted.
-        freeze (str): How masks are settled, see :meth:`LearnedMaskSource.freeze`.
+        freeze (str): How masks are frozen, see :meth:`LearnedMaskSource.freeze`.
         sparsity (float, optional): Their sparsity, for ``freeze='top-k'``.
 
     Raises:

@@ -152,7 +152,7 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
     if needs_weights or not terms.bias is terms.gate is terms.features is None:
         raise ValueError("'graph' must be a BipartiteGraph where edges have a bias, a gate or "
                          "features, or weights are wanted (got a soft mask, which has no edges); "
-                         "a learned mask gives one once it is settled, by freeze()")
+                         "a learned mask gives one once it is frozen, by freeze()")
 
 
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphattn._checks import MAX_HOPS, check_bool, check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
-from graphattn.functional.settling import settle
+from graphattn.functional.fixed_point import fixed_point
 from graphattn.ops.diffusion import reference as diffusion
 from graphattn.ops.edge_math import restart
 
@@ -88,7 +88,7 @@ class _FixedPoint(torch.autograd.Function):
             return restart(one_hop(weight, z), value, teleport)
 
         ctx.one_hop, ctx.max_hops = one_hop, _max_hops(one_hop, weight, value, teleport)
-        z = step(settle(step, value, ctx.max_hops))
+        z = step(fixed_point(step, value, ctx.max_hops))
         ctx.save_for_backward(weight, value, teleport, z)
         return z
 
@@ -108,7 +108,7 @@ class _FixedPoint(torch.autograd.Function):
         def adjoint(y: Tensor) -> Tensor:
             return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
         # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
-        y = settle(adjoint, grad / teleport, ctx.max_hops)
+        y = fixed_point(adjoint, grad / teleport, ctx.max_hops)
         found = iter(torch.autograd.grad(after, wanted, y))
         return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
 

@@ -50,7 +50,7 @@ class LearnedMaskSource(GraphSource):
     gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
     evaluation a value is on where :math:`\alpha > 0`, without noise.
 
-    What is drawn hard, or settled, is a graph, in training a :class:`MaskGraph
+    What is drawn hard, or frozen, is a graph, in training a :class:`MaskGraph
     <graphattn.sources.mask_graph.MaskGraph>` that carries the gradient on its edges; those of
     structured masks are listed without a look at other pairs. Soft masks weigh every pair and are
     a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. Both have the
@@ -139,7 +139,7 @@ class LearnedMaskSource(GraphSource):
                              f"{mode!r}, more than memory holds (got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
-        self._settled: tuple[Tensor, tuple[Mask, ...]] | None = None
+        self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -164,7 +164,7 @@ class LearnedMaskSource(GraphSource):
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:
-            return self._settled_graph(ptr)
+            return self._frozen_graph(ptr)
         values = self._draw(generator)
         if self.hard:
             return self._drawn_graph(values, ptr)
@@ -195,26 +195,26 @@ class LearnedMaskSource(GraphSource):
         self.check_tokens(query, key, shard.own_ptr)
         if self.mode == 'soft' or self.training:
             raise ValueError(f"'source' must give each process the edges of its own queries, which "
-                             f"a mask gives once it is settled, by freeze() or eval() (got mode="
+                             f"a mask gives once it is frozen, by freeze() or eval() (got mode="
                              f"{self.mode!r} in {'training' if self.training else 'eval'} mode)")
-        return pattern_graph(self._settled_masks(), None, shard.lengths, shard.ptr.device,
+        return pattern_graph(self._frozen_masks(), None, shard.lengths, shard.ptr.device,
                              shard.spans())
 
-    @torch.compiler.disable(reason='the edges of settled masks are numbers of parameters')
-    def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:
-        return pattern_graph(self._settled_masks(), None, on_cpu(ptr).diff().tolist(), ptr.device)
+    @torch.compiler.disable(reason='the edges of frozen masks are numbers of parameters')
+    def _frozen_graph(self, ptr: Tensor) -> BipartiteGraph:
+        return pattern_graph(self._frozen_masks(), None, on_cpu(ptr).diff().tolist(), ptr.device)
 
-    def _settled_masks(self) -> tuple[Mask, ...]:
+    def _frozen_masks(self) -> tuple[Mask, ...]:
         """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.
         What tells is which of them are positive, not how they came to be."""
         with undisturbed():
-            is_on, settled = numbers_of(self.logit) > 0, self._settled
-            if settled is None or not _is_same(settled[0], is_on):
-                self._settled = settled = is_on, _masks(self.layout, is_on)
-        return settled[1]
+            is_on, frozen = numbers_of(self.logit) > 0, self._frozen
+            if frozen is None or not _is_same(frozen[0], is_on):
+                self._frozen = frozen = is_on, _masks(self.layout, is_on)
+        return frozen[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), '_settled': None}
+        return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
         """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""

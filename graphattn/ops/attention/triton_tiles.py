@@ -130,7 +130,7 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """At most how many tiles some rows have; 0 if their edges are fewer than ``EDGES`` for each.
     The columns from the first to the last bound them from above, the longest row from below; tiles
-    are counted one by one where this does not settle it."""
+    are counted one by one where this does not decide it."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)

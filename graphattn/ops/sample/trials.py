@@ -59,7 +59,7 @@ class _Trials:
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return which trials succeed, as ascending positions; overwrite ``prob``.
 
-        Trial by trial a uniform number is compared with ``prob``. Its first byte settles all but
+        Trial by trial a uniform number is compared with ``prob``. Its first byte decides all but
         one in 256; the rest is drawn for those alone that it lets pass or leaves open. That is
         faster than 24 bits for each, and finer: 32 bits.
         """

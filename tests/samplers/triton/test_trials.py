@@ -70,7 +70,7 @@ def test_trials_are_independent(tiles):
 
 
 @pytest.mark.slow
-def test_bits_beyond_the_first_32_settle_what_these_leave_open(tiles, monkeypatch):
+def test_bits_beyond_the_first_32_decide_what_these_leave_open(tiles, monkeypatch):
     """If the first were all 0, a pair of probability 2**-34 would have 1 chance in 4."""
     tiles(128, 256)
     random_bits = trials._random_bits

@@ -44,7 +44,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
             rest = share[heavies[0]] + n * _SLOT - total
             lights[num_lights], heavies[num_heavies] = 0, heavies[num_heavies - uint64(1)]
             while heavy < num_heavies:
-                # One key's slot is settled: a light one's, filled up by the heavy one, or the
+                # One key's slot is final: a light one's, filled up by the heavy one, or the
                 # heavy one's own, by its rest and the next heavy one.
                 giver, next_light = heavies[heavy], lights[light]
                 next_heavy = heavies[heavy + uint64(1)]

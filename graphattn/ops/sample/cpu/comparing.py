@@ -1,6 +1,6 @@
 """A trial for each pair: a random number below its probability, in one pass.
 
-Nearly all trials are settled by 16 random bits and a product of rounded factors, which some CPUs
+Nearly all trials are decided by 16 random bits and a product of rounded factors, which some CPUs
 compute twice as fast. Only where the two lie too near to each other the pair's product is computed
 exactly and compared with 47 bits: the graph does not depend on how products are rounded.
 

@@ -14,7 +14,7 @@ _PATIENCE = 200  # steps before GMRES, whose rounds keep what up to 50 of them f
 _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 
 
-def settle(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
+def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
     """``z = step(z)``, up to rounding.
 
     Rounding may run in circles for ever, so steps end where they change no more than rounding does
@@ -29,11 +29,11 @@ def settle(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tenso
     Returns:
         The fixed point. What is not finite has reached whatever it reaches.
     """
-    z, is_settled = _repeat(step, z, min(max_steps, _PATIENCE))
-    if is_settled or max_steps <= _PATIENCE:
+    z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
+    if has_converged or max_steps <= _PATIENCE:
         return z
-    z, is_settled = _solve(step, z, max_steps)
-    return z if is_settled else _repeat(step, z, max_steps)[0]
+    z, has_converged = _solve(step, z, max_steps)
+    return z if has_converged else _repeat(step, z, max_steps)[0]
 
 
 def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
