@@ -135,7 +135,7 @@ CASES = {
     'one-sided': Case(lambda: attention(block_model()), X, 10),
     'paper': Case(lambda: attention(block_model(estimator='paper')), X, 10),
     'repo': Case(lambda: attention(block_model(estimator='repo', preset='repo')), X, 10),
-    'poisson': Case(lambda: attention(block_model(law='poisson')), X, 3),
+    'poisson': Case(lambda: attention(block_model(distribution='poisson')), X, 3),
     'fixed': Case(lambda: attention(block_model(fixed='SlidingWindow(1)')), X, 14),
     'diagonals': Case(lambda: attention(mask()), X, 3),
     'pairs': Case(lambda: attention(mask(mode='dam_unstructured')), X, 6),

@@ -90,12 +90,12 @@ CACHES = {
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
     'experiments/data/listops.py cached_arrays': Cache(
-        'the law, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_another_law_is_'
+        'the parameters, and the digest of each file',
+        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
         'made_anew'),
     'experiments/data/pathfinder.py cached_arrays': Cache(
-        'the law, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_another_law_is_'
+        'the parameters, and the digest of each file',
+        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
         'made_anew'),
     'experiments/data/pathfinder.py': Cache(PURE, ''),
     'experiments/data/imagenet64.py': Cache(

@@ -1,4 +1,4 @@
-r"""ListOps: nested operations on digits, drawn by the law of Long Range Arena.
+r"""ListOps: nested operations on digits, drawn by the rules of Long Range Arena.
 
     python -m experiments.data.listops --num_train 96000
 
@@ -84,9 +84,9 @@ class GeneratedListOps(SequenceSource):
         if max_length < self.max_length - 1:
             raise ValueError(f"'max_length' must be at least {self.max_length - 1}, for a tree "
                              f"that is cut has no value (got {max_length})")
-        law = asdict(self)
-        del law['cache']
-        arrays = cached_arrays(Path(self.cache), 'listops', law, self._draw)
+        parameters = asdict(self)
+        del parameters['cache']
+        arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
         counts = np.cumsum([self.num_train, self.num_dev])
         whole = Sequences(**arrays)
         return SequenceData('ListOps, generated', len(SYMBOLS), 10, {

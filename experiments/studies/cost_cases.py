@@ -97,7 +97,8 @@ class Case(NamedTuple):
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern(self.n)), hops=hops,
                                   teleport=0.1 if hops > 1 else 0.)
         if self.name == POISSON:  # whose edges have probability 1 - exp(-p)
-            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, law='poisson', exploration=0.)
+            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, distribution='poisson',
+                                      exploration=0.)
             bring_to_density(source, -math.log1p(-self.density))
         else:
             source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)

@@ -379,7 +379,7 @@ class BipartiteGraph:
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Edges of either graph. Set operations drop ``edge_prob``: their law is another one."""
+        """Edges of either graph. Set operations drop ``edge_prob``, which no longer holds."""
         self._check_same_shape(other, '|')
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 

@@ -29,14 +29,14 @@ def sample_bernoulli(
 
     Many edges cost a matrix product over the pairs inside the blocks, a bounded number of them at
     a time, so O(n^2 k) time; few edges, on a CPU with numba and on NVIDIA's GPUs with Triton, are
-    drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same law, in
+    drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same distribution, in
     O(Ek + nk^2) time. Memory is O(E + nk) either way.
 
     Args:
         model (FactorModel): The probabilities.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the law is the same. torch's
-            default generator if omitted.
+            the same graph, on a device of the same kind; on others the distribution is the same.
+            torch's default generator if omitted.
         method (str): ``'compare'``: all pairs, one by one. ``'thin'``: few draws, thinned; it
             needs a bound below 1 on the probabilities of each query. Both are compiled, on a CPU
             by numba, on NVIDIA's GPUs by Triton, where the host waits once for ``'compare'`` and

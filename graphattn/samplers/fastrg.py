@@ -37,7 +37,7 @@ def sample_fastrg(
     pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and where numba is
     missing, it is O(E log(nk) + nk^2).
 
-    The total is drawn row by row, which is the same law (Poisson splitting): query i draws
+    The total is drawn row by row, which is the same distribution (Poisson splitting): query i draws
     :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with
     :math:`W_{iv} = (\hat Q \hat S)_{iv} \sum_j \hat K_{jv}`, each time a cluster v by
     :math:`W_i` and then a key by column v of :math:`\hat K`, so that row and column clusters stay
@@ -47,8 +47,8 @@ def sample_fastrg(
     Args:
         model (FactorModel): The rates; values above 1 are welcome.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the law is the same. torch's
-            default generator if omitted.
+            the same graph, on a device of the same kind; on others the distribution is the same.
+            torch's default generator if omitted.
         method (str): ``'compiled'``: row by row, on a CPU from alias tables by numba, on NVIDIA's
             GPUs by inverse CDF and Triton. ``'torch'``: by inverse CDF, on any device, over all
             blocks at once. ``'auto'``: compiled wherever it can be.

@@ -21,7 +21,7 @@ def sample_rows(
     model: FactorModel,
     shard: Shard,
     *,
-    law: Literal['bernoulli', 'poisson'],
+    distribution: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
     """Sample the rows of a shard's queries in the graph that one process would draw of the whole
@@ -36,7 +36,7 @@ def sample_rows(
     Args:
         model (FactorModel): Of own queries and all keys, on a CPU.
         shard (Shard): Which tokens the queries are.
-        law (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
+        distribution (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
         generator (torch.Generator, optional): In one state in all processes.
 
     Returns:
@@ -51,7 +51,7 @@ def sample_rows(
         raise ValueError(f"'model' must be on a CPU, where rows are drawn apart (got "
                          f"{model.device})")
     takes_compiled(model, 'compiled')  # or says why not
-    draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[law]
+    draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):
         return BipartiteGraph.batch(draw(model, shard, generator))
 

@@ -143,7 +143,7 @@ class LearnedMaskSource(GraphSource):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a normal law."""
+        """Draw the logits from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
     @looks_once
@@ -259,7 +259,7 @@ class LearnedMaskSource(GraphSource):
         return _masks(self.layout, is_on)
 
     def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
-        # In half precision the few numbers there are would have another law.
+        # In half precision the few numbers there are would have another distribution.
         dtype = torch.promote_types(self.logit.dtype, torch.float)
         uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
                              device=self.logit.device)

@@ -235,7 +235,7 @@ CASES = {
     'block model': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8))),
     'block model, thinned': thinned,
     'Algorithm 1, fixed edges, hops': lambda: compare(encoder(
-        BlockModelSource(HEADS, 8, 8, law='poisson', fixed='SlidingWindow(1)'), hops=3,
+        BlockModelSource(HEADS, 8, 8, distribution='poisson', fixed='SlidingWindow(1)'), hops=3,
         teleport=.1, learn_teleport=True, norm_first=False)),
     'drawn anew for each head': lambda: compare(encoder(
         PatternSource([SlidingWindow(2), RandomKeys(3)], seed=None))),

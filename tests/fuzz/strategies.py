@@ -353,7 +353,7 @@ SOURCES: dict[str, Callable[[int, int], GraphSource]] = {  # of heads and their 
         [('Star', 'SlidingWindow(2)', 'RandomKeys(1)')[head % 3] for head in range(heads)]),
     'block model': lambda heads, channels: BlockModelSource(heads, channels, 3),
     'block model of the repository': lambda heads, channels: BlockModelSource(
-        heads, channels, 3, preset='repo', law='poisson', fixed='SlidingWindow(0)'),
+        heads, channels, 3, preset='repo', distribution='poisson', fixed='SlidingWindow(0)'),
     'structured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH),
     'unstructured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH,
                                                             mode='dam_unstructured', hard=False),

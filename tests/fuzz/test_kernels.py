@@ -427,7 +427,7 @@ def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: 
        dtype=DTYPES)
 def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):
     """Kept weights are independent: alone, and in pairs of neighbours and of heads, they are as
-    many as the binomial law allows with a probability of all but 1e-12."""
+    many as the binomial distribution allows with a probability of all but 1e-12."""
     skip_if_missing(backend)
     case = AttentionCase(GraphCase(((40, 40),), 1., 0., seed), heads, dtype=dtype, seed=seed)
     graph, drawn = case.graph.build(), case.draw()
@@ -435,5 +435,5 @@ def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):
     pairs = [kept[:, ::2] * kept[:, 1::2], kept[::2] * kept[1::2]]
     pairs += [kept[..., 0] * kept[..., 1]] if heads > 1 else []
     for both, share in [(kept, 1 - dropout_p), *((pair, (1 - dropout_p) ** 2) for pair in pairs)]:
-        law = binom(both.numel(), share)
-        assert law.cdf(both.sum()) > 1e-12 and law.sf(both.sum() - 1) > 1e-12
+        distribution = binom(both.numel(), share)
+        assert distribution.cdf(both.sum()) > 1e-12 and distribution.sf(both.sum() - 1) > 1e-12

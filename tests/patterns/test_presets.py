@@ -127,7 +127,7 @@ def test_density_of_diffuser_repo():
 
 
 @pytest.mark.slow
-def test_law_of_diffuser_repo():
+def test_distribution_of_diffuser_repo():
     whole = get('diffuser_repo').build(4096, seed=0)
     tokens = global_tokens(whole)
     assert len(tokens) == 64 and int(tokens.min()) >= 64

@@ -52,8 +52,8 @@ def highest_bound(model):
     return max(bounds)
 
 
-LAWS = {'sample_bernoulli': reference.LAWS['bernoulli'],
-        'sample_fastrg': reference.LAWS['poisson']}
+DISTRIBUTIONS = {'sample_bernoulli': reference.DISTRIBUTIONS['bernoulli'],
+                 'sample_fastrg': reference.DISTRIBUTIONS['poisson']}
 WAYS = {
     'fastrg with torch': Way('sample_fastrg', 'torch'),
     'fastrg compiled': Way('sample_fastrg', 'compiled'),
@@ -164,7 +164,8 @@ def draw_many(sample, model, copies=COPIES, seed=0):
     drawn = torch.zeros(copies, model.num_heads, num_queries, num_keys, dtype=torch.double)
     drawn[query // num_queries, head, query % num_queries, graph.key % num_keys] = 1
     rate = model.expectation().double().view(model.num_heads, num_queries, -1, num_keys)
-    prob = LAWS[sample.sampler](torch.stack([rate[h, :, h] for h in range(model.num_heads)]))
+    prob = DISTRIBUTIONS[sample.sampler](torch.stack([rate[h, :,
+                                                           h] for h in range(model.num_heads)]))
     return drawn.flatten(1), prob.flatten()
 
 
@@ -172,9 +173,9 @@ def is_plausible(statistic, degrees_of_freedom):
     return 1e-4 < chi2.sf(float(statistic), degrees_of_freedom) < 1 - 1e-4
 
 
-def test_every_sampler_has_a_law():
+def test_every_sampler_has_a_distribution():
     named = {name for name in graphattn.samplers.__all__ if name.startswith('sample_')}
-    assert named == LAWS.keys() == {way.sampler for way in WAYS.values()}
+    assert named == DISTRIBUTIONS.keys() == {way.sampler for way in WAYS.values()}
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def restore_threads():
     torch.set_num_threads(num_threads)
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 def follows(drawn, prob):
@@ -199,21 +200,23 @@ def follows(drawn, prob):
 
 @every_model
 @every_sampler
-def test_cells_follow_the_law(sample, model):
+def test_cells_follow_the_distribution(sample, model):
     assert follows(*draw_many(sample, model))
 
 
 @pytest.mark.parametrize('num_threads', [1, 2, 4])
 @every_sampler
-def test_cells_follow_the_law_in_any_number_of_threads(sample, num_threads, restore_threads):
+def test_cells_follow_the_distribution_in_any_number_of_threads(sample, num_threads,
+                                                                restore_threads):
     torch.set_num_threads(num_threads)
     assert follows(*draw_many(sample, random_model(6, 5, 4), seed=num_threads))
 
 
 @pytest.mark.parametrize('num_shards', [1, 2, 4])
-@pytest.mark.parametrize('law, sampler', [('bernoulli', 'sample_bernoulli'),
-                                          ('poisson', 'sample_fastrg')])
-def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shards):
+@pytest.mark.parametrize('distribution, sampler', [('bernoulli', 'sample_bernoulli'),
+                                                   ('poisson', 'sample_fastrg')])
+def test_cells_follow_the_distribution_in_any_number_of_processes(distribution, sampler,
+                                                                  num_shards):
     """Bounds of processes cut sequences."""
     model = random_model(6, 6, 4)
     copies = stack(model, COPIES)
@@ -223,13 +226,13 @@ def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shard
         own = FactorModel(copies.query_factor[shard.start:shard.stop], copies.mixing,
                           copies.key_factor, query_ptr=shard.own_ptr, key_ptr=copies.key_ptr)
         generator = torch.Generator().manual_seed(num_shards)
-        return sample_rows(own, shard, law=law, generator=generator).to_scipy()
+        return sample_rows(own, shard, distribution=distribution, generator=generator).to_scipy()
 
     parts = in_threads(rows, copies.query_ptr, [*bounds, copies.num_queries])
     query, key = scipy.sparse.vstack(parts).nonzero()
     drawn = torch.zeros(COPIES, 6, 6, dtype=torch.double)
     drawn[query // 6, query % 6, key % 6] = 1
-    assert follows(drawn.flatten(1), LAWS[sampler](model.expectation().double()).flatten())
+    assert follows(drawn.flatten(1), DISTRIBUTIONS[sampler](model.expectation().double()).flatten())
 
 
 @pytest.mark.slow
@@ -405,7 +408,7 @@ def test_the_edges_that_rule_thinning_out_are_those_that_are_expected(model):
 
 
 @pytest.mark.parametrize('value', [0.004, 0.25, 0.9, 1.])
-def test_trials_that_are_left_open_follow_the_law(value):
+def test_trials_that_are_left_open_follow_the_distribution(value):
     """Products are rounded to bfloat16 and bounded by what rounding takes: 16 bits that lie between
     the bounds, about a 64th of ``value`` apart, say nothing."""
     query, key = torch.full((1000, 3), value / 3), torch.ones(1001, 3)

@@ -39,7 +39,7 @@ SOURCES = {
     'LearnedMaskSource of probabilities': lambda: LearnedMaskSource(2, 13, mode='soft'),
     'LearnedMaskSource in evaluation': lambda: LearnedMaskSource(2, 13).eval(),
     'BlockModelSource': lambda: BlockModelSource(heads=2, head_channels=4, clusters=8),
-    'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, law='poisson'),
+    'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, distribution='poisson'),
     'BlockModelSource of the repository': lambda: BlockModelSource(2, 4, 8, preset='repo'),
     'BlockModelSource with self-loops': lambda: BlockModelSource(2, 4, 8, fixed=SlidingWindow(0)),
 }

@@ -1,4 +1,4 @@
-"""The law of the masks that are drawn, what their gradient estimates, and how they are frozen."""
+"""The distribution of drawn masks, what their gradient estimates, and how they are frozen."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def densities(seed, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('law, most, seed', [('bernoulli', 1., 0), ('bernoulli', 1., 1),
-                                             ('poisson', 0.64, 0)])
-def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
-    density = densities(seed, law=law)
+@pytest.mark.parametrize('distribution, most, seed', [('bernoulli', 1., 0), ('bernoulli', 1., 1),
+                                                      ('poisson', 0.64, 0)])
+def test_a_block_model_finds_its_edges_and_keeps_them(distribution, most, seed):
+    density = densities(seed, distribution=distribution)
     assert density[0] < 0.35
     assert min(density[-50:]) > 0.9 * most
 
@@ -86,7 +86,7 @@ def test_the_papers_rows_are_marked_by_what_the_paper_ran():
     known = repeated_tokens.models(16, 4)
     assert repeated_tokens.SOLVED.keys() <= known.keys()
     config, own = known['block model, Algorithm 1, Eq. 9']
-    assert own['source']['init_args'] == {'law': 'poisson', 'estimator': 'paper'}
+    assert own['source']['init_args'] == {'distribution': 'poisson', 'estimator': 'paper'}
 
 
 def test_baselines_have_the_papers_ranks_at_its_scale():

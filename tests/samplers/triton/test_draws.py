@@ -65,14 +65,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(contract.MODELS.keys() - {
     'anti-diagonal', 'one query', 'vanishing queries', 'rectangular', 'ragged'}))
 @every_way
-def test_cells_follow_the_law(sample, name):
+def test_cells_follow_the_distribution(sample, name):
     """The others differ in shapes alone."""
     assert contract.follows(*contract.draw_many(sample, contract.MODELS[name], copies=1000))
 

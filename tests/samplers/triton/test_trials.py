@@ -34,15 +34,15 @@ def tiles(monkeypatch):
     return of
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['dense', 'near one', 'zeros', 'exploration',
                                   'exploration above one', 'float64', 'subnormal keys'])
-def test_cells_follow_the_law(name, tiles):
+def test_cells_follow_the_distribution(name, tiles):
     """Each cell stands in many rows and columns, so that its trials have all kinds of neighbours;
-    their number is that of a binomial law."""
+    their number is that of a binomial distribution."""
     tiles(512, 128)
     model, (rows, columns) = contract.MODELS[name], (200, 12)
     copies = FactorModel(model.query_factor.repeat(rows, 1), model.mixing,

@@ -1,4 +1,4 @@
-"""Alias tables: a draw from any discrete law by one look into a table (Walker, 1977)."""
+"""Alias tables: a draw from any discrete distribution by one look into a table (Walker, 1977)."""
 
 from __future__ import annotations
 

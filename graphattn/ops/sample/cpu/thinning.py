@@ -1,4 +1,4 @@
-"""Thinning: pairs are drawn too often, and some dropped again so that the law is exact."""
+"""Thinning: pairs are drawn too often, and some dropped again so that the distribution is exact."""
 
 from __future__ import annotations
 

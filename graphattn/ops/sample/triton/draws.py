@@ -2,7 +2,8 @@
 
 A task is a row, or its share of some of the keys where a row draws often. Its draws stay in the
 registers of one program: each is of a cluster and then of a key of it, by bisection of cumulative
-shares; sorted, those that repeat a key are dropped and, for the exact law, some of the others.
+shares; sorted, those that repeat a key are dropped and, for the exact distribution, some of the
+others.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Draws:
     Args:
         model (FactorModel): The rates.
         generator (torch.Generator, optional): On the device of the model.
-        thins (bool): Whether the law is exact: rows draw at higher rates.
+        thins (bool): Whether the distribution is exact: rows draw at higher rates.
     """
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
