@@ -30,7 +30,7 @@ from graphattn.ops.cpu.softmax import (
     keep,
     modify,
     modify_backward,
-    put_statistics,
+    put_max_inv_sum,
 )
 
 
@@ -55,9 +55,9 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 
 
 @jit
-def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, statistics,
+def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Compute output and softmax statistics of each query."""
+    """Compute output and row maxima and inverse sums of each query."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -73,40 +73,40 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
                 _dots(weight, query, own_row, key, key_row, n)
                 modify(weight, terms, first, n, head)
                 for i in range(begin, end):
-                    low, up, high = indptr[i] - first, indptr[i + 1] - first, bottom
+                    low, up, row_max = indptr[i] - first, indptr[i + 1] - first, bottom
                     for e in range(low, up):
-                        high = weight[e] if weight[e] > high else high
-                    statistics[i * heads + head, 0] = high
-                    shift = high if high > bottom else 0  # else -inf less -inf
+                        row_max = weight[e] if weight[e] > row_max else row_max
+                    max_inv_sum[i * heads + head, 0] = row_max
+                    shift = row_max if row_max > bottom else 0  # else -inf less -inf
                     for e in range(low, up):
                         weight[e] -= shift
                 for e in range(whole_vectors(n)):
                     weight[e] = exp(weight[e])
                 for i in range(begin, end):
-                    row, total = i * heads + head, query.dtype.type(0)
+                    row, row_sum = i * heads + head, query.dtype.type(0)
                     for e in range(indptr[i] - first, indptr[i + 1] - first):
-                        total += weight[e]
-                    put_statistics(statistics, row, statistics[row, 0], total)
+                        row_sum += weight[e]
+                    put_max_inv_sum(max_inv_sum, row, max_inv_sum[row, 0], row_sum)
                 drop_out(weight, terms, first, n, head)
                 for i in range(begin, end):
                     row = i * heads + head
                     _put_sum(out, row, weight, value, key_row, indptr[i] - first,
-                             indptr[i + 1] - first, statistics[row, 1])
+                             indptr[i + 1] - first, max_inv_sum[row, 1])
             begin, end = end, _end_of_tile(indptr, end)
         span = claim(progress, 0)
 
 
 @jit
 def attend_to_few_backward(
-        spans, progress, query, key, value, grad_out, out, statistics, queries_per_key, terms,
+        spans, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
     """Compute gradients of each query and edge, and what is added to those of keys."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
                          np.empty(space, query.dtype))
-    high, share, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),
-                          np.empty(space, query.dtype))
+    row_max, inv_sum, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),
+                               np.empty(space, query.dtype))
     kept = np.ones(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
     num_rows, num_kv_heads = len(indptr) - 1, heads // queries_per_key
@@ -127,7 +127,7 @@ def attend_to_few_backward(
                     row = i * heads + head
                     own_delta = dot_of_rows(grad_out, out, row)
                     for e in range(indptr[i] - first, indptr[i + 1] - first):
-                        high[e], share[e] = statistics[row, 0], statistics[row, 1]
+                        row_max[e], inv_sum[e] = max_inv_sum[row, 0], max_inv_sum[row, 1]
                         delta[e] = own_delta
                 for e in range(whole_vectors(n)):
                     weight[e] = dot[e]
@@ -136,7 +136,7 @@ def attend_to_few_backward(
                     for e in range(n):
                         kept[e] = keep(terms, first + e, head)
                 for e in range(whole_vectors(n)):
-                    weight[e] = exp(weight[e] - high[e]) * share[e]
+                    weight[e] = exp(weight[e] - row_max[e]) * inv_sum[e]
                 for e in range(whole_vectors(n)):
                     grad[e] = weight[e] * (grad[e] * kept[e] - delta[e])
                     weight[e] *= kept[e]
@@ -202,17 +202,17 @@ def _dots(dot, x, x_row, y, y_row, n):
 
 
 @jit_inline
-def _put_sum(total, row, weight, y, y_row, first, last, factor):
-    """``total[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
-    width = total.shape[1]
+def _put_sum(out, row, weight, y, y_row, first, last, factor):
+    """``out[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
+    width = out.shape[1]
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole, LANES):
         one = splat(zero)
         for e in range(first, last):
             one = multiply_add(splat(weight[e]), load(y, y_row[e] * width + c), one)
-        store(total, row * width + c, multiply(splat(factor), one))
+        store(out, row * width + c, multiply(splat(factor), one))
     for c in range(whole, width):
         rest = zero
         for e in range(first, last):
             rest += weight[e] * y[y_row[e], c]
-        total[row, c] = factor * rest
+        out[row, c] = factor * rest

@@ -20,8 +20,8 @@ from graphattn.ops.triton.softmax import (
     join,
     kept,
     logits,
+    put_max_inv_sum,
     put_part,
-    put_statistics,
 )
 from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
@@ -55,15 +55,15 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
 
 
 def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
-           out: Tensor, statistics: Tensor) -> None:
-    """Write output and softmax statistics of tiled rows beside those of the others."""
+           out: Tensor, max_inv_sum: Tensor) -> None:
+    """Write output and row maxima and inverse sums of tiled rows beside those of the others."""
     query, key, value = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
     launch(attend_tiles, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4], *nodes,
-           *terms, out, statistics, parts, parts.size(1), len(key),
+           *terms, out, max_inv_sum, parts, parts.size(1), len(key),
            **_constants(query, key, value), num_warps=_num_warps(terms, value))
-    join(tasks, parts, out, statistics)
+    join(tasks, parts, out, max_inv_sum)
 
 
 def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
@@ -200,19 +200,19 @@ def _first_edge(column, begin, end, least):
 def attend_tiles(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, max_inv_sum,
         parts, num_parts, num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute output and softmax statistics of some queries."""
+    """Compute output and row maxima and inverse sums of some queries."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
-    high = tl.full([ROWS], float('-inf'), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    row_max = tl.full([ROWS], float('-inf'), tl.float32)
+    row_sum = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
         j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
@@ -222,24 +222,24 @@ def attend_tiles(
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_edge, head, tl.float32)
-        higher = tl.maximum(high, tl.max(logit, axis=1))
-        shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
-        fading = tl.exp(high - shift)
+        new_max = tl.maximum(row_max, tl.max(logit, axis=1))
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
+        rescale = tl.exp(row_max - shift)
         weight = tl.exp(logit - shift[:, None])
-        total = total * fading + tl.sum(weight, axis=1)
+        row_sum = row_sum * rescale + tl.sum(weight, axis=1)
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
                          j < num_columns, value.dtype.element_ty)
-        sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, value, j, num_columns,
-                            key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
-        high = higher
+        sums = _add_product(sums * rescale[:, None], weight, is_edge, value_j, value, j,
+                            num_columns, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
+        row_max = new_max
         first += count
-    share = tl.where(total == 0, 0, 1 / total)
+    inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
     is_whole = is_row & (is_part == 0)
-    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * share[:, None])
-    put_statistics(statistics, row * HEADS + head, is_whole, high, share)
-    put_part(parts, head * num_parts + part, is_part, sums, high, total, VALUE_CHANNELS,
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * inv_sum[:, None])
+    put_max_inv_sum(max_inv_sum, row * HEADS + head, is_whole, row_max, inv_sum)
+    put_part(parts, head * num_parts + part, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
 
 
@@ -280,13 +280,13 @@ def grads_of_tiled_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
+        out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
         num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
-    keys, statistics and the mean gradient of weights of each query, side by side."""
+    keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
@@ -296,11 +296,11 @@ def grads_of_tiled_queries(
                     value.dtype.element_ty)
     out_i = gather(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, tl.float32)
     at = row * HEADS + head
-    high = tl.load(statistics + 2 * at, mask=is_row, other=0)
-    share = tl.load(statistics + 2 * at + 1, mask=is_row, other=0)
+    row_max = tl.load(max_inv_sum + 2 * at, mask=is_row, other=0)
+    inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_row, other=0)
     delta = tl.sum(grad_i.to(tl.float32) * out_i, axis=1)
-    tl.store(softmax + 4 * at, high, mask=is_row)
-    tl.store(softmax + 4 * at + 1, share, mask=is_row)
+    tl.store(softmax + 4 * at, row_max, mask=is_row)
+    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_row)
     tl.store(softmax + 4 * at + 2, delta, mask=is_row)
     sums = tl.zeros([ROWS, WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
@@ -313,7 +313,7 @@ def grads_of_tiled_queries(
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_edge, head, tl.float32)
-        weight = tl.exp(logit - high[:, None]) * share[:, None]
+        weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         grad_weight = tl.dot(grad_i, tl.trans(value_j))
         if seed is not None:
             grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
@@ -365,13 +365,13 @@ def grads_of_tiled_keys(
             grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_query,
                             value.dtype.element_ty)
             at = (i.to(tl.int64) * HEADS + head) * 4
-            high = tl.load(softmax + at, mask=is_query, other=0)
-            share = tl.load(softmax + at + 1, mask=is_query, other=0)
+            row_max = tl.load(softmax + at, mask=is_query, other=0)
+            inv_sum = tl.load(softmax + at + 1, mask=is_query, other=0)
             delta = tl.load(softmax + at + 2, mask=is_query, other=0)
             dot = tl.dot(key_j, tl.trans(query_i))
             logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                            gate_head_stride, scale, edge, is_edge, head, tl.float32)
-            weight = tl.where(is_edge, tl.exp(logit - high[None, :]) * share[None, :], 0)
+            weight = tl.where(is_edge, tl.exp(logit - row_max[None, :]) * inv_sum[None, :], 0)
             grad_weight = tl.dot(value_j, tl.trans(grad_i))
             used = weight
             if seed is not None:

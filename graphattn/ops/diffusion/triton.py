@@ -14,7 +14,7 @@ from graphattn.ops.triton.softmax import Terms
 from graphattn.ops.weights.triton import (
     BothOrders,
     grads_of_logits,
-    softmax_statistics,
+    row_max_inv_sum,
     weigh,
 )
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
@@ -49,15 +49,15 @@ def diffused_attention_cuda(
     seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
-    statistics = softmax_statistics(query, key, rows, terms)
+    max_inv_sum = row_max_inv_sum(query, key, rows, terms)
     messages = empty_messages(value, teleport, keep_messages)
-    out = diffuse(weigh(query, key, rows, terms, statistics), value, teleport, rows, messages)
-    return out, statistics.transpose(0, 1).contiguous(), messages
+    out = diffuse(weigh(query, key, rows, terms, max_inv_sum), value, teleport, rows, messages)
+    return out, max_inv_sum.transpose(0, 1).contiguous(), messages
 
 
 @torch.library.register_kernel('graphattn::diffused_attention_backward', 'cuda')
 def diffused_attention_backward_cuda(
-    grad_out: Tensor, statistics: Tensor, messages: Tensor,
+    grad_out: Tensor, max_inv_sum: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
@@ -66,8 +66,8 @@ def diffused_attention_backward_cuda(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
-    statistics = statistics.transpose(0, 1).contiguous()
-    weight = weigh(query, key, both.csr, terms, statistics)
+    max_inv_sum = max_inv_sum.transpose(0, 1).contiguous()
+    weight = weigh(query, key, both.csr, terms, max_inv_sum)
     grad_weight, grad_value, grad_teleport = hop_grads(
         grad_out, messages, weight, value, teleport, both, needs_weight, needs_teleport)
     if not needs_weight:
@@ -75,7 +75,7 @@ def diffused_attention_backward_cuda(
         return (torch.empty_like(query), torch.empty_like(key), nothing, nothing.clone(),
                 grad_value, grad_teleport)
     if seed is not None:
-        weight = weigh(query, key, both.csr, terms._replace(seed=None), statistics)
+        weight = weigh(query, key, both.csr, terms._replace(seed=None), max_inv_sum)
     grad_logit = grads_of_logits(weight, grad_weight, both.csr, terms)
     return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
                         needs_gate), grad_value, grad_teleport)

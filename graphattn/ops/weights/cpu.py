@@ -26,7 +26,7 @@ from graphattn.ops.cpu.softmax import (
     keep,
     modify,
     multiply_by_gate,
-    put_statistics,
+    put_max_inv_sum,
 )
 from graphattn.ops.registration import accumulation_dtype, empty_unless
 
@@ -67,9 +67,9 @@ def attention_weights_backward_cpu(
         change = torch.mul(weight[heads], grad[heads],
                            out=weight.new_empty(weight[heads].shape))
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        statistics = delta.unsqueeze(2)  # only dropout reads them, and there is none here
+        max_inv_sum = delta.unsqueeze(2)  # only dropout reads them, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
-                  EdgeGrads(orders.to_key_order(weight[heads]), statistics,
+                  EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum,
                             orders.to_key_order(grad[heads]), delta, change))
     return tuple(grads)
 
@@ -122,21 +122,21 @@ class Logits(NamedTuple):
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Write the weights into ``weight``, and return the statistics of each query."""
-        statistics = self.query.new_empty(*self.query.shape[:2], 2)
-        run(_softmax, edges, self.shape, *self, weight, statistics)
-        return statistics
+        """Write the weights into ``weight``, and return the max_inv_sum of each query."""
+        max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
+        run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
+        return max_inv_sum
 
-    def softmax_by_key(self, csc: Edges, weight: Tensor, statistics: Tensor) -> None:
+    def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
         """Write them in the order by key, in which bias and gate must be."""
-        run(_softmax_by_key, csc, self.shape, *self, weight, statistics)
+        run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
 class EdgeGrads(NamedTuple):
     """Inputs of the gradients of logits, for a slice of the heads."""
 
     weight: Tensor  # by key, [heads, num_edges]
-    statistics: Tensor  # of the softmax of each query, [heads, num_queries, 2]
+    max_inv_sum: Tensor  # of the softmax of each query, [heads, num_queries, 2]
     dot: Tensor  # the gradient of each weight, by key
     delta: Tensor  # of each query: their sum by weights
     workspace: Tensor  # for the gradients of logits, by query
@@ -178,8 +178,8 @@ class LogitGrads(NamedTuple):
 
 
 @jit
-def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
-    """Compute the weights of each query's edges, and the softmax statistics."""
+def _softmax(spans, progress, query, key, terms, weight, max_inv_sum, edges):
+    """Compute the weights of each query's edges, and the row maxima and inverse sums."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(max_row_length(indptr), query.dtype)
     span = claim(progress, 0)
@@ -187,34 +187,34 @@ def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            high, total = query.dtype.type(-np.inf), query.dtype.type(0)
+            row_max, row_sum = query.dtype.type(-np.inf), query.dtype.type(0)
             if n > 0:
                 dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
                 modify(logit, terms, first, n, head)
-                high, total = exponentials(logit, n, high)
-            put_statistics(statistics[head], i, high, total)
-            share, row_weight = statistics[head, i, 1], weight[head, first:first + n]
+                row_max, row_sum = exponentials(logit, n, row_max)
+            put_max_inv_sum(max_inv_sum[head], i, row_max, row_sum)
+            inv_sum, row_weight = max_inv_sum[head, i, 1], weight[head, first:first + n]
             for e in range(n):
-                row_weight[e] = logit[e] * share
+                row_weight[e] = logit[e] * inv_sum
             drop_out(row_weight, terms, first, n, head)
         span = claim(progress, 0)
 
 
 @jit_inline
-def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
+def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
     """``_softmax`` of the edges to key ``j``."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
-        weight[e] -= statistics[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
+        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
     for e in range(whole_vectors(n)):
         weight[e] = exp(weight[e])
     for e in range(n):
-        weight[e] *= statistics[head, np.uint64(row_query[e]), 1]
+        weight[e] *= max_inv_sum[head, np.uint64(row_query[e]), 1]
 
 
 @jit
-def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
+def _softmax_by_key(spans, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the same weights in the order by key."""
     indptr, edge_query, position = edges.indptr, edges.column, edges.position
     row_weight = np.empty(max_row_length(indptr), query.dtype)
@@ -223,7 +223,7 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edge
         head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
-            _weigh(row_weight, key, j, query, terms, statistics, edge_query[first:first + n], head,
+            _weigh(row_weight, key, j, query, terms, max_inv_sum, edge_query[first:first + n], head,
                    first, n)
             if terms.threshold > 0:
                 for e in range(n):
@@ -236,7 +236,7 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edge
 
 @jit
 def _softmax_backward(
-        spans, progress, query, key, terms, weight, statistics, dot, delta, grad_logit,
+        spans, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
     """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
     query."""
@@ -252,7 +252,7 @@ def _softmax_backward(
             row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
             row_query, row_position = edge_query[first:first + n], position[first:first + n]
             if terms.threshold > 0:  # weights that dropout has changed or lost
-                _weigh(product, key, j, query, terms, statistics, row_query, head, first, n)
+                _weigh(product, key, j, query, terms, max_inv_sum, row_query, head, first, n)
                 for e in range(n):
                     change[e] = (row_weight[e] * row_dot[e]
                                  - product[e] * delta[head, np.uint64(row_query[e])])
