@@ -74,7 +74,7 @@ from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 def edge_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ def edge_attention_backward_cpu(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
     max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:

@@ -32,7 +32,7 @@ def edge_attention_cuda(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,7 +73,7 @@ def edge_attention_backward_cuda(
     max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
@@ -109,13 +109,13 @@ def edge_attention_backward_cuda(
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
     parts, value_parts = (rows.tasks.parts(num_kv_heads, n, dtype) for n in (channels,
                                                                              value_channels))
-    launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), position, *nodes,
+    launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm, *nodes,
            *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
            **tile._asdict())
     rows.tasks.add(parts, grad_key)
     rows.tasks.add(value_parts, grad_value)
     if num_tiles is not None:
-        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, position), nodes, terms,
+        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, perm), nodes, terms,
                                       softmax, (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, no_grad(query), no_grad(query),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
@@ -227,7 +227,7 @@ def grads_of_queries(
 
 @kernel
 def grads_of_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, position,
+        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         softmax, grad_key, grad_value, parts, value_parts, num_parts,
@@ -249,7 +249,7 @@ def grads_of_keys(
             place = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
             inside = place < end[:, None]
             i = tl.load(edge_query + place, mask=inside, other=0)
-            edge = tl.load(position + place, mask=inside, other=0).to(tl.int64)
+            edge = tl.load(perm + place, mask=inside, other=0).to(tl.int64)
             query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
             at = (i.to(tl.int64) * HEADS + head) * 4
             row_max = tl.load(softmax + at, mask=inside, other=0)

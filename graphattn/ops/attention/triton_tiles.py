@@ -82,11 +82,11 @@ def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes:
 def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
                   terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
     """Write the gradients of tiled keys and values beside those of the others."""
-    (indptr, edge_query, position), (query, key, value, _) = edges, nodes
+    (indptr, edge_query, perm), (query, key, value, _) = edges, nodes
     tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
     launch(grads_of_tiled_keys, (tasks.number, key.size(1)), indptr, edge_query, *tasks[:4],
-           position, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
+           perm, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
            **_constants(query, key, value), num_warps=_num_warps(terms, key, value))
     for parts, grad in zip(all_parts, grads):
         tasks.add(parts, grad)
@@ -336,7 +336,7 @@ def grads_of_tiled_queries(
 
 @kernel
 def grads_of_tiled_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, position,
+        indptr, edge_query, order, last_task, place_of_task, num_rows, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         softmax, grad_key, grad_value, parts, value_parts, num_parts, num_columns,
@@ -358,7 +358,7 @@ def grads_of_tiled_keys(
         while tl.max(end - first, axis=0) > 0:
             i, step, is_edge, count = next_tile(edge_query + base, first, end, num_columns, COLUMNS)
             is_query = i < num_columns
-            edge = tl.load(position + base + (first[:, None] + step), mask=is_edge,
+            edge = tl.load(perm + base + (first[:, None] + step), mask=is_edge,
                            other=0).to(tl.int64)
             query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, is_query,
                              query.dtype.element_ty)

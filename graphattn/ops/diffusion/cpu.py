@@ -21,7 +21,7 @@ from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits
 @torch.library.register_kernel('graphattn::attention_diffusion', 'cpu')
 def attention_diffusion_cpu(
     weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     keep_messages: bool,
 ) -> tuple[Tensor, Tensor]:
     edges = Edges.of_rows(indptr, edge_key)
@@ -37,10 +37,10 @@ def attention_diffusion_cpu(
 @torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cpu')
 def attention_diffusion_backward_cpu(
     grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     needs_weight: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     grad_weight = weight.new_empty(weight.shape if needs_weight else 0)
     grads = HopGrads.of(value, teleport, needs_teleport)
     groups = groups_of_heads(*weight.shape)
@@ -59,7 +59,7 @@ def attention_diffusion_backward_cpu(
 def diffused_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     edges, dtype = Edges.of_rows(indptr, edge_key), accumulation_dtype(query)
@@ -82,11 +82,11 @@ def diffused_attention_backward_cpu(
     grad_out: Tensor, max_inv_sum: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float,
     needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     csc_bias, csc_gate = orders.values_by_key(bias), orders.values_by_key(gate)
     logit_grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                                 empty_unless(needs_gate, gate, query))

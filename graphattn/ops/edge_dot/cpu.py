@@ -29,7 +29,7 @@ from graphattn.ops.registration import accumulation_dtype
 @torch.library.register_kernel('graphattn::edge_dot', 'cpu')
 def edge_dot_cpu(
     query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dtype, heads = accumulation_dtype(query), query.size(1)
     dot = new_rows(edge_key.numel(), heads, dtype=dtype)
@@ -42,7 +42,7 @@ def edge_dot_cpu(
 @torch.library.register_kernel('graphattn::edge_dot_backward', 'cpu')
 def edge_dot_backward_cpu(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
-    key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    key_indptr: Tensor, edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     dtype, heads = accumulation_dtype(query), query.size(1)
     grad_query = new_rows(*query.shape, dtype=dtype)

@@ -34,7 +34,7 @@ from graphattn.ops.registration import accumulation_dtype, empty_unless
 @torch.library.register_kernel('graphattn::attention_weights', 'cpu')
 def attention_weights_cpu(
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float,
 ) -> Tensor:
     edges = Edges.of_rows(indptr, edge_key)
@@ -51,10 +51,10 @@ def attention_weights_cpu(
 def attention_weights_backward_cpu(
     grad: Tensor, weight: Tensor,
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     csc_gate = orders.values_by_key(gate)
     grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                           empty_unless(needs_gate, gate, query))
@@ -77,17 +77,17 @@ def attention_weights_backward_cpu(
 @torch.library.register_kernel('graphattn::weighted_sum', 'cpu')
 def weighted_sum_cpu(
     weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     return _sum_by_weights(weight, value, Edges.of_rows(indptr, edge_key))
 
 
 @torch.library.register_kernel('graphattn::sum_to_keys', 'cpu')
 def sum_to_keys_cpu(
-    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
 ) -> Tensor:
-    csc = Edges.of_rows(key_indptr, edge_query, position)
-    return _sum_by_weights(weight[:, position], at_query, csc)
+    csc = Edges.of_rows(key_indptr, edge_query, perm)
+    return _sum_by_weights(weight[:, perm], at_query, csc)
 
 
 def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
@@ -169,9 +169,9 @@ class LogitGrads(NamedTuple):
         self.key[:, heads] = grad_key.transpose(0, 1)
         for grad, csc_grad in zip((self.bias, self.gate), edge_grads):
             if len(grad) and grad.size(1) == 1:
-                grad[orders.position] += csc_grad.sum(dim=1, keepdim=True)
+                grad[orders.perm] += csc_grad.sum(dim=1, keepdim=True)
             elif len(grad):
-                grad[orders.position, heads] = csc_grad
+                grad[orders.perm, heads] = csc_grad
 
 
 # Loops ###############################################################################
@@ -216,7 +216,7 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 @jit
 def _softmax_by_key(spans, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the same weights in the order by key."""
-    indptr, edge_query, position = edges.indptr, edges.column, edges.position
+    indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
     span = claim(progress, 0)
     while span < len(spans):
@@ -227,7 +227,7 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, max_inv_sum, edg
                    first, n)
             if terms.threshold > 0:
                 for e in range(n):
-                    row_weight[e] *= keep(terms, position[first + e], head)
+                    row_weight[e] *= keep(terms, perm[first + e], head)
             target = weight[head, first:first + n]
             for e in range(n):
                 target[e] = row_weight[e]
@@ -240,7 +240,7 @@ def _softmax_backward(
         grad_key, grad_bias, grad_gate, edges):
     """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
     query."""
-    indptr, edge_query, position = edges.indptr, edges.column, edges.position
+    indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
     span = claim(progress, 0)
@@ -250,7 +250,7 @@ def _softmax_backward(
             clear_row(grad_key[head], j)
             first, n = indptr[j], indptr[j + 1] - indptr[j]
             row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
-            row_query, row_position = edge_query[first:first + n], position[first:first + n]
+            row_query, row_perm = edge_query[first:first + n], perm[first:first + n]
             if terms.threshold > 0:  # weights that dropout has changed or lost
                 _weigh(product, key, j, query, terms, max_inv_sum, row_query, head, first, n)
                 for e in range(n):
@@ -270,7 +270,7 @@ def _softmax_backward(
                 change[e] *= terms.scale
             multiply_by_gate(change, terms, first, n, head)
             for e in range(n):
-                grad_logit[head, np.uint64(row_position[e])] = change[e]
+                grad_logit[head, np.uint64(row_perm[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
         span = claim(progress, 0)
 

@@ -23,7 +23,7 @@ _EDGES_AT_ONCE = 64  # where a program holds numbers alone, no vectors
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
 def attention_weights_cuda(
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float,
 ) -> Tensor:
     rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0.)
@@ -34,10 +34,10 @@ def attention_weights_cuda(
 def attention_weights_backward_cuda(
     grad: Tensor, weight: Tensor,
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
     grad_logit = grads_of_logits(weight, grad, both.csr, Terms.of(None, None, None, 1., 0.))
     return both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
                       needs_gate)
@@ -48,11 +48,11 @@ class BothOrders(NamedTuple):
 
     csr: Rows
     csc: Rows
-    position: Tensor
+    perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
         """Sum by weights that are in the order by query."""
-        return sum_rows(weight[:, self.position], at_query, self.csc, dtype)
+        return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
