@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from graphattn._tensors import is_autocast, is_traced, on_cpu
+from graphattn._tensors import host_copy, is_autocast, is_traced
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
@@ -260,7 +260,7 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
-    ptr = on_cpu(ptr)
+    ptr = host_copy(ptr)
     size = int(ptr[-1]) if size is None else size
     if not _rises(ptr, size):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.blocks import block_of
 from graphattn.graphs.graph import BipartiteGraph
@@ -80,7 +80,7 @@ class KeyValueCache:
         if ptr.numel() != len(self.seen) + 1:
             raise ValueError(f"'ptr' must mark the {len(self.seen)} sequences of the cache (got "
                              f"{ptr.numel() - 1})")
-        counts = on_cpu(ptr).diff().tolist()
+        counts = host_copy(ptr).diff().tolist()
         spans = [(seen, seen + count) for seen, count in zip(self.seen, counts)]
         if max(end for _, end in spans) > self.length:
             raise ValueError(f"'ptr' must leave sequences within the {self.length} tokens of the "

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_generator, check_kind, check_ptr
-from graphattn._tensors import undisturbed
+from graphattn._tensors import outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
@@ -370,7 +370,7 @@ class _Shard(Shard):
 
     def _halo(self, graph: BipartiteGraph) -> Halo:
         numbers = self._all_say(self.halos.number(graph))
-        with undisturbed():  # evaluation may come first, and training after it
+        with outside_transforms():  # evaluation may come first, and training after it
             return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:

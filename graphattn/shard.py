@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 from graphattn.graphs.blocks import block_of
 from graphattn.graphs.graph import BipartiteGraph
 
@@ -31,7 +31,7 @@ class Shard(ABC):
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
         self.ptr, self.start, self.stop = ptr, start, stop
-        self.lengths = on_cpu(ptr).diff().tolist()
+        self.lengths = host_copy(ptr).diff().tolist()
         self.num_tokens = sum(self.lengths)  # of all processes
         self.own_ptr = ptr.clamp(start, stop) - start
 

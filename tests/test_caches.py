@@ -58,7 +58,7 @@ CACHES = {
         'the layer, the run in a pass; not a cache but the state of a decoder',
         'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs'),
     # Products and masks
-    'graphattn/ops/sample/factor_model.py KeptProduct': Cache(
+    'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(
         'the versions of both factors and of the product, and the values of leaves', HERE),
     'graphattn/ops/sample/cpu/thinning.py num_draws': Cache(
         'the object, which lives for one draw', HERE),
@@ -114,7 +114,7 @@ CACHES = {
 
 
 KEEPING = {'cache', 'lru_cache', 'cached_property', 'WeakIdKeyDictionary', 'WeakKeyDictionary',
-           'WeakValueDictionary', 'GraphCache', 'KeptProduct', 'cached_arrays'}
+           'WeakValueDictionary', 'GraphCache', 'CachedMatmul', 'cached_arrays'}
 
 
 def keepers(path: Path) -> list[str]:

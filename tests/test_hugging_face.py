@@ -582,13 +582,13 @@ def test_a_copy_of_a_mask_that_was_never_formed_is_one():
 def test_code_that_adds_masks_to_logits_is_given_numbers_to_add():
     how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
                attention_mask=PADDINGS['left'])
-    mask = LazyMask(numbers_of='eager', **how)
+    mask = LazyMask(implementation='eager', **how)
     added = torch.zeros(BATCH, 4, LENGTH, LENGTH, dtype=torch.double) + mask
     barred = ~LazyMask(**how).dense()
     assert mask.dtype == torch.double
     assert (added[barred.expand_as(added)] < -1e30).all()
     assert (added[~barred.expand_as(added)] == 0).all()
-    assert mask.clone().numbers_of == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
+    assert mask.clone().implementation == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
 
 
 def implementations(model):

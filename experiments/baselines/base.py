@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from graphattn.extension.layers import (
+    cache_host_copies,
     check_bool,
     check_features,
     check_generator,
     check_ptr,
     check_sides,
-    looks_once,
-    on_cpu,
+    host_copy,
 )
 
 
@@ -77,7 +77,7 @@ class Baseline(nn.Module, ABC):
             if linear is not None:
                 linear.reset_parameters()
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -113,7 +113,7 @@ class Baseline(nn.Module, ABC):
                 raise ValueError(f"'{name}' must be None, for {type(self).__name__} does not "
                                  f"attend along edges (got {type(given).__name__})")
         check_bool(return_graph=return_graph)
-        lengths = on_cpu(ptr).diff().unique().tolist()
+        lengths = host_copy(ptr).diff().unique().tolist()
         if self.max_length is not None and max(lengths, default=0) > self.max_length:
             raise ValueError(f"'ptr' marks a sequence of {max(lengths)} tokens, and "
                              f"'max_length' of {type(self).__name__} is {self.max_length}")

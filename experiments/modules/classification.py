@@ -13,7 +13,7 @@ from experiments.modules.base import Training, check_numbers
 from experiments.modules.densities import densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import looks_once
+from graphattn.extension.layers import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
@@ -52,7 +52,7 @@ class Classification(Training):
             load_encoder(model.encoder, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
-    @looks_once
+    @cache_host_copies
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, graphs = self.evaluate(batch, 'train')
         if self.density_weight > 0.:

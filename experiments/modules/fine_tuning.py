@@ -27,7 +27,7 @@ from experiments.modules.means import Means
 from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import looks_once
+from graphattn.extension.layers import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
@@ -107,7 +107,7 @@ class FineTuning(Training):
                              f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
         check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
-    @looks_once
+    @cache_host_copies
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, _, _ = self._loss(batch)
         self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)

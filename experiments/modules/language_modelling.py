@@ -13,7 +13,7 @@ from experiments.modules.densities import densities
 from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import looks_once
+from graphattn.extension.layers import cache_host_copies
 from graphattn.graphs import PairMask
 
 
@@ -60,7 +60,7 @@ class LanguageModelling(Training):
             load_model(model, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
-    @looks_once
+    @cache_host_copies
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         loss, graphs = self._evaluate(batch, 'train')
         self.log('step_loss', loss, prog_bar=True, on_step=True)

@@ -17,7 +17,7 @@ from experiments.modules.text_inputs import (
 )
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import looks_once
+from graphattn.extension.layers import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.models import MultipleChoiceModel
 
@@ -51,7 +51,7 @@ class MultipleChoice(Training):
             load_encoder(model.encoder, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
-    @looks_once
+    @cache_host_copies
     def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
         loss, _, graphs = self._loss(batch)
         self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)

@@ -26,7 +26,7 @@ from experiments.modules.text_inputs import (
 )
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import looks_once
+from graphattn.extension.layers import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.models import SpanModel, best_spans
 from graphattn.utils.files import write_whole
@@ -103,7 +103,7 @@ class QuestionAnswering(Training):
             load_encoder(model.encoder, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
-    @looks_once
+    @cache_host_copies
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         logits, graphs = self._logits(batch)
         loss = span_loss(logits, batch)

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import ops
 from graphattn._compiler import CompilerMissing
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
@@ -193,7 +193,7 @@ def _fills_calls(graph: BipartiteGraph) -> bool:
     """Return whether the pairs are worth the calls of dense attention; one call always is."""
     if graph.num_blocks == 1:
         return True
-    sizes = torch.stack([on_cpu(ptr).diff() for ptr in graph.blocks.ptrs])
+    sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.blocks.ptrs])
     more_calls = int(sizes.diff().any(dim=0).sum())
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from graphattn._checks import check_sides, check_size
-from graphattn._tensors import index_dtype, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, index_dtype
 from graphattn.graphs.blocks import Blocks, join_ptrs
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
                     any(graph.is_reordered for graph in graphs))
 
 
-@looks_once
+@cache_host_copies
 def unbatch(self: BipartiteGraph) -> list[BipartiteGraph]:
     """Return the blocks as graphs: what :meth:`batch` has joined."""
     return [self.block(number) for number in range(self.num_blocks)]
 
 
-@looks_once
+@cache_host_copies
 def block(self: BipartiteGraph, sequence: int, head: int = 0, *, heads: int = 1) -> BipartiteGraph:
     """Return the graph of one sequence, and of one head if each owns a graph.
 
@@ -73,9 +73,9 @@ def block(self: BipartiteGraph, sequence: int, head: int = 0, *, heads: int = 1)
     check_size('head', head, at_most=heads - 1)
     number = head * num_sequences + sequence
     (first_query, last_query), (first_key, last_key) = (
-        on_cpu(ptr)[number:number + 2].tolist() for ptr in self.blocks.ptrs)
+        host_copy(ptr)[number:number + 2].tolist() for ptr in self.blocks.ptrs)
     indptr, key = self.csr
-    first, last = on_cpu(indptr)[[first_query, last_query]].tolist()
+    first, last = host_copy(indptr)[[first_query, last_query]].tolist()
     edge_prob = None if self.edge_prob is None else self.edge_prob[first:last]
     num_keys = last_key - first_key
     blocks = Blocks.of(None, None, (last_query - first_query, num_keys), self.device)

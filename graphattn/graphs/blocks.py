@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_pointer, check_ptr
-from graphattn._tensors import is_traced, lasting
+from graphattn._tensors import is_traced, out_of_inference
 
 _NODES_AT_ONCE = 64
 
@@ -27,8 +27,8 @@ class Blocks:
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor):
         is_shared = key_ptr is query_ptr
-        self.query_ptr = lasting(query_ptr)
-        self.key_ptr = self.query_ptr if is_shared else lasting(key_ptr)
+        self.query_ptr = out_of_inference(query_ptr)
+        self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
         # Known from the start where looking costs nothing, so that compiled code need not look.
         self._num_pairs: int | None = None
         self._is_square: bool | None = None

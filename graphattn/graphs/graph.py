@@ -22,7 +22,7 @@ from graphattn._checks import (
     check_size,
     check_square,
 )
-from graphattn._tensors import is_traced, lasting, narrow, row_pointer, undisturbed
+from graphattn._tensors import is_traced, narrow, out_of_inference, outside_transforms, row_pointer
 from graphattn.graphs import batching, conversions, masks, merging, orders, picture, saved
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
 from graphattn.graphs.blocks import Blocks
@@ -126,9 +126,10 @@ class BipartiteGraph:
 
     def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, blocks: Blocks,
               edge_prob: Tensor | None, is_reordered: bool = False) -> None:
-        self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
+        self._indptr, self._key = out_of_inference(indptr), out_of_inference(narrow(key, num_keys))
         self._num_keys, self._blocks = num_keys, blocks
-        self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
+        self._edge_prob = out_of_inference(edge_prob) if isinstance(edge_prob,
+                                                                    Tensor) else edge_prob
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._block_mask: BlockMask | None = None
@@ -220,14 +221,14 @@ class BipartiteGraph:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
         if not torch.compiler.is_compiling():  # compiled code must not change objects
-            self._csc = csc = tuple(map(lasting, csc))
+            self._csc = csc = tuple(map(out_of_inference, csc))
         return csc
 
     @property
     def block_mask(self) -> BlockMask:
         """The mask of :meth:`to_block_mask`, compact except on CPUs; kept from the first use on."""
         if self._block_mask is None:
-            with undisturbed():
+            with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
         return self._block_mask
 

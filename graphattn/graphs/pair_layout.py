@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import MAX_SIDE, check_bool, check_device, check_size
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class DiagonalLayout(PairLayout):
         """Return rows as above, in time and memory proportional to the pairs that are on."""
         self.check_length(length)
         # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
-        offset, first, degree = self._offsets(on_cpu(is_on), length - 2 * int(self.border))
+        offset, first, degree = self._offsets(host_copy(is_on), length - 2 * int(self.border))
         value = offset.abs()
         if self.border:
             offset, value, first, degree = self._with_border(offset, value, first, degree, length)

@@ -18,7 +18,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import looks_once
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.graph_attention import GraphAttention
@@ -97,7 +97,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         x: Tensor,

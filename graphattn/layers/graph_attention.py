@@ -18,7 +18,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
-from graphattn._tensors import is_traced, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
@@ -135,7 +135,7 @@ class GraphAttention(nn.Module):
         """Return the learned teleport probability per head, ``[heads]``, or None."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -338,7 +338,7 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     """Raise unless the blocks of a graph are the sequences, once or for each head."""
     if is_traced(ptr):
         return
-    own, ptr = on_cpu(own), on_cpu(ptr)
+    own, ptr = host_copy(own), host_copy(ptr)
     fitting = [times for times in (1, heads) if times * num_tokens == int(own[-1])]
     if not fitting:
         return  # sizes are compared later

@@ -20,7 +20,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
-from graphattn._tensors import looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy
 from graphattn.graphs.from_pyg import Edges
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
@@ -101,7 +101,7 @@ class GraphGPSConv(GPSConv):
             if hasattr(part, 'reset_parameters'):
                 part.reset_parameters()
 
-    @looks_once
+    @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 **kwargs: Any) -> Tensor:
@@ -144,7 +144,7 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
     if batch.shape != (num_nodes,):
         raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
                          f"{tuple(batch.shape)})")
-    numbers = on_cpu(batch)
+    numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
         raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
                          "sort the nodes by it")

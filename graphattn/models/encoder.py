@@ -22,7 +22,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
@@ -204,7 +204,7 @@ num_blocks=2, density=32.4%))
                 if isinstance(embedding, nn.Embedding):
                     nn.init.normal_(embedding.weight, std=embedding_std)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -310,13 +310,13 @@ num_blocks=2, density=32.4%))
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
         if isinstance(ptr, Shard):
-            self._check_lengths(on_cpu(ptr.ptr).diff())
+            self._check_lengths(host_copy(ptr.ptr).diff())
             return ptr.positions()
         num_tokens = tokens.size(0)  # len would fix it in exported code
         check_ptr('ptr', ptr, num_tokens, tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
-            self._check_lengths(on_cpu(ptr).diff())
+            self._check_lengths(host_copy(ptr).diff())
         start = ptr[:-1].repeat_interleave(length, output_size=num_tokens)
         return torch.arange(num_tokens, device=tokens.device) - start
 

@@ -106,6 +106,6 @@ def everywhere(device: torch.device) -> bool:
     return True
 
 
-def where_numbers_are(device: torch.device) -> bool:
+def has_values(device: torch.device) -> bool:
     """Return whether a device holds values, for backends that are plain torch and read them."""
     return device.type != 'meta'

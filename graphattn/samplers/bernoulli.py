@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from graphattn._tensors import undisturbed, without_autocast
+from graphattn._tensors import outside_transforms, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
@@ -73,7 +73,7 @@ def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
     """Draw as :func:`sample_bernoulli` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
-        with undisturbed():
+        with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)
     device = model.device
     with without_autocast(device):

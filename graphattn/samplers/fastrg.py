@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graphattn._tensors import undisturbed, without_autocast
+from graphattn._tensors import outside_transforms, without_autocast
 from graphattn.graphs.blocks import sum_blocks
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import number_pairs, sort_pairs
@@ -84,7 +84,7 @@ def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
     """Draw as :func:`sample_fastrg` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
-        with undisturbed():
+        with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)
     with without_autocast(model.device):
         if not takes_compiled(model, method):

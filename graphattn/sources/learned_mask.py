@@ -16,7 +16,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import looks_once, numbers_of, on_cpu, undisturbed
+from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -146,7 +146,7 @@ class LearnedMaskSource(GraphSource):
         """Draw the logits from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -202,13 +202,13 @@ class LearnedMaskSource(GraphSource):
 
     @torch.compiler.disable(reason='the edges of frozen masks are numbers of parameters')
     def _frozen_graph(self, ptr: Tensor) -> BipartiteGraph:
-        return pattern_graph(self._frozen_masks(), None, on_cpu(ptr).diff().tolist(), ptr.device)
+        return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
         """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.
         What tells is which of them are positive, not how they came to be."""
-        with undisturbed():
-            is_on, frozen = numbers_of(self.logit) > 0, self._frozen
+        with outside_transforms():
+            is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):
                 self._frozen = frozen = is_on, _masks(self.layout, is_on)
         return frozen[1]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number, check_ptr
-from graphattn._tensors import index_dtype, numbers_of, on_cpu
+from graphattn._tensors import host_copy, index_dtype, unwrap
 from graphattn.graphs.blocks import Blocks
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
@@ -81,11 +81,11 @@ class MaskGraph(BipartiteGraph):
                              f"shape {tuple(values.shape)})")
         check_number('logit_drop', logit_drop, 'positive and finite')
         check_ptr('ptr', ptr, None, values.device)
-        is_on = numbers_of(values)
+        is_on = unwrap(values)
         if not bool(((is_on == 0) | (is_on == 1)).all()):
             raise ValueError(f"'values' must be 0 or 1, for a soft mask weighs every pair and has "
                              f"no edges; see PairMask (got {_first_soft(is_on)})")
-        lengths = on_cpu(ptr).diff().tolist()
+        lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
         ptr = fold_ptr(ptr, len(values), sum(lengths))
         self._fill(indptr, key, indptr.numel() - 1, Blocks(ptr, ptr), None)

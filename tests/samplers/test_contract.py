@@ -669,7 +669,7 @@ def test_compiled_methods_refuse_other_devices(way, monkeypatch):
 
 
 def test_thinning_evens_out_over_many_keys():
-    """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
+    """Pairs at a row's bound beside pairs far below, where a wrong multiplier shows."""
     model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
                         torch.cat([torch.ones(1, 1), torch.full((40_000, 1), 0.01)]))
     drawn, prob = draw_many(WAYS['bernoulli thinned'], model, copies=20)

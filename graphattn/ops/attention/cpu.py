@@ -18,7 +18,7 @@ from graphattn.ops.attention.cpu_few_edges import (
     attend_to_few,
     attend_to_few_backward,
     has_few_edges,
-    spans_of_heads,
+    items_of_heads,
 )
 from graphattn.ops.cpu.chunks import (
     AHEAD,
@@ -50,10 +50,10 @@ from graphattn.ops.cpu.rows import (
     whole_vectors,
 )
 from graphattn.ops.cpu.schedule import (
-    claim,
     cut_for_chunks,
     max_row_length,
     max_rows,
+    next_item,
     run,
     worthwhile_parts,
 )
@@ -88,14 +88,14 @@ def edge_attention_cpu(
     if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
             heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
-            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
         return out, features, max_inv_sum
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
     nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
     results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
-        *results, spans=cut_for_chunks(edges, shape))
+        *results, items=cut_for_chunks(edges, shape))
     return out, features, max_inv_sum
 
 
@@ -120,7 +120,7 @@ def edge_attention_backward_cpu(
         grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
         run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
             *(node_rows(grad, dtype) for grad in grads), grad_bias, grad_gate,
-            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
         grads += no_grad(query), no_grad(query)
     else:
         if edge_attr is None:
@@ -134,7 +134,7 @@ def edge_attention_backward_cpu(
         run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
             key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
             node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
-            *key_grads.targets(), spans=key_grads.spans)
+            *key_grads.targets(), items=key_grads.items)
         grad_attr = no_grad(query)
         if needs_attr:
             grad_attr = new_rows(*edge_attr.shape, dtype=dtype)
@@ -151,23 +151,23 @@ def edge_attention_backward_cpu(
 
 
 @jit
-def _attend(spans, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
+def _attend(items, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
             features, max_inv_sum, edges):
     """Compute output, sums of features and row maxima and inverse sums of each query, over its keys
     chunk by chunk."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
-    longest, num_rows = max_row_length(indptr), max_rows(spans)
+    longest, num_rows = max_row_length(indptr), max_rows(items)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
     num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot = np.empty(longest if num_features > 0 else 0, query.dtype)
     own_edge = consecutive(len(attr_dot), edge_key)
     row_max, row_sum = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
-    max_keys = max_chunk(spans, channels, edges)
+    max_keys = max_chunk(items, channels, edges)
     own, to_value = aligned(max_keys, channels, key), key.shape[1]
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end, block = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(channels, edges, block)
         for r in range(end - begin):
@@ -215,31 +215,31 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
                     if row_sum[r] != 0:
                         multiply_row(out, row, max_inv_sum[row, 1])
                         multiply_row(features, row, max_inv_sum[row, 1])
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
 def _attend_backward(
-        spans, progress, query, key, value, grad_out, out, max_inv_sum, feature_query,
+        items, progress, query, key, value, grad_out, out, max_inv_sum, feature_query,
         grad_features, features, attr, queries_per_key, terms, grad_query, grad_feature_query,
         grad_bias, grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
         shared_grad_value, edges):
-    """Compute gradients of each query and edge, and what each span adds to those of its keys."""
+    """Compute gradients of each query and edge, and what each item adds to those of its keys."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
     num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot, own_edge = np.empty(_TILE, query.dtype), consecutive(_TILE, edge_key)
-    num_rows = max_rows(spans)
+    num_rows = max_rows(items)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
     stride = odd_lines(channels, key)
-    max_keys = max_chunk(spans, stride, edges)
+    max_keys = max_chunk(items, stride, edges)
     own, to_value, to_grad = aligned(max_keys, stride, key), key.shape[1], channels // 2
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        block, shared_row = spans[span, 3], spans[span, 4]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
+        block, shared_row = items[item, 3], items[item, 4]
         first_key, last_key = key_ptr[block], key_ptr[block + 1]
         chunk = keys_per_chunk(stride, edges, block)
         for r in range(end - begin):
@@ -307,24 +307,24 @@ def _attend_backward(
             else:
                 put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
                 put(shared_grad_value, rows, to_grad + to_value, shared_row + low - first_key, 0, 1)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def _attr_backward(spans, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
+def _attr_backward(items, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
                    edges):
     """Compute gradients of the features of each edge, from those of its dot products and its
     weights."""
     indptr, heads = edges.indptr, grad_dot.shape[1]
-    span = claim(progress, 0)
-    while span < len(spans):
-        for i in range(spans[span, 1], spans[span, 2]):
+    item = next_item(progress, 0)
+    while item < len(items):
+        for i in range(items[item, 1], items[item, 2]):
             for e in range(indptr[i], indptr[i + 1]):
                 clear_row(grad_attr, e)
                 for head in range(heads):
                     add_row(grad_attr, e, grad_dot[e, head], feature_query, i * heads + head)
                     add_row(grad_attr, e, weight[e, head], grad_features, i * heads + head)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 _TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache

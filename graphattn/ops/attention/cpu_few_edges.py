@@ -14,7 +14,7 @@ import numpy as np
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import claim, max_row_length
+from graphattn.ops.cpu.schedule import max_row_length, next_item
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -40,11 +40,11 @@ def has_few_edges(edges: Edges) -> bool:
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
-def spans_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
-    """Return heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are
+def items_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
+    """Return heads of the keys, int64 ``[num_items, 2]``: first and last. Gradients of one are
     added up by one thread, in the order of edges."""
-    num_spans = min(num_parts, num_kv_heads)
-    ends = [num_kv_heads * span // num_spans for span in range(num_spans + 1)]
+    num_items = min(num_parts, num_kv_heads)
+    ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
 
 
@@ -55,7 +55,7 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 
 
 @jit
-def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
+def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
     """Compute output and row maxima and inverse sums of each query."""
     indptr, heads = edges.indptr, terms.num_heads
@@ -63,12 +63,12 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
     weight = np.empty(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
     num_rows, bottom = len(indptr) - 1, query.dtype.type(-np.inf)
-    span = claim(progress, 0)
-    while span < len(spans):
+    item = next_item(progress, 0)
+    while item < len(items):
         begin, end = 0, _end_of_tile(indptr, 0)
         while begin < num_rows:
             first, n = indptr[begin], indptr[end] - indptr[begin]
-            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+            for head in range(items[item, 0] * queries_per_key, items[item, 1] * queries_per_key):
                 _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
                 _dots(weight, query, own_row, key, key_row, n)
                 modify(weight, terms, first, n, head)
@@ -93,12 +93,12 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
                     _put_sum(out, row, weight, value, key_row, indptr[i] - first,
                              indptr[i + 1] - first, max_inv_sum[row, 1])
             begin, end = end, _end_of_tile(indptr, end)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
 def attend_to_few_backward(
-        spans, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
+        items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
     """Compute gradients of each query and edge, and what is added to those of keys."""
     indptr, heads = edges.indptr, terms.num_heads
@@ -110,16 +110,16 @@ def attend_to_few_backward(
     kept = np.ones(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
     num_rows, num_kv_heads = len(indptr) - 1, heads // queries_per_key
-    span = claim(progress, 0)
-    while span < len(spans):
+    item = next_item(progress, 0)
+    while item < len(items):
         for row in range(0, len(grad_key), num_kv_heads):
-            for head in range(spans[span, 0], spans[span, 1]):
+            for head in range(items[item, 0], items[item, 1]):
                 clear_row(grad_key, row + head)
                 clear_row(grad_value, row + head)
         begin, end = 0, _end_of_tile(indptr, 0)
         while begin < num_rows:
             first, n = indptr[begin], indptr[end] - indptr[begin]
-            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+            for head in range(items[item, 0] * queries_per_key, items[item, 1] * queries_per_key):
                 _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
                 _dots(dot, query, own_row, key, key_row, n)
                 _dots(grad, grad_out, own_row, value, key_row, n)
@@ -148,7 +148,7 @@ def attend_to_few_backward(
                     add_row(grad_key, key_row[e], grad[e], query, own_row[e])
                     add_row(grad_value, key_row[e], weight[e], grad_out, own_row[e])
             begin, end = end, _end_of_tile(indptr, end)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 _TILE = 64  # edges that are taken together; a longer row is taken alone

@@ -5,9 +5,9 @@ keys, heads, channels] numbers: for small graphs. What every other backend gives
 it.
 """
 
-from graphattn.ops.backend import Backend, where_numbers_are
+from graphattn.ops.backend import Backend, has_values
 from graphattn.ops.edge_dot.reference import edge_dot
 from graphattn.ops.weights.reference import attention_weights, weighted_sum
 
-BACKEND = Backend('reference', where_numbers_are, attention_weights=attention_weights,
+BACKEND = Backend('reference', has_values, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, edge_dot=edge_dot, has_all_derivatives=True)

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import host_copy, is_traced
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
+from graphattn.ops.backend import Backend, LogitTerms, has_values
 from graphattn.ops.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
@@ -130,7 +130,7 @@ class _Chunk(NamedTuple):
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
     """Return the chunks of all queries, and the number of keys of each run of blocks."""
-    shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
+    shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
     chunks, columns_of_run, block, row, column = [], [], 0, 0, 0
     while block < graph.num_blocks:
         num_rows, num_columns = shapes[block]
@@ -155,7 +155,7 @@ def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
     """Yield the mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or the bias of each
     pair less the highest of its query, ``-inf`` where there is no edge."""
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
-    num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
+    num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
     for chunk, query, key, bias in zip(chunks, graph.query.split(num_edges),
                                        graph.key.split(num_edges), biases):
@@ -182,5 +182,5 @@ def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
     return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', where_numbers_are, attention=attend, supports_gqa=True, takes_gate=False,
+BACKEND = Backend('sdpa', has_values, attention=attend, supports_gqa=True, takes_gate=False,
                   nan_leaks=True)

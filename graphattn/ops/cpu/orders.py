@@ -16,7 +16,7 @@ from torch import Tensor
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.rows import new_rows
-from graphattn.ops.cpu.schedule import claim, run
+from graphattn.ops.cpu.schedule import next_item, run
 from graphattn.ops.registration import accumulation_dtype
 
 EDGES_AT_ONCE = 1 << 20  # of all heads of a slice
@@ -72,28 +72,28 @@ def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
 
 
 @jit
-def _to_key_order(spans, progress, csr_values, csc_values, edges):
+def _to_key_order(items, progress, csr_values, csc_values, edges):
     """Copy the value of each edge to its place in the order by key."""
     indptr, perm = edges.indptr, edges.perm
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         first, last = indptr[begin], indptr[end]
         source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
         for e in range(len(row)):
             target[e] = source[np.uint64(row[e])]  # unsigned: no test whether it is negative
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def _to_query_order(spans, progress, csc_values, csr_values, edges):
+def _to_query_order(items, progress, csc_values, csr_values, edges):
     """Copy the value of each edge to its place in the order by query."""
     indptr, perm = edges.indptr, edges.perm
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         first, last = indptr[begin], indptr[end]
         source, target, row = csc_values[head, first:last], csr_values[head], perm[first:last]
         for e in range(len(row)):
             target[np.uint64(row[e])] = source[e]
-        span = claim(progress, 0)
+        item = next_item(progress, 0)

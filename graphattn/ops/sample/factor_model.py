@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_bool, check_number
-from graphattn._tensors import numbers_of, without_autocast
+from graphattn._tensors import unwrap, without_autocast
 from graphattn.graphs.blocks import Blocks, sum_blocks
+from graphattn.ops.sample.cached_matmul import CachedMatmul
 from graphattn.ops.sample.factor_checks import (
     check_blocks_of_heads,
     check_factors,
     check_finite_and_not_negative,
 )
-from graphattn.ops.sample.kept_product import KeptProduct
 
 
 class FactorModel:
@@ -108,7 +108,7 @@ class FactorModel:
                                 validate=validate, look=self.device.type == 'cpu')
         if validate:
             check_blocks_of_heads(self.blocks, self.num_heads, sizes)
-        self._product = KeptProduct(compares_leaves=validate)
+        self._product = CachedMatmul(compares_leaves=validate)
 
     @property
     def device(self) -> torch.device:
@@ -223,7 +223,7 @@ class FactorModel:
         Raises:
             NotImplementedError: The factors stand for many, inside of ``torch.vmap``.
         """
-        return FactorModel(*map(numbers_of, (self.query_factor, self.mixing, self.key_factor)),
+        return FactorModel(*map(unwrap, (self.query_factor, self.mixing, self.key_factor)),
                            query_ptr=self.query_ptr, key_ptr=self.key_ptr,
                            exploration=self.exploration, validate=False)
 

@@ -17,7 +17,7 @@ from graphattn.ops.cpu.gathered import add_weighted, dots
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
-from graphattn.ops.cpu.schedule import claim, max_row_length, run
+from graphattn.ops.cpu.schedule import max_row_length, next_item, run
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
@@ -178,13 +178,13 @@ class LogitGrads(NamedTuple):
 
 
 @jit
-def _softmax(spans, progress, query, key, terms, weight, max_inv_sum, edges):
+def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the weights of each query's edges, and the row maxima and inverse sums."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(max_row_length(indptr), query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
             row_max, row_sum = query.dtype.type(-np.inf), query.dtype.type(0)
@@ -197,7 +197,7 @@ def _softmax(spans, progress, query, key, terms, weight, max_inv_sum, edges):
             for e in range(n):
                 row_weight[e] = logit[e] * inv_sum
             drop_out(row_weight, terms, first, n, head)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit_inline
@@ -214,13 +214,13 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 
 
 @jit
-def _softmax_by_key(spans, progress, query, key, terms, weight, max_inv_sum, edges):
+def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the same weights in the order by key."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
             _weigh(row_weight, key, j, query, terms, max_inv_sum, edge_query[first:first + n], head,
@@ -231,21 +231,21 @@ def _softmax_by_key(spans, progress, query, key, terms, weight, max_inv_sum, edg
             target = weight[head, first:first + n]
             for e in range(n):
                 target[e] = row_weight[e]
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
 def _softmax_backward(
-        spans, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
+        items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
     """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
     query."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for j in range(begin, end):
             clear_row(grad_key[head], j)
             first, n = indptr[j], indptr[j + 1] - indptr[j]
@@ -272,18 +272,18 @@ def _softmax_backward(
             for e in range(n):
                 grad_logit[head, np.uint64(row_perm[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def weighted_sums(spans, progress, x, weight, out, edges):
+def weighted_sums(items, progress, x, weight, out, edges):
     """Sum each row's columns by weights."""
     indptr, edge_key = edges.indptr, edges.column
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for i in range(begin, end):
             clear_row(out[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
             add_weighted(out[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)

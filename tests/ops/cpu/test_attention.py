@@ -399,25 +399,25 @@ def test_many_python_threads_at_once(with_threads):
 def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_threads):
     graph = GRAPHS[name]()
     edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
-    spans = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
+    items = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
     times = torch.zeros(graph.num_queries, HEADS)
-    for head, first, last, *_ in spans:
+    for head, first, last, *_ in items:
         times[first:last, head] += 1
     assert (times == 1).all()
-    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in spans]
+    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in items]
     longest = int(graph.in_degree().max()) if graph.num_queries else 0
     if num_threads > 1 and sizes:
         assert max(sizes) <= graph.num_edges * HEADS / (16 * num_threads) + longest + 1
 
 
 @pytest.mark.parametrize('name', GRAPHS)
-def test_spans_that_share_keys_have_rows_of_their_own(name, many_parts):
+def test_items_that_share_keys_have_rows_of_their_own(name, many_parts):
     graph = GRAPHS[name]()
     edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
     inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
     grads = KeyGrads.of(edges, (HEADS, 8), inputs, torch.float)
     writers = {}
-    for head, _, _, block, row in grads.spans.tolist():
+    for head, _, _, block, row in grads.items.tolist():
         writers.setdefault((head, block), []).append(row)
     rows = sorted((row, int(graph.key_ptr[block + 1] - graph.key_ptr[block]))
                   for (_, block), own in writers.items() for row in own[1:])

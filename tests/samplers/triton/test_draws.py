@@ -106,7 +106,7 @@ def test_no_cell_of_probability_zero_and_no_pair_of_other_clusters(sample):
 
 @pytest.mark.slow
 def test_thinning_evens_out_over_many_keys():
-    """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
+    """Pairs at a row's bound beside pairs far below, where a wrong multiplier shows."""
     model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
                         torch.cat([torch.ones(1, 1), torch.full((20_000, 1), 0.01)]))
     drawn, prob = contract.draw_many(WAYS['thinned'], model, copies=6)

@@ -94,11 +94,11 @@ class Draws:
             for x in (model.mixed_query(), model.key_factor))
         self.query_block = model.blocks.of_queries(model.num_queries)
         self._num_pairs = model.blocks.pairs_per_block().sum()
-        self.bound = self.boost = None
+        self.bound = self.rate_multiplier = None
         if thins:
             peak = reduce_blocks(self.key_factor, model.key_ptr, 'max')
             self.bound = self._products(peak, 1)[:, 0] + model.exploration
-            self.boost = _boost(self.bound)
+            self.rate_multiplier = _rate_multiplier(self.bound)
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
@@ -107,8 +107,8 @@ class Draws:
         self.mass = reduce_blocks(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
         rate = self._products(self.mass, pieces) + explored[self.query_block]
-        if self.boost is not None:
-            rate *= self.boost[:, None]
+        if self.rate_multiplier is not None:
+            rate *= self.rate_multiplier[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
         drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # all, or an error follows
         num_draws = torch.poisson(drawable, self._generator).long()
@@ -172,8 +172,8 @@ class Draws:
         tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
         grid = triton.cdiv(num_tasks, tasks),
         _launch(draw_keys, grid, self.query, self.key_factor, self.query_block, self.piece_ptr,
-                self.mass, self._cdf(), self.begin, seed, self.boost, model.exploration, drawn,
-                size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
+                self.mass, self._cdf(), self.begin, seed, self.rate_multiplier, model.exploration,
+                drawn, size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
                 TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS)
         end = size.cumsum(0) - size
@@ -202,7 +202,7 @@ def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
-def _boost(bound: Tensor) -> Tensor:
+def _rate_multiplier(bound: Tensor) -> Tensor:
     """Return the rate multiplier of each row: how much more often than with its probability a pair
     is drawn."""
     is_certain = ~(bound < 1)  # NaN too
@@ -271,11 +271,12 @@ def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
 
 @kernel
 def draw_keys(
-        query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, boost, exploration: fp64,
-        drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr,
-        DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
+        query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, multiplier,
+        exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
+        WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
+        DEPTH: tl.constexpr):
     """Write the distinct keys of the draws of some tasks, ascending, and their number; where rows
-    are boosted, only those that are kept."""
+    are multiplied, only those that are kept."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -300,9 +301,9 @@ def draw_keys(
     before = tl.gather(key, tl.maximum(draw - 1, 0), axis=1)
     kept = (key < beyond) & ((draw == 0) | (key != before))
     node = first_key[:, None] + key
-    if boost is not None:
-        boost_i = tl.load(boost + row, mask=is_task, other=1)
-        kept = _thin(kept, query, key_factor, explore, row, node, boost_i, coin_bits, CLUSTERS,
+    if multiplier is not None:
+        multiplier_i = tl.load(multiplier + row, mask=is_task, other=1)
+        kept = _thin(kept, query, key_factor, explore, row, node, multiplier_i, coin_bits, CLUSTERS,
                      DTYPE, TASKS, DRAWS, DEPTH)
     place = first[:, None] + tl.cumsum(kept.to(tl.int32), axis=1) - 1
     tl.store(drawn + place, node.to(drawn.dtype.element_ty), mask=kept)
@@ -357,13 +358,13 @@ def _draw_keys(begin, length, bits, explores, inside):
 
 
 @triton.jit
-def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl.constexpr,
+def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Keep a pair of probability p, seen at rate ``boost * p``, with probability ``p / (1 -
-    exp(-boost * p))``, which is at least ``1 / boost``."""
+    """Keep a pair of probability p, seen at rate ``multiplier * p``, with probability ``p / (1 -
+    exp(-multiplier * p))``, which is at least ``1 / multiplier``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
-    boost = boost[:, None]
-    is_open = kept & (coin * boost >= 1)
+    multiplier = multiplier[:, None]
+    is_open = kept & (coin * multiplier >= 1)
     if tl.max(is_open.to(tl.int32)) > 0:
         product = tl.zeros([TASKS, DRAWS], DTYPE)
         for first in range(0, CLUSTERS, DEPTH):
@@ -376,7 +377,7 @@ def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl
                             mask=inside, other=0)
             product += tl.sum(query_i[:, None, :] * key_j, axis=2)
         prob = product.to(tl.float64) + explore
-        kept = kept & ((coin * boost < 1) | (coin * (1 - tl.exp(-boost * prob)) < prob))
+        kept = kept & ((coin * multiplier < 1) | (coin * (1 - tl.exp(-multiplier * prob)) < prob))
     return kept
 
 

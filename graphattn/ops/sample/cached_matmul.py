@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from graphattn._tensors import is_traced
 
 
-class KeptProduct:
+class CachedMatmul:
     """The product of two batches of matrices, computed again only after one of them, or the
     product, was changed in place.
 
