@@ -89,7 +89,7 @@ def new_parser(name: str, pattern: str, n: int,
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
     sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(GRAPH_ENDINGS)}, '
-                         'or any other; a batched one is asked of block by block')
+                         'or any other; a batched one is asked of segment by segment')
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
     parser.add_function_arguments(read_graph_file, skip={'path'})
@@ -106,7 +106,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs of a command by label: the samples of a head, or the blocks of a file."""
+    """Return the graphs of a command by label: the samples of a head, or the segments of a file."""
     if options.checkpoint is not None:
         samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
                                  options.trust.split(','))

@@ -74,8 +74,8 @@ class GraphFile:
     """The content of a graph file.
 
     Attributes:
-        graph (BipartiteGraph): Which key each query attends to; of several blocks if the file holds
-            several adjacency arrays.
+        graph (BipartiteGraph): Which key each query attends to; of several segments if the file
+            holds several adjacency arrays.
         names (tuple of str, optional): Of the tokens, if they are not just numbers.
         has_weights (bool): Whether some edges have a weight other than 1, of which the graph keeps
             whether it is 0.
@@ -296,20 +296,21 @@ def _read_npy(path: Path) -> GraphFile:
 
 
 def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
-    blocks, has_weights = [], False
+    segments, has_weights = [], False
     for name, values in arrays.items():
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
-            raise ValueError(f'{name} must be numbers [query, key] or [block, query, key] (got '
+            raise ValueError(f'{name} must be numbers [query, key] or [segment, query, key] (got '
                              f'{values.dtype} of shape {values.shape})')
         _check_finite(name, values)
         check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
-        for block in values if values.ndim == 3 else values[None]:
-            blocks.append(BipartiteGraph.from_mask(torch.from_numpy(block != 0)))
-    if not blocks:
+        for segment in values if values.ndim == 3 else values[None]:
+            segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
+    if not segments:
         raise ValueError('it holds no arrays')
-    title = 'adjacency array' if len(blocks) == 1 else f'{len(blocks):,} adjacency arrays, together'
-    graph = BipartiteGraph.batch(blocks)
+    title = ('adjacency array' if len(segments) == 1
+             else f'{len(segments):,} adjacency arrays, together')
+    graph = BipartiteGraph.batch(segments)
     return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
 
 

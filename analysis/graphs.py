@@ -39,9 +39,10 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
         ValueError: It is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
-        if graph.num_blocks > 1:
-            raise ValueError(f"'graph' must be one graph (got {graph.num_blocks} blocks); ask of "
-                             f"each block of graph.unbatch(), and analysis.result.table shows all")
+        if graph.num_segments > 1:
+            raise ValueError(f"'graph' must be one graph (got {graph.num_segments} segments); ask "
+                             f"of each segment of graph.unbatch(), and analysis.result.table shows "
+                             f"all")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -109,11 +110,11 @@ def sampled_graphs(
                           return_graphs=True)
     graphs = {}
     for layer, graph in enumerate(layers):
-        if graph.num_blocks == samples:  # one graph for all heads: a fixed pattern
+        if graph.num_segments == samples:  # one graph for all heads: a fixed pattern
             continue
-        blocks = graph.unbatch()
-        graphs |= {f'layer {layer}, head {first // samples}': blocks[first:first + samples]
-                   for first in range(0, len(blocks), samples)}
+        segments = graph.unbatch()
+        graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
+                   for first in range(0, len(segments), samples)}
     if not graphs:
         raise ValueError(f"'checkpoint' holds a model whose heads do not sample their graphs: "
                          f"{checkpoint}; give its pattern with --pattern")

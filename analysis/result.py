@@ -56,7 +56,7 @@ class Result:
 
 
 Results = dict[str, list[Result]]
-"""By label; several of one label are those of a head's samples, or of a graph's blocks."""
+"""By label; several of one label are those of a head's samples, or of a graph's segments."""
 
 
 def table(results: Results) -> str:

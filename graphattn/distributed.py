@@ -347,13 +347,15 @@ class _Shard(Shard):
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_edges(graph)
-        fits = any(torch.equal(graph.blocks.query_ptr, fold_ptr(self.own_ptr, times, self.num_own))
-                   and torch.equal(graph.blocks.key_ptr, fold_ptr(self.ptr, times, self.num_tokens))
+        fits = any(torch.equal(graph.segments.query_ptr,
+                               fold_ptr(self.own_ptr, times, self.num_own))
+                   and torch.equal(graph.segments.key_ptr,
+                                   fold_ptr(self.ptr, times, self.num_tokens))
                    for times in (1, heads))
         fits = self._all_say(int(fits))
         if not all(fits):
             raise ValueError(f"'graph' must have the queries of its process and all keys of each "
-                             f"sequence for blocks, but that of process {fits.index(0)} of "
+                             f"sequence for segments, but that of process {fits.index(0)} of "
                              f"{len(fits)} has not; was it built for other processes? Here "
                              f"query_ptr must be {self.own_ptr.tolist()} and key_ptr "
                              f"{self.ptr.tolist()} (got {graph.query_ptr.tolist()} and "
@@ -390,7 +392,7 @@ class _Shard(Shard):
         send = all_to_all(wanted, receive_sizes, send_sizes, self.group)
         number = is_touched.cumsum(0) - 1  # among the nodes that are touched
         own = BipartiteGraph.from_csr(
-            graph.csr[0], number[key], node.numel(), query_ptr=graph.blocks.query_ptr,
-            key_ptr=torch.searchsorted(node, graph.blocks.key_ptr), validate=False)
+            graph.csr[0], number[key], node.numel(), query_ptr=graph.segments.query_ptr,
+            key_ptr=torch.searchsorted(node, graph.segments.key_ptr), validate=False)
         is_sorted = bool((order.diff() > 0).all())
         return Halo(own, send, send_sizes, receive_sizes, None if is_sorted else order.argsort())

@@ -1,7 +1,7 @@
 """Graphs and attention as pictures, by matplotlib, which is loaded when something is drawn.
 
     draw.mask(graph)                    # a figure of pyplot's, which notebooks show
-    figure = draw.blocks(graph)         # the mask of each block
+    figure = draw.segments(graph)         # the mask of each segment
     figure.savefig('graph.png')         # or .svg
 
 Each of these draws on the axes that it is given or, without any, on a new figure.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from graphattn.graphs.graph import BipartiteGraph
 
-__all__ = ['bipartite', 'blocks', 'degrees', 'heads', 'mask', 'received_attention',
+__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'received_attention',
            'receptive_field', 'spectrum', 'times']
 
 MAX_LINES = 20_000  # of a bipartite picture
@@ -180,13 +180,13 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
 
 
 @in_style()
-def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
-           columns: int = 4) -> Figure:
-    """Draw the mask of each block side by side, such as each head's of each sequence.
+def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
+             columns: int = 4) -> Figure:
+    """Draw the mask of each segment side by side, such as each head's of each sequence.
 
     Args:
-        graph (BipartiteGraph): Its blocks are those of :meth:`BipartiteGraph.unbatch`.
-        titles (sequence of str, optional): One for each block; numbers if omitted.
+        graph (BipartiteGraph): Its segments are those of :meth:`BipartiteGraph.unbatch`.
+        titles (sequence of str, optional): One for each segment; numbers if omitted.
         columns (int): Pictures in a row.
 
     Raises:
@@ -194,9 +194,9 @@ def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     """
     check_size('columns', columns, 1)
     parts = graph.unbatch()
-    titles = [f'block {number}' for number in range(len(parts))] if titles is None else titles
+    titles = [f'segment {number}' for number in range(len(parts))] if titles is None else titles
     if len(titles) != len(parts):
-        raise ValueError(f"'titles' must be one for each of the {len(parts)} blocks (got "
+        raise ValueError(f"'titles' must be one for each of the {len(parts)} segments (got "
                          f"{len(titles)})")
     figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from graphattn._tensors import host_copy
-from graphattn.graphs.blocks import block_of
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import segment_of
 
 if TYPE_CHECKING:
     from graphattn.functional.drive import Placement
@@ -49,7 +49,7 @@ class Shard(ABC):
     def positions(self) -> Tensor:
         """Return the position of each own token in its sequence, int64 ``[num_own]``."""
         token = torch.arange(self.start, self.stop, device=self.ptr.device)
-        return token - self.ptr[:-1][block_of(self.own_ptr)]
+        return token - self.ptr[:-1][segment_of(self.own_ptr)]
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:

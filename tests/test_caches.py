@@ -172,7 +172,7 @@ def set_to(name: str, value: Any) -> Callable[[dict], None]:
 
 
 def rows(graph: BipartiteGraph) -> tuple[list, ...]:
-    return tuple(part.tolist() for part in (*graph.csr, *graph.blocks.ptrs))
+    return tuple(part.tolist() for part in (*graph.csr, *graph.segments.ptrs))
 
 
 def patterns() -> dict[str, Any]:
@@ -338,7 +338,7 @@ def test_a_graph_that_was_changed_in_place_is_refused(part):
     graph = SlidingWindow(1).build(4).with_edge_prob(torch.full((10,), .5))
     x = torch.randn(4, 1, 2)
     edge_attention(x, x, x, graph)
-    tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.blocks.query_ptr,
+    tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.segments.query_ptr,
               'edge_prob': graph.edge_prob}[part]
     tensor.copy_(tensor.clone())
     with pytest.raises(ValueError, match="'graph' was changed in place"):

@@ -847,6 +847,6 @@ def test_transformers_that_are_missing_or_too_old_are_named(monkeypatch):
 def test_indices_that_name_no_key_and_one_twice_are_edges_once():
     indices = torch.tensor([[[0, 0, -1], [1, 0, 2]], [[2, 2, 2], [-1, -1, -1]]])
     graph = BipartiteGraph.from_topk(indices.int(), num_keys=3)
-    assert graph.num_blocks == 2
+    assert graph.num_segments == 2
     assert graph.to_mask().int().tolist() == [[1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0],
                                               [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]

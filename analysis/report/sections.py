@@ -83,7 +83,7 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Itera
     """Ask all questions, one after the other.
 
     Args:
-        graphs (dict): By label; several of one label are the blocks of a graph.
+        graphs (dict): By label; several of one label are the segments of a graph.
         time_limit (float): Seconds for each search for a Hamiltonian path.
         seed (int): Seed of the search.
 
@@ -91,7 +91,7 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Itera
         A Section for each question. One that cannot be asked of these graphs says why.
     """
     search = {'time_limit': time_limit, 'seed': seed}
-    pairs = [(label, block) for label, blocks in graphs.items() for block in blocks]
+    pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]
     yield Section('Size', 'Tokens, edges, and how they are spread.', _answers(graphs, size),
                   _draw_sizes(pairs))
@@ -120,7 +120,8 @@ def _asked(title: str, package: ModuleType, graphs: Graphs,
 
 
 def _answers(graphs: Graphs, question: Callable[[BipartiteGraph], Result]) -> Results:
-    return {label: [question(block) for block in blocks] for label, blocks in graphs.items()}
+    return {label: [question(segment) for segment in segments]
+            for label, segments in graphs.items()}
 
 
 def _spectrum(graph: BipartiteGraph) -> Result:

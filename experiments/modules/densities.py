@@ -28,6 +28,6 @@ def _density_of_heads(graph: BipartiteGraph | PairMask, num_sequences: int) -> d
     if isinstance(graph, PairMask):
         per_head = graph.dense(graph.layout.size).detach().mean(dim=(1, 2))
     else:
-        per_head = graph.density(per_block=True).view(-1, num_sequences).mean(dim=1).float()
+        per_head = graph.density(per_segment=True).view(-1, num_sequences).mean(dim=1).float()
     names = ['all_heads'] if len(per_head) == 1 else [f'head{h}' for h in range(len(per_head))]
     return dict(zip(names, per_head))

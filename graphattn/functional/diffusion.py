@@ -46,7 +46,7 @@ def attention_diffusion(
     Args:
         alpha (Tensor): floating ``[num_edges, heads]``, the weights of the edges.
         value (Tensor): floating ``[num_tokens, heads, channels]``.
-        graph (BipartiteGraph): With as many keys as queries in every block, which are the same
+        graph (BipartiteGraph): With as many keys as queries in every segment, which are the same
             tokens.
         hops (int or float): Number of hops K. ``math.inf`` takes the limit
             :math:`t (I - (1 - t) A)^{-1} V`, by as many hops as it takes or, after 200, by

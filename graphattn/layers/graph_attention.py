@@ -160,7 +160,7 @@ class GraphAttention(nn.Module):
                 (:func:`graphattn.distributed.sequence_parallel` gives it), or the tokens that come
                 next (:meth:`graphattn.decoding.KeyValueCache.step`).
             source (GraphSource, optional): Instead of the layer's own.
-            graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
+            graph (BipartiteGraph or PairMask, optional): What to attend along; its segments are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
             edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
@@ -176,7 +176,7 @@ class GraphAttention(nn.Module):
                 head_channels / 2, 2]``, by its position (:class:`RotaryPositions`). Sources see
                 them as they were: which tokens attend to one another then hangs on what they are.
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
-                heads own a graph each, its blocks are the sequences of head 0, then those of
+                heads own a graph each, its segments are the sequences of head 0, then those of
                 head 1, ...
             return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do,
                 ``alpha`` being ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
@@ -230,8 +230,8 @@ class GraphAttention(nn.Module):
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
             for name, own, tokens, sequences in (
-                    ('query_ptr', graph.blocks.query_ptr, x, ptr),
-                    ('key_ptr', graph.blocks.key_ptr, attended,
+                    ('query_ptr', graph.segments.query_ptr, x, ptr),
+                    ('key_ptr', graph.segments.key_ptr, attended,
                      ptr if memory_ptr is None else memory_ptr)):
                 _check_sequences(name, own, sequences, self.heads, tokens.size(0))
         elif not isinstance(graph, PairMask):
@@ -335,7 +335,7 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise unless the blocks of a graph are the sequences, once or for each head."""
+    """Raise unless the segments of a graph are the sequences, once or for each head."""
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)
@@ -343,6 +343,6 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     if not fitting:
         return  # sizes are compared later
     if not any(torch.equal(own, fold_ptr(ptr, times, num_tokens)) for times in fitting):
-        raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
+        raise ValueError(f"'graph' must have the sequences of 'ptr' for segments, those of "
                          f"{fitting[-1]} heads one after the other (got {name} {own.tolist()} and "
                          f"ptr {ptr.tolist()}); pass query_ptr=ptr when it is built")

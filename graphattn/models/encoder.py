@@ -57,10 +57,10 @@ class Encoder(nn.Module):
         positions (str or list of int): ``'learned'`` embeddings of positions, ``'sinusoidal'``
             ones, which are fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none,
             but queries and keys are rotated in each layer
-            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that block
-            models then know nothing of positions. The sides of a grid, such as ``[32, 32, 3]`` for
-            the rows, columns and colours of an image, have learned ones of each, which are added
-            (:class:`GridPositions`).
+            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that
+            segment models then know nothing of positions. The sides of a grid, such as
+            ``[32, 32, 3]`` for the rows, columns and colours of an image, have learned ones of
+            each, which are added (:class:`GridPositions`).
         embedding_std (float): Standard deviation of embeddings when they are drawn. BERT has 0.02.
         padding_token (int, optional): Tokens of this id are left out, though the positions of the
             others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
         >>> x, graphs = encoder(tokens, ptr, return_graphs=True)
         >>> x.shape, graphs[0]
         (torch.Size([20, 32]), BipartiteGraph(num_queries=20, num_keys=20, num_edges=88, \
-num_blocks=2, density=32.4%))
+num_segments=2, density=32.4%))
     """
 
     def __init__(

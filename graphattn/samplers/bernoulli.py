@@ -1,4 +1,4 @@
-"""The exact sampler: every pair of a block is an edge with its own probability."""
+"""The exact sampler: every pair of a segment is an edge with its own probability."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_bernoulli(
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    Many edges cost a matrix product over the pairs inside the blocks, a bounded number of them at
+    Many edges cost a matrix product over the pairs inside the segments, a bounded number of them at
     a time, so O(n^2 k) time; few edges, on a CPU with numba and on NVIDIA's GPUs with Triton, are
     drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same distribution, in
     O(Ek + nk^2) time. Memory is O(E + nk) either way.
@@ -44,7 +44,7 @@ def sample_bernoulli(
             of them.
 
     Returns:
-        BipartiteGraph with the blocks of ``model``, without ``edge_prob``.
+        BipartiteGraph with the segments of ``model``, without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.

@@ -40,7 +40,7 @@ def sample_rows(
         generator (torch.Generator, optional): In one state in all processes.
 
     Returns:
-        BipartiteGraph with the blocks of ``model``.
+        BipartiteGraph with the segments of ``model``.
 
     Raises:
         ValueError: The model is not on a CPU, or as in the samplers.
@@ -104,9 +104,9 @@ def _heads(model: FactorModel) -> list[FactorModel]:
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
                   model.key_factor.detach().chunk(num_heads))
-    blocks = model.num_blocks // num_heads + 1
-    return [FactorModel(*of_head, query_ptr=model.query_ptr[:blocks],
-                        key_ptr=model.key_ptr[:blocks], exploration=model.exploration,
+    segments = model.num_segments // num_heads + 1
+    return [FactorModel(*of_head, query_ptr=model.query_ptr[:segments],
+                        key_ptr=model.key_ptr[:segments], exploration=model.exploration,
                         validate=False)
             for of_head in factors]
 

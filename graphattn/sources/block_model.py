@@ -76,7 +76,7 @@ class BlockModelSource(GraphSource):
         >>> source = BlockModelSource(heads=2, head_channels=8, clusters=16).eval()
         >>> query, key = torch.randn(2, 500, 2, 8)
         >>> graph = source(query, key, torch.tensor([0, 200, 500]))
-        >>> graph.num_blocks, 0.2 < graph.density() < 0.3  # two heads of two sequences
+        >>> graph.num_segments, 0.2 < graph.density() < 0.3  # two heads of two sequences
         (4, True)
     """
 

@@ -102,10 +102,10 @@ class LearnedMaskSource(GraphSource):
         >>> source = LearnedMaskSource(heads=2, size=128)
         >>> query, key = torch.randn(2, 200, 2, 8)
         >>> graph = source(query, key, torch.tensor([0, 72, 200]))
-        >>> graph.num_blocks, 0.3 < graph.density() < 0.7
+        >>> graph.num_segments, 0.3 < graph.density() < 0.7
         (4, True)
         >>> (1e-3 * graph.norm()).backward()  # Eq. 7
-        >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_blocks
+        >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_segments
         4
     """
 

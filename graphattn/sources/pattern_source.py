@@ -64,7 +64,7 @@ class PatternSource(GraphSource):
         >>> from graphattn.sources import PatternSource
         >>> tokens = torch.randn(7, 2, 4)
         >>> PatternSource(SlidingWindow(1))(tokens, tokens, torch.tensor([0, 3, 7]))
-        BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_blocks=2, density=68.0%)
+        BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_segments=2, density=68.0%)
     """
 
     def __init__(self, pattern: Sequence[Pattern | str] | Pattern | str | PathLike,
@@ -217,7 +217,8 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
             wanted, each with all keys of the sequence; all if omitted.
 
     Returns:
-        BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
+        BipartiteGraph with a segment for each pattern and sequence, those of the first pattern
+        first.
     """
     parts = _parts(patterns, seed)
     return _kept(parts, _pieces(lengths, spans), device, is_value(parts))

@@ -62,7 +62,7 @@ def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_blocks_are_rows(tmp_path, monkeypatch):
+def test_segments_are_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, 'savefig', lambda *arguments, **options: None)
     np.save(tmp_path / 'a.npy', np.stack([np.eye(6), np.ones((6, 6))]))
     main(['--graph', str(tmp_path / 'a.npy'), '--out', str(tmp_path / 'a.html')])

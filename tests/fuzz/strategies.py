@@ -33,9 +33,9 @@ MAX_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
 
 @dataclass(frozen=True)
 class GraphCase:
-    """Blocks of some sizes, of whose pairs some are edges."""
+    """Segments of some sizes, of whose pairs some are edges."""
 
-    sizes: tuple[tuple[int, int], ...]  # queries and keys of each block
+    sizes: tuple[tuple[int, int], ...]  # queries and keys of each segment
     density: float
     idle: float  # share of the queries, and of the keys, that have no edge
     seed: int
@@ -260,7 +260,7 @@ class ModelCase:
     Its probabilities, which are those of the factors without the powers, are known exactly.
     """
 
-    sizes: tuple[tuple[int, int], ...]  # queries and keys of each block of a head
+    sizes: tuple[tuple[int, int], ...]  # queries and keys of each segment of a head
     heads: int
     query_powers: tuple[int, ...]  # of each cluster
     key_powers: tuple[int, ...]
@@ -285,7 +285,7 @@ class ModelCase:
         return query, mixing.to(self.dtype).double(), key
 
     def probability(self) -> Tensor:
-        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, block after block."""
+        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, segment after segment."""
         query, mixing, key = self.factors()
         prob = query @ mixing @ key.transpose(1, 2) + self.exploration
         pairs = [prob.new_empty(0)]
@@ -297,7 +297,7 @@ class ModelCase:
         return torch.cat(pairs)
 
     def model(self) -> FactorModel:
-        """All copies side by side, as blocks of their own."""
+        """All copies side by side, as segments of their own."""
         query, mixing, key = self.factors()
         at_query, at_key = (torch.tensor(powers, dtype=torch.double)
                             for powers in (self.query_powers, self.key_powers))
@@ -312,13 +312,13 @@ class ModelCase:
 
     def counts(self, graph: BipartiteGraph) -> Tensor:
         """Count the copies that have each pair, in the order of :meth:`probability`."""
-        block = graph.blocks.of_queries()[graph.query]
-        row, column = graph.query - graph.query_ptr[block], graph.key - graph.key_ptr[block]
+        segment = graph.segments.of_queries()[graph.query]
+        row, column = graph.query - graph.query_ptr[segment], graph.key - graph.key_ptr[segment]
         num_keys = torch.tensor([m for _, m in self.sizes] * self.heads, dtype=torch.long)
         pairs = torch.tensor([n * m for n, m in self.sizes] * self.heads, dtype=torch.long)
-        num_blocks = max(len(self.sizes), 1)
-        head = block // (num_blocks * self.copies)
-        of_copy = head * num_blocks + block % num_blocks
+        num_segments = max(len(self.sizes), 1)
+        head = segment // (num_segments * self.copies)
+        of_copy = head * num_segments + segment % num_segments
         first = pairs.cumsum(0) - pairs
         pair = first[of_copy] + row * num_keys[of_copy] + column
         return torch.bincount(pair, minlength=int(pairs.sum()))

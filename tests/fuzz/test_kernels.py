@@ -366,13 +366,13 @@ def edges_that_read(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
 
 def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) -> dict[str, Tensor]:
     """Return which rows of each result may be poisoned: those of the queries that read it and of
-    what they attend to, or those of the whole block."""
+    what they attend to, or those of the whole segment."""
     queries, keys = (torch.zeros(n, dtype=torch.bool) for n in (graph.num_queries, graph.num_keys))
     queries[graph.query[edges_that_read(graph, poisoned, place)]] = True
     if everywhere:
-        blocks = graph.blocks.of_queries()
+        segments = graph.segments.of_queries()
         node = graph.query[place] if poisoned == 'edge_bias' else place  # the graph is square
-        queries = keys = blocks == blocks[node]
+        queries = keys = segments == segments[node]
     else:
         keys[graph.key[queries[graph.query]]] = True
     if poisoned == 'query':

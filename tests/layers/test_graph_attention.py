@@ -67,7 +67,7 @@ def test_a_head_with_a_graph_of_its_own_ignores_the_others():
 def test_encoder_layer_trains_every_parameter(source, norm_first):
     layer = EncoderLayer(8, 2, source, norm_first=norm_first)
     out, graph = layer(torch.randn(14, 8), PTR, return_graph=True)
-    assert out.shape == (14, 8) and graph.num_blocks in (3, 6)
+    assert out.shape == (14, 8) and graph.num_segments in (3, 6)
     out.sin().sum().backward()
     silent = [name for name, parameter in layer.named_parameters()
               if parameter.grad is None or not parameter.grad.abs().sum() > 0]

@@ -440,7 +440,7 @@ def test_a_pair_is_classified_by_its_pooled_sequences(pooling, hidden_channels):
                             for x, y in (alone[:2], alone[2:])])
     logits, graphs = model(PAIR_TOKENS, PAIR_PTR, return_graphs=True)
     torch.testing.assert_close(logits, model.head(expected))
-    assert len(graphs) == 2 and graphs[0].blocks.query_ptr.tolist() == PAIR_PTR.tolist()
+    assert len(graphs) == 2 and graphs[0].segments.query_ptr.tolist() == PAIR_PTR.tolist()
     logits.sum().backward()
     assert model.encoder.token_embedding.weight.grad.any()
 

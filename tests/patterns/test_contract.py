@@ -136,7 +136,7 @@ def test_edges_are_in_range_sorted_and_unique(case):
     for size in filter(lambda size: case.takes(*size), SIZES):
         graph = case.pattern.build(*size, seed=0).validate()
         assert (graph.num_queries, graph.num_keys) == size
-        assert graph.num_blocks == 1 and graph.edge_prob is None
+        assert graph.num_segments == 1 and graph.edge_prob is None
 
 
 @every_deterministic_case

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import chi2
 
 import graphattn.samplers
-from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.segments import Segments
 from graphattn.ops.sample import reference
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.cpu.comparing import _is_short, compare
@@ -44,9 +44,9 @@ class Way:
 def highest_bound(model):
     """Return a bound of all probabilities, from sums over clusters of largest entries."""
     bounds = [model.exploration]
-    for block in range(model.num_blocks):
-        rows = slice(*model.query_ptr[block:block + 2].tolist())
-        keys = model.key_factor.to(model.dtype)[slice(*model.key_ptr[block:block + 2].tolist())]
+    for segment in range(model.num_segments):
+        rows = slice(*model.query_ptr[segment:segment + 2].tolist())
+        keys = model.key_factor.to(model.dtype)[slice(*model.key_ptr[segment:segment + 2].tolist())]
         if len(keys):
             bounds += (model.mixed_query()[rows] @ keys.amax(0) + model.exploration).tolist()
     return max(bounds)
@@ -252,7 +252,7 @@ def test_edge_counts_agree_with_expected_edges(sample):
     model = random_model(600, 500, 8, density=0.01, query_ptr=torch.tensor([0, 350, 600]),
                          key_ptr=torch.tensor([0, 200, 500]), exploration=0.002)
     graph = sample(model, generator=torch.Generator().manual_seed(0))
-    num_edges = graph.density(per_block=True) * graph.query_ptr.diff() * graph.key_ptr.diff()
+    num_edges = graph.density(per_segment=True) * graph.query_ptr.diff() * graph.key_ptr.diff()
     expected = model.expected_edges()
     assert ((num_edges - expected).abs() < 4 * expected.sqrt()).all()
 
@@ -333,7 +333,7 @@ def test_fastrg_saturates_and_bernoulli_does_not():
     assert sample_fastrg(model, generator=generator).density() == pytest.approx(0.632, abs=0.01)
 
 
-# Blocks, chunks and sizes ############################################################
+# Segments, chunks and sizes #########################################################
 
 
 def zero_one_model(sizes, seed=0):
@@ -354,13 +354,13 @@ SIZES = {'equal': [(6, 6)] * 9, 'one': [(13, 11)], 'row and column': [(1, 30), (
 @pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
 def test_chunks_hold_every_pair_once(sizes, pairs_per_chunk):
-    blocks = Blocks(*torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous())
-    met = torch.zeros(int(blocks.query_ptr[-1]), int(blocks.key_ptr[-1]), dtype=torch.int)
-    for chunk in chunks_of(blocks, pairs_per_chunk):
+    segments = Segments(*torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous())
+    met = torch.zeros(int(segments.query_ptr[-1]), int(segments.key_ptr[-1]), dtype=torch.int)
+    for chunk in chunks_of(segments, pairs_per_chunk):
         assert chunk.num_pairs <= max(pairs_per_chunk, chunk.num_keys)
         for query, first_key in zip(chunk.queries(), chunk.first_keys()):
             met[query, first_key:first_key + chunk.num_keys] += 1
-    assert torch.equal(met, (blocks.of_queries()[:, None] == blocks.of_keys()).int())
+    assert torch.equal(met, (segments.of_queries()[:, None] == segments.of_keys()).int())
 
 
 @pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
@@ -385,9 +385,9 @@ def test_a_graph_does_not_depend_on_how_its_products_are_rounded(num_queries, nu
     assert all(graph == rounded[0] for graph in (*rounded, in_small_chunks))
 
 
-@pytest.mark.parametrize('name', [*MODELS, 'many blocks', 'many rows', 'many clusters'])
-def test_short_blocks_are_drawn_as_chunks_are_whatever_the_number_of_threads(name):
-    many = {'many blocks': lambda: random_model(2000, 2000, 5, query_ptr=25 * torch.arange(81)),
+@pytest.mark.parametrize('name', [*MODELS, 'many segments', 'many rows', 'many clusters'])
+def test_short_segments_are_drawn_as_chunks_are_whatever_the_number_of_threads(name):
+    many = {'many segments': lambda: random_model(2000, 2000, 5, query_ptr=25 * torch.arange(81)),
             'many rows': lambda: random_model(900, 130, 3, num_heads=2, density=0.1),
             'many clusters': lambda: random_model(150, 61, 130)}
     model = many[name]() if name in many else MODELS[name]
@@ -422,7 +422,7 @@ def test_trials_that_are_left_open_follow_the_distribution(value):
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['compare', 'torch'])
 @pytest.mark.parametrize('num_heads', [1, 3])
-def test_a_large_block_is_drawn_in_several_chunks(method, num_heads):
+def test_a_large_segment_is_drawn_in_several_chunks(method, num_heads):
     model = zero_one_model([(1500, 1400)] * num_heads)
     graph = sample_bernoulli(model, method=method).validate()
     assert torch.equal(graph.to_mask(), model.expectation().bool())
@@ -456,14 +456,14 @@ def test_no_edge_is_possible(sample, num_queries, num_keys, mixing):
 
 
 @every_sampler
-def test_no_block_is_an_empty_graph(sample):
+def test_no_segment_is_an_empty_graph(sample):
     ptr = torch.tensor([0])
     model = FactorModel(torch.ones(0, 2), torch.ones(3, 2, 2), torch.ones(0, 2), query_ptr=ptr)
-    assert sample(model).num_blocks == 0
+    assert sample(model).num_segments == 0
 
 
 @every_sampler
-def test_the_graph_has_the_blocks_of_the_model_and_no_edge_prob(sample):
+def test_the_graph_has_the_segments_of_the_model_and_no_edge_prob(sample):
     model = ragged_model()
     graph = sample(model)
     assert torch.equal(graph.query_ptr, model.query_ptr)

@@ -154,7 +154,7 @@ def test_a_model_of_few_tokens_is_neither_checked_again_nor_bounded_nor_shared(m
     def unwanted(*args, **kwargs):
         raise AssertionError(args)
 
-    for name in ('factor_model.check_factors', 'factor_model.check_blocks_of_heads',
+    for name in ('factor_model.check_factors', 'factor_model.check_segments_of_heads',
                  'factor_model.check_finite_and_not_negative', 'cpu.thinning.Thinning',
                  'cpu.comparing.run_calls', 'cpu.comparing._Comparison'):
         monkeypatch.setattr(f'graphattn.ops.sample.{name}', unwanted)

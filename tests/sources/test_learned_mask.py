@@ -39,11 +39,11 @@ def dense(source, length: int) -> torch.Tensor:
     mask = source(tokens, tokens, torch.tensor([0, length]))
     if isinstance(mask, PairMask):
         return mask.dense(length).detach()
-    return torch.stack([block.to_mask().float() for block in _heads_of(mask, length)])
+    return torch.stack([segment.to_mask().float() for segment in _heads_of(mask, length)])
 
 
 def _heads_of(graph: MaskGraph, length: int) -> list[BipartiteGraph]:
-    edges = graph.edge_index.as_tensor().split(graph.edges_per_block().tolist(), dim=1)
+    edges = graph.edge_index.as_tensor().split(graph.edges_per_segment().tolist(), dim=1)
     return [BipartiteGraph(part - head * length, length) for head, part in enumerate(edges)]
 
 

@@ -167,9 +167,9 @@ def _attend(items, progress, query, key, value, feature_query, attr, queries_per
     own, to_value = aligned(max_keys, channels, key), key.shape[1]
     item = next_item(progress, 0)
     while item < len(items):
-        head, begin, end, block = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, edges, block)
+        head, begin, end, segment = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(channels, edges, segment)
         for r in range(end - begin):
             position[r], row_max[r], row_sum[r] = indptr[begin + r], -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
@@ -239,9 +239,9 @@ def _attend_backward(
     item = next_item(progress, 0)
     while item < len(items):
         head, begin, end = items[item, 0], items[item, 1], items[item, 2]
-        block, shared_row = items[item, 3], items[item, 4]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(stride, edges, block)
+        segment, shared_row = items[item, 3], items[item, 4]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(stride, edges, segment)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):

@@ -1,6 +1,6 @@
 """Attention by its definition: the weights of edges, then the sums of values by them.
 
-Each operation is defined in the ``reference`` of its folder, on all pairs of a block, [queries,
+Each operation is defined in the ``reference`` of its folder, on all pairs of a segment, [queries,
 keys, heads, channels] numbers: for small graphs. What every other backend gives is compared with
 it.
 """

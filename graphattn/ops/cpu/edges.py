@@ -14,8 +14,8 @@ class Edges(NamedTuple):
     indptr: np.ndarray  # where each row's edges begin
     column: np.ndarray  # the node at the other end of each edge
     perm: np.ndarray  # transposed: where the edge stands in the order by query
-    row_ptr: np.ndarray  # where each block's rows begin
-    column_ptr: np.ndarray  # where each block's columns begin
+    row_ptr: np.ndarray  # where each segment's rows begin
+    column_ptr: np.ndarray  # where each segment's columns begin
 
     @classmethod
     def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
@@ -25,8 +25,8 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Return all blocks as one, for loops over head-major values: those of one head are close
-        together in memory, and need no smaller blocks."""
+        """Return all segments as one, for loops over head-major values: those of one head are close
+        together in memory, and need no smaller segments."""
         whole = np.array([0, indptr.numel() - 1])
         perm = np.empty(0, np.int32) if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)

@@ -1,4 +1,4 @@
-"""Gradients of keys, to which several items of one block add."""
+"""Gradients of keys, to which several items of one segment add."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphattn.ops.cpu.schedule import cut_into_items, worthwhile_parts
 
 
 class KeyGrads(NamedTuple):
-    """The first item of a block and a head of the keys writes to the gradients, each later one to
+    """The first item of a segment and a head of the keys writes to the gradients, each later one to
     rows of its own, which are added last and in order: the same bits whichever thread was faster,
     and however many there are, for the items are those of the problem."""
 
@@ -45,15 +45,15 @@ class KeyGrads(NamedTuple):
 
     def sums(self) -> list[Tensor]:
         """Return the gradients, once all items are done."""
-        for head, _, _, block, row in self.items[self.items[:, 4] >= 0].tolist():
-            first, last = self.key_ptr[block:block + 2].tolist()
+        for head, _, _, segment, row in self.items[self.items[:, 4] >= 0].tolist():
+            first, last = self.key_ptr[segment:segment + 2].tolist()
             for grad, shared in zip(self.grads, self.shared):
                 grad[first:last, head // self.queries_per_key] += shared[row:row + last - first]
         return self.grads
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return parts that edges are cut into, beside heads and blocks: four, or as many as have
+    """Return parts that edges are cut into, beside heads and segments: four, or as many as have
     ``_EDGES_PER_KEY`` for each key. A item writes all gradients of its keys: 51 parts of 20 % of
     4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 % longer than 12."""
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)

@@ -42,8 +42,8 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
-    """Return items of one head and block, int64 ``[num_items, 5]``: head, first row, last row,
-    block, and whether the block's columns belong to an earlier item too."""
+    """Return items of one head and segment, int64 ``[num_items, 5]``: head, first row, last row,
+    segment, and whether the segment's columns belong to an earlier item too."""
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
     return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
@@ -68,12 +68,13 @@ def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
 
 @jit
 def cut_into_items(indptr, row_ptr, heads, num_parts):
-    """Return blocks and heads in a row, cut where they end and into parts of equally many edges."""
-    num_blocks = len(row_ptr) - 1
-    items = np.empty((num_blocks * heads + num_parts - 1, 5), np.int64)
+    """Return segments and heads in a row, cut where they end and into parts of equally many
+    edges."""
+    num_segments = len(row_ptr) - 1
+    items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
     num_edges, end_item, done, part = indptr[-1] * heads, 0, 0, 1
-    for block in range(num_blocks):
-        begin, end = row_ptr[block], row_ptr[block + 1]
+    for segment in range(num_segments):
+        begin, end = row_ptr[segment], row_ptr[segment + 1]
         size = indptr[end] - indptr[begin]
         for head in range(heads):
             first = begin
@@ -81,19 +82,19 @@ def cut_into_items(indptr, row_ptr, heads, num_parts):
                 rest = num_edges * part // num_parts - done
                 cut = begin + np.searchsorted(indptr[begin:end + 1], indptr[begin] + rest)
                 if cut > first:
-                    _put_item(items, end_item, head, first, cut, block, first > begin)
+                    _put_item(items, end_item, head, first, cut, segment, first > begin)
                     end_item += 1
                 first, part = cut, part + 1
-            _put_item(items, end_item, head, first, end, block, first > begin)
+            _put_item(items, end_item, head, first, end, segment, first > begin)
             end_item, done = end_item + 1, done + size
     return items[:end_item]
 
 
 @jit_inline
-def _put_item(items, item, head, first, last, block, is_shared):
+def _put_item(items, item, head, first, last, segment, is_shared):
     # One by one: to assign a tuple is compiled to general code, which takes ten times as long.
     items[item, 0], items[item, 1], items[item, 2] = head, first, last
-    items[item, 3], items[item, 4] = block, int(is_shared)
+    items[item, 3], items[item, 4] = segment, int(is_shared)
 
 
 # ``progress`` counts how many work items were taken, and how many are finished, in each phase.

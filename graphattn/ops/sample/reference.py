@@ -17,7 +17,7 @@ DISTRIBUTIONS = {
 
 
 def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
-    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside the blocks."""
+    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside the segments."""
     return DISTRIBUTIONS[distribution](model.expectation())
 
 

@@ -25,7 +25,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
     if pairs_per_chunk is None:
         pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
-    chunks = chunks_of(model.blocks, pairs_per_chunk)
+    chunks = chunks_of(model.segments, pairs_per_chunk)
     max_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
     trials, workspace = _Trials(model.device), mixed_query.new_empty(max_pairs)
     pairs, largest = [model.query_ptr.new_empty(0)], []

@@ -264,7 +264,7 @@ def test_the_question_is_global(tokenizer):
     batch = encoded(tokenizer, question(0, 40, 3, 4)).questions_batch([0])
     _, (graph, *_) = answering(global_question=True)._logits(batch)
     for window, count in enumerate(batch.num_global.tolist()):
-        mask = graph.block(window).to_mask()
+        mask = graph.segment(window).to_mask()
         assert mask[:count].all() and mask[:, :count].all()
         rest = mask[count:, count:]
         assert torch.equal(rest, torch.ones_like(rest).triu(-1).tril(1))
@@ -280,7 +280,7 @@ def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global
     num_linked = 0
     for window, count in enumerate(batch.num_global.tolist()):
         begin, end = batch.ptr[window:window + 2].tolist()
-        tokens, mask = batch.tokens[begin:end], graph.block(window).to_mask()
+        tokens, mask = batch.tokens[begin:end], graph.segment(window).to_mask()
         is_asked = torch.arange(len(tokens)) < count
         is_word = (tokens != tokens[0]) & (tokens != tokens[-1])
         linked = (tokens.unsqueeze(1) == tokens) & is_word & (is_asked.unsqueeze(1) != is_asked)

@@ -105,7 +105,7 @@ def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = 
 
 
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_blocks'])
+@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_segments'])
 def test_equals_reference(name, edge_values, many_parts):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -113,8 +113,8 @@ def test_equals_reference(name, edge_values, many_parts):
                 with_grads(attend(graph, inputs, 'reference'), inputs))
 
 
-def test_no_blocks():
-    graph = GRAPHS['no_blocks']()
+def test_no_segments():
+    graph = GRAPHS['no_segments']()
     inputs = draw(graph, 'shared')
     shapes = {name: result.shape for name, result in with_grads(attend(graph, inputs),
                                                                 inputs).items()}
@@ -140,7 +140,7 @@ def test_any_number_of_threads_equals_reference(name, num_threads, with_threads)
 
 
 def long_graph() -> BipartiteGraph:
-    """Return a graph whose keys are taken in several chunks, beside a block that is one."""
+    """Return a graph whose keys are taken in several chunks, beside a segment that is one."""
     long, short = RandomKeys(60).build(150, 3000, seed=0), RandomKeys(5).build(40, 30, seed=0)
     without_first = BipartiteGraph.from_edge_index(
         long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)
@@ -417,10 +417,10 @@ def test_items_that_share_keys_have_rows_of_their_own(name, many_parts):
     inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
     grads = KeyGrads.of(edges, (HEADS, 8), inputs, torch.float)
     writers = {}
-    for head, _, _, block, row in grads.items.tolist():
-        writers.setdefault((head, block), []).append(row)
-    rows = sorted((row, int(graph.key_ptr[block + 1] - graph.key_ptr[block]))
-                  for (_, block), own in writers.items() for row in own[1:])
+    for head, _, _, segment, row in grads.items.tolist():
+        writers.setdefault((head, segment), []).append(row)
+    rows = sorted((row, int(graph.key_ptr[segment + 1] - graph.key_ptr[segment]))
+                  for (_, segment), own in writers.items() for row in own[1:])
     assert all(own[0] == -1 for own in writers.values())
     assert [row for row, _ in rows] == [sum(n for _, n in rows[:i]) for i in range(len(rows))]
     assert sum(n for _, n in rows) == grads.shared[0].size(0)

@@ -96,8 +96,8 @@ def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize('density, expected', [(0.3, ['dot_tiles', 'sum_tiles', 'sum_tiles']),
                                                (0.02, [])])
-def test_the_density_of_blocks_decides(density, expected, monkeypatch):
-    """The density is that of the pairs inside blocks, a third of all."""
+def test_the_density_of_segments_decides(density, expected, monkeypatch):
+    """The density is that of the pairs inside segments, a third of all."""
     taken = []
 
     def record(function, *arguments):

@@ -37,7 +37,7 @@ POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
 
 @pytest.mark.parametrize('test, arguments', [
     *[(EQUAL, dict(name=name, edge_values=BOTH)) for name in (
-        'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_blocks',
+        'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_segments',
         'shuffled_duplicates')],
     *[(EQUAL, dict(name=name, edge_values='per_edge')) for name in ('more_queries', 'one_token')],
     *[(EQUAL, dict(name=name, edge_values='plain')) for name in ('full', 'graph_per_head')],

@@ -87,7 +87,7 @@ def test_cells_are_independent(sample, name):
 @pytest.mark.slow
 @every_way
 def test_rows_that_draw_often_are_cut(sample, programs):
-    """Into pieces of a few keys, of blocks that are ragged."""
+    """Into pieces of a few keys, of segments that are ragged."""
     model = contract.random_model(40, 50, 4, density=0.2, exploration=0.01,
                                   query_ptr=torch.tensor([0, 15, 15, 40]),
                                   key_ptr=torch.tensor([0, 20, 29, 50]))
@@ -125,7 +125,7 @@ def test_any_rate():
     assert drawn.mean(0)[2:4] == pytest.approx(prob[2:4].numpy(), abs=0.08)
 
 
-# Blocks and programs #################################################################
+# Segments and programs ##############################################################
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_bits_beyond_the_first_32_decide_what_these_leave_open(tiles, monkeypatc
     assert abs(seldom.sum() - 2048) < 4 * (8192 * 0.25 * 0.75)**0.5
 
 
-# Blocks and tiles ####################################################################
+# Segments and tiles #################################################################
 
 
 SIZES = {'ragged': contract.SIZES['ragged'], 'none': [],
@@ -96,12 +96,12 @@ SIZES = {'ragged': contract.SIZES['ragged'], 'none': [],
 
 @pytest.mark.slow
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
-def test_blocks_of_all_sizes(sizes, tiles):
+def test_segments_of_all_sizes(sizes, tiles):
     tiles(16, 8)
     model = contract.zero_one_model(sizes)
     graph = draw(model)
     assert torch.equal(graph.to_mask(), model.expectation().bool())
-    assert all(torch.equal(*ptrs) for ptrs in zip(graph.blocks.ptrs, model.blocks.ptrs))
+    assert all(torch.equal(*ptrs) for ptrs in zip(graph.segments.ptrs, model.segments.ptrs))
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ class Thinning:
 
     def _thin(self, rows: Rows, seed: np.uint64) -> None:
         rates = self.rates
-        first_key = rates.key_ptr[rates.query_block]
+        first_key = rates.key_ptr[rates.query_segment]
         in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.rate_multiplier,
                    rates.query, rates.key_factor)
 
@@ -88,11 +88,11 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 def _expected_edges(model: FactorModel) -> float:
     """Return how many edges are expected, than which there are no fewer draws."""
-    return sum_of_products(*pair_arrays(model)) + model.exploration * model.blocks.num_pairs
+    return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
 def _sizes(model: FactorModel) -> tuple[int, int]:
-    return model.num_keys * model.num_clusters, model.blocks.num_pairs
+    return model.num_keys * model.num_clusters, model.segments.num_pairs
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
@@ -108,7 +108,7 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
         bound (numpy.ndarray): On the probabilities of each query.
         num_draws (numpy.ndarray): How many are expected of each query.
         table_entries (int): Keys times clusters.
-        num_pairs (int): Inside the blocks.
+        num_pairs (int): Inside the segments.
     """
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn._tensors import index_dtype
-from graphattn.graphs.blocks import block_of, reduce_blocks
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import reduce_segments, segment_of
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import share_bits
 from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
@@ -92,11 +92,11 @@ class Draws:
         self.query, self.key_factor = (
             F.pad(x.detach().to(model.dtype), (0, -model.num_clusters % 4)).contiguous()
             for x in (model.mixed_query(), model.key_factor))
-        self.query_block = model.blocks.of_queries(model.num_queries)
-        self._num_pairs = model.blocks.pairs_per_block().sum()
+        self.query_segment = model.segments.of_queries(model.num_queries)
+        self._num_pairs = model.segments.pairs_per_segment().sum()
         self.bound = self.rate_multiplier = None
         if thins:
-            peak = reduce_blocks(self.key_factor, model.key_ptr, 'max')
+            peak = reduce_segments(self.key_factor, model.key_ptr, 'max')
             self.bound = self._products(peak, 1)[:, 0] + model.exploration
             self.rate_multiplier = _rate_multiplier(self.bound)
         self._count(pieces=1)
@@ -104,9 +104,9 @@ class Draws:
     def _count(self, pieces: int) -> None:
         """Draw a number for each row and each of so many pieces of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
-        self.mass = reduce_blocks(self.key_factor, self.piece_ptr, 'sum')
+        self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
-        rate = self._products(self.mass, pieces) + explored[self.query_block]
+        rate = self._products(self.mass, pieces) + explored[self.query_segment]
         if self.rate_multiplier is not None:
             rate *= self.rate_multiplier[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
@@ -120,12 +120,12 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the products of each row with ``table[block, piece]``, float64 ``[num_queries,
+        """Return the products of each row with ``table[segment, piece]``, float64 ``[num_queries,
         pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
-                self.query_block, out, num_queries, pieces, CLUSTERS=clusters,
+                self.query_segment, out, num_queries, pieces, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS)
         return out
 
@@ -171,7 +171,7 @@ class Draws:
         most = max(triton.next_power_of_2(int(self.most)), 32)
         tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
         grid = triton.cdiv(num_tasks, tasks),
-        _launch(draw_keys, grid, self.query, self.key_factor, self.query_block, self.piece_ptr,
+        _launch(draw_keys, grid, self.query, self.key_factor, self.query_segment, self.piece_ptr,
                 self.mass, self._cdf(), self.begin, seed, self.rate_multiplier, model.exploration,
                 drawn, size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
@@ -191,7 +191,7 @@ class Draws:
         width = torch.empty_like(cdf[1:])
         grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
         _launch(measure_keys, grid, self.key_factor, self.mass,
-                block_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
+                segment_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
                 num_keys, CLUSTERS=clusters, KEYS=_KEYS)
         torch.cumsum(width, 0, out=cdf[1:])
         return cdf
@@ -211,7 +211,7 @@ def _rate_multiplier(bound: Tensor) -> Tensor:
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Return where each piece of each block begins and, last, where they end."""
+    """Return where each piece of each segment begins and, last, where they end."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -232,13 +232,13 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 
 
 @kernel
-def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
+def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with one piece of their blocks."""
+    """Compute the products of some rows with one piece of their segments."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    block = tl.load(query_block + row, mask=row < num_rows, other=0)
-    weight = _weights(query, table, row, block * num_pieces + piece, row < num_rows, CLUSTERS,
+    segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
+    weight = _weights(query, table, row, segment * num_pieces + piece, row < num_rows, CLUSTERS,
                       WIDTH)
     tl.store(out + row * num_pieces + piece, tl.sum(weight, axis=1), mask=row < num_rows)
 
@@ -271,7 +271,7 @@ def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
 
 @kernel
 def draw_keys(
-        query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, multiplier,
+        query, key_factor, query_segment, piece_ptr, mass, cdf, begin, seed, multiplier,
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
@@ -282,7 +282,7 @@ def draw_keys(
     first = tl.load(begin + task, mask=is_task, other=0)
     num_draws = tl.load(begin + task + 1, mask=is_task, other=0) - first
     row = task // num_pieces
-    piece = tl.load(query_block + row, mask=is_task, other=0) * num_pieces + task % num_pieces
+    piece = tl.load(query_segment + row, mask=is_task, other=0) * num_pieces + task % num_pieces
     first_key = tl.load(piece_ptr + piece, mask=is_task, other=0)
     length = (tl.load(piece_ptr + piece + 1, mask=is_task, other=0) - first_key).to(tl.int32)
 

@@ -1,4 +1,4 @@
-"""Blocks: which queries and keys belong together."""
+"""Segments: which queries and keys belong together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from graphattn.graphs.blocks import Blocks, block_of, join_ptrs, sum_blocks
+from graphattn.graphs.segments import Segments, join_ptrs, segment_of, sum_segments
 from tests.graphs import GRAPHS
 
 
@@ -25,60 +25,61 @@ BLOCKS = {
     'empty': (ptr(0, 0), ptr(0, 3)),
     'none': (ptr(0), ptr(0)),
 }
-every_blocks = pytest.mark.parametrize('query_ptr, key_ptr', BLOCKS.values(), ids=BLOCKS)
+every_segments = pytest.mark.parametrize('query_ptr, key_ptr', BLOCKS.values(), ids=BLOCKS)
 
 
-@every_blocks
+@every_segments
 def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
-    blocks = Blocks(query_ptr, key_ptr)
+    segments = Segments(query_ptr, key_ptr)
     queries, keys = query_ptr.diff().tolist(), key_ptr.diff().tolist()
     pairs = [num_queries * num_keys for num_queries, num_keys in zip(queries, keys)]
-    assert len(blocks) == len(pairs)
-    assert blocks.pairs_per_block().tolist() == pairs and blocks.num_pairs == sum(pairs)
-    assert blocks.is_square == (queries == keys)
-    for block, sizes in ((blocks.of_queries(), queries), (blocks.of_keys(), keys)):
-        assert block.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
+    assert len(segments) == len(pairs)
+    assert segments.pairs_per_segment().tolist() == pairs and segments.num_pairs == sum(pairs)
+    assert segments.is_square == (queries == keys)
+    for segment, sizes in ((segments.of_queries(), queries), (segments.of_keys(), keys)):
+        assert segment.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
 
 
-@every_blocks
+@every_segments
 def test_transpose_twice_is_identity(query_ptr, key_ptr):
-    blocks = Blocks(query_ptr, key_ptr)
-    assert blocks.transpose() == Blocks(key_ptr, query_ptr)
-    assert blocks.transpose().transpose() == blocks
+    segments = Segments(query_ptr, key_ptr)
+    assert segments.transpose() == Segments(key_ptr, query_ptr)
+    assert segments.transpose().transpose() == segments
 
 
-@every_blocks
+@every_segments
 def test_copies(query_ptr, key_ptr):
-    blocks = Blocks(query_ptr, key_ptr)
-    for other in (copy.copy(blocks), copy.deepcopy(blocks), pickle.loads(pickle.dumps(blocks)),
-                  blocks.to('cpu')):
-        assert other == blocks and len(other) == len(blocks)
-        assert (other.num_pairs, other.is_square) == (blocks.num_pairs, blocks.is_square)
+    segments = Segments(query_ptr, key_ptr)
+    for other in (copy.copy(segments), copy.deepcopy(segments),
+                  pickle.loads(pickle.dumps(segments)), segments.to('cpu')):
+        assert other == segments and len(other) == len(segments)
+        assert (other.num_pairs, other.is_square) == (segments.num_pairs, segments.is_square)
 
 
 def test_shared_pointers_stay_shared():
     shared = ptr(0, 2, 5)
-    for blocks in (Blocks(shared, shared), Blocks.of(shared, None, (5, 5), shared.device)):
-        for each in (blocks, blocks.to('meta'), blocks.transpose(), copy.deepcopy(blocks)):
+    for segments in (Segments(shared, shared), Segments.of(shared, None, (5, 5), shared.device)):
+        for each in (segments, segments.to('meta'), segments.transpose(), copy.deepcopy(segments)):
             assert each.query_ptr is each.key_ptr
     with torch.inference_mode():
         shared = ptr(0, 2, 5)
-        blocks = Blocks(shared, shared)
-    assert blocks.query_ptr is blocks.key_ptr and not blocks.query_ptr.is_inference()
+        segments = Segments(shared, shared)
+    assert segments.query_ptr is segments.key_ptr and not segments.query_ptr.is_inference()
 
 
 def test_moved_to_where_nothing_can_be_looked_at():
-    moved = Blocks(ptr(0, 2), ptr(0, 3)).to('meta')
+    moved = Segments(ptr(0, 2), ptr(0, 3)).to('meta')
     assert moved.query_ptr.device == moved.key_ptr.device == torch.device('meta')
 
 
 def test_equality():
-    blocks = Blocks(ptr(0, 2, 5), ptr(0, 3, 5))
-    assert blocks == Blocks(ptr(0, 2, 5), ptr(0, 3, 5))
-    assert blocks != Blocks(ptr(0, 2, 5), ptr(0, 2, 5)) and blocks != Blocks(ptr(0, 5), ptr(0, 5))
-    assert blocks != 'blocks'
+    segments = Segments(ptr(0, 2, 5), ptr(0, 3, 5))
+    assert segments == Segments(ptr(0, 2, 5), ptr(0, 3, 5))
+    assert segments != Segments(ptr(0, 2, 5), ptr(0, 2, 5)) and segments != Segments(ptr(0, 5),
+                                                                                     ptr(0, 5))
+    assert segments != 'segments'
     with pytest.raises(TypeError, match='unhashable'):
-        hash(blocks)
+        hash(segments)
 
 
 @pytest.mark.parametrize('query_ptr, key_ptr, sizes, heads, expected', [
@@ -91,38 +92,38 @@ def test_equality():
     (None, None, (0, 0), 3, ([0, 0, 0, 0], [0, 0, 0, 0])),
 ])
 def test_what_is_meant_where_pointers_are_omitted(query_ptr, key_ptr, sizes, heads, expected):
-    blocks = Blocks.of(query_ptr, key_ptr, sizes, torch.device('cpu'), heads=heads)
-    assert (blocks.query_ptr.tolist(), blocks.key_ptr.tolist()) == expected
-    assert repr(blocks) == f'Blocks({expected[0]}, {expected[1]})'
+    segments = Segments.of(query_ptr, key_ptr, sizes, torch.device('cpu'), heads=heads)
+    assert (segments.query_ptr.tolist(), segments.key_ptr.tolist()) == expected
+    assert repr(segments) == f'Segments({expected[0]}, {expected[1]})'
 
 
 @pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
     (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
     (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
-    (ptr(0, 1, 4), None, ValueError, r"must mark as many blocks \(got 2 and 1\)"),
+    (ptr(0, 1, 4), None, ValueError, r"must mark as many segments \(got 2 and 1\)"),
     (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
     (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
 ])
 def test_bad_pointers(query_ptr, key_ptr, error, match):
     with pytest.raises(error, match=match):
-        Blocks.of(query_ptr, key_ptr, (4, 6), torch.device('cpu'))
+        Segments.of(query_ptr, key_ptr, (4, 6), torch.device('cpu'))
 
 
 # Pointers ############################################################################
 
 
 @pytest.mark.parametrize('name', GRAPHS)
-def test_sums_of_blocks(name):
+def test_sums_of_segments(name):
     query_ptr = GRAPHS[name]().query_ptr
     generator = torch.Generator().manual_seed(0)
     value = torch.randn(int(query_ptr[-1]), 3, generator=generator, requires_grad=True)
     expected = [value[begin:end].double().sum(0) for begin, end in pairwise(query_ptr.tolist())]
     expected = torch.stack(expected) if expected else torch.empty(0, 3, dtype=torch.double)
-    total = sum_blocks(value, query_ptr)
+    total = sum_segments(value, query_ptr)
     torch.testing.assert_close(total, expected)
     weight = torch.randn(total.shape, generator=generator)
     grad, = torch.autograd.grad((total * weight).sum(), value)
-    assert grad.equal(weight[block_of(query_ptr)])
+    assert grad.equal(weight[segment_of(query_ptr)])
 
 
 def test_joined_pointers():
