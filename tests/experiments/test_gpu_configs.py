@@ -61,7 +61,7 @@ def test_an_objective_takes_a_step_there(gpu, name, tmp_path):
 
     def batch():
         return module.transfer_batch_to_device(next(batches(module, data)),
-                                                  torch.device('cuda'), 0)
+                                               torch.device('cuda'), 0)
 
     module.training_step(batch(), 0).backward()  # builds what is kept
     module.zero_grad()
