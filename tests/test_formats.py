@@ -74,7 +74,7 @@ def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes, is_
         assert torch.equal(getattr(actual, part), getattr(expected, part))
     for part in ('kv_indices', 'full_kv_indices', 'q_indices', 'full_q_indices'):
         own, whole = getattr(actual, part), getattr(expected, part)
-        counts = getattr(expected, part.replace('indices', 'num_segments'))
+        counts = getattr(expected, part.replace('indices', 'num_blocks'))
         is_used = torch.arange(own.size(-1)) < counts.unsqueeze(-1)
         assert torch.equal(own[is_used], whole[..., :own.size(-1)][is_used])
         assert own.size(-1) == (max(int(counts.max()), 1) if is_compact else whole.size(-1))
