@@ -108,22 +108,22 @@ def drive(
         TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, features of edges
             come with several hops, or a soft mask with what belongs to edges.
     """
-    tokens, features = query, terms.features
+    tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
     key, graph = placement.keys(key, graph)
     is_plain = is_one_hop(hops, teleport)
     if is_plain:
         value = placement.values(value, 0)
     fits_keys = value if is_plain or placement.has_all_values else key
+    bias, gate, scale, dropout_p, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, fits_keys, graph)
         backend = pairs.BACKEND
     else:
-        bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
-        terms = terms._replace(bias=bias, gate=gate)
-    if terms.scale is None:
-        terms = terms._replace(scale=scale_of(query))
+        bias, gate = check_arguments(query, key, fits_keys, graph, bias, gate)
+    scale = scale_of(query) if scale is None else scale
+    terms = LogitTerms(bias, gate, scale, dropout_p, features)
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)

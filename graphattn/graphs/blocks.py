@@ -23,16 +23,19 @@ class Blocks:
     Args:
         query_ptr (Tensor): int64 ``[num_blocks + 1]``, rising from 0.
         key_ptr (Tensor): int64 ``[num_blocks + 1]``, rising from 0, on the same device.
+        num_pairs (int, optional): Number of pairs inside the blocks, where it is known.
+        is_square (bool, optional): Whether every block has as many keys as queries, likewise.
     """
 
-    def __init__(self, query_ptr: Tensor, key_ptr: Tensor):
+    def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
+                 is_square: bool | None = None):
         is_shared = key_ptr is query_ptr
         self.query_ptr = lasting(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else lasting(key_ptr)
         # Known from the start where looking costs nothing, so that compiled code need not look.
-        self._num_pairs: int | None = None
-        self._is_square: bool | None = None
-        if query_ptr.device.type == 'cpu' and not is_traced(query_ptr):
+        self._num_pairs, self._is_square = num_pairs, is_square
+        if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
+                and not is_traced(query_ptr)):
             _ = self.num_pairs, self.is_square
 
     @classmethod
@@ -57,7 +60,11 @@ class Blocks:
                 device, or they mark different numbers of blocks.
         """
         num_queries, num_keys = sizes
-        is_default = query_ptr is key_ptr is None
+        if query_ptr is key_ptr is None and not torch.compiler.is_compiling():
+            is_square = num_queries == num_keys
+            query_ptr = _one_block_per_head(heads, num_queries, device)
+            key_ptr = query_ptr if is_square else _one_block_per_head(heads, num_keys, device)
+            return cls(query_ptr, key_ptr, int(num_queries) * int(num_keys) // heads, is_square)
         if validate:
             is_shared = key_ptr is query_ptr
             query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
@@ -71,11 +78,7 @@ class Blocks:
         if validate and query_ptr.numel() != key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many blocks (got "
                              f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
-        blocks = cls(query_ptr, key_ptr)
-        if is_default and not is_traced(query_ptr):
-            blocks._num_pairs = int(num_queries) * int(num_keys) // heads
-            blocks._is_square = num_queries == num_keys
-        return blocks
+        return cls(query_ptr, key_ptr)
 
     @classmethod
     def join(cls, parts: list[Blocks], sizes: list[tuple[int, int]]) -> Blocks:
@@ -84,14 +87,10 @@ class Blocks:
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
-        joined = cls(query_ptr, query_ptr if is_shared else join_ptrs(
-            [part.key_ptr for part in parts], num_keys))
+        key_ptr = query_ptr if is_shared else join_ptrs([part.key_ptr for part in parts], num_keys)
         known_pairs, known_square = zip(*(part.known() for part in parts))
-        if None not in known_pairs:
-            joined._num_pairs = sum(known_pairs)
-        if None not in known_square:
-            joined._is_square = all(known_square)
-        return joined
+        return cls(query_ptr, key_ptr, None if None in known_pairs else sum(known_pairs),
+                   None if None in known_square else all(known_square))
 
     def __len__(self) -> int:
         return self.query_ptr.numel() - 1
@@ -156,9 +155,8 @@ class Blocks:
         """Return the blocks on ``device``, with what has been computed of them."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
-        moved = Blocks(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
-        moved._num_pairs, moved._is_square = self.known()
-        return moved
+        key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
+        return Blocks(query_ptr, key_ptr, *self.known())
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'

@@ -298,8 +298,9 @@ class BipartiteGraph:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the blocks."""
-        is_one_block = self.num_blocks == 1
-        return self.num_queries * self.num_keys if is_one_block else self._blocks.num_pairs
+        is_one_block = self._blocks.query_ptr.size(0) == 2  # whose pairs need no values
+        num_queries = self._indptr.numel() - 1
+        return num_queries * self._num_keys if is_one_block else self._blocks.num_pairs
 
     @property
     def num_blocks(self) -> int:
@@ -526,7 +527,7 @@ class BipartiteGraph:
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = [self._indptr, self._key, *self._blocks.ptrs]
+        parts = [self._indptr, self._key, self._blocks.query_ptr, self._blocks.key_ptr]
         parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return [0 if part.is_inference() else part._version for part in parts]
 

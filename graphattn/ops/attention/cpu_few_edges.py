@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import claim, longest_row
+from graphattn.ops.cpu.schedule import GRAIN, claim, longest_row, worthwhile_parts
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -40,10 +41,10 @@ def has_few_edges(edges: Edges) -> bool:
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
 
 
-def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
+def spans_of_heads(key_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
     """Return heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are
     added up by one thread, in the order of edges."""
-    num_spans = min(num_parts, key_heads)
+    num_spans = min(worthwhile_parts(edges, shape, GRAIN), key_heads)
     ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
     return np.array(list(pairwise(ends)), np.int64)
 
@@ -54,7 +55,7 @@ _EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
 # Loops ###############################################################################
 
 
-@jit
+@in_threads
 def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, statistics,
                   edges):
     """Compute output and softmax statistics of each query."""
@@ -96,7 +97,7 @@ def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, ou
         span = claim(progress, 0)
 
 
-@jit
+@in_threads
 def attend_to_few_backward(
         spans, progress, query, key, value, grad_out, out, statistics, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
