@@ -144,12 +144,12 @@ class LongRangeRuns:
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
-        if attention in (rivals := rivals_at(length, self._rank(length))):
-            name, arguments = rivals[attention]
+        if attention in (baselines := baselines_at(length, self._rank(length))):
+            name, arguments = baselines[attention]
             sizes = {'channels': channels, 'heads': heads, 'head_channels': head_channels}
-            return {'source': None, 'head_channels': None,  # the rival has its own
+            return {'source': None, 'head_channels': None,  # the baseline has its own
                     'attention_dropout': 0.,  # and drops no weights
-                    'attention': {'class_path': f'experiments.rivals.{name}',
+                    'attention': {'class_path': f'experiments.baselines.{name}',
                                   'init_args': {**sizes, **arguments}}}
         if attention in (patterns := patterns_at(length)):
             pattern, hops = patterns[attention]
@@ -178,8 +178,8 @@ def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
             'Diffuser': (diffuser, HOPS)}
 
 
-def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return classes of :mod:`experiments.rivals` and their arguments.
+def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return classes of :mod:`experiments.baselines` and their arguments.
 
     Args:
         length (int): The most tokens of a sequence.

@@ -4,7 +4,7 @@ r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 an
 
 Six patterns, with the parameters that give the paper's sparsities at 128 tokens, and DAM's masks,
 unstructured and structured, for four lambdas. Each model is pre-trained and then fine-tuned; a
-learned mask is drawn anew in each step of pre-training and then settled by threshold.
+learned mask is drawn anew in each step of pre-training and then frozen by threshold.
 
 Lambda weighs a sum over heads and pairs (Eq. 7), against a gradient of the task that grows with
 training, and Adam makes of any gradient a step of about the learning rate. So how sparse a lambda
@@ -105,8 +105,8 @@ def _percent(share: Tensor) -> float:
 
 
 def _draw(rows: list[dict], pictures: dict[str, Tensor], about: str) -> Figure:
-    most_heads = max((len(mask) for mask in pictures.values()), default=0)
-    height = 1.6 * -(-most_heads // HEADS_PER_ROW) + 0.4
+    max_heads = max((len(mask) for mask in pictures.values()), default=0)
+    height = 1.6 * -(-max_heads // HEADS_PER_ROW) + 0.4
     figure = Figure(figsize=(15, 4.5 + height), layout='constrained')
     top, bottom = figure.subfigures(2, 1, height_ratios=[4.5, height])
     _draw_scores(top, rows)

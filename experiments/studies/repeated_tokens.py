@@ -5,9 +5,9 @@ r"""Attentions that find repeated tokens (SBM-Transformer, Figure 4).
 One layer with one head must tell which of 256 tokens occur twice in their sequence, for which
 every token must see every other. The paper: full attention and block models get there, and block
 models become full; linear and low-rank attentions do not. A window is beside them, and what other
-laws and gradients make of block models: Algorithm 1's law is the paper's, whose edges never exceed
-63 %, and so are the gradient of Eq. 9 and that of its authors' code. A run has *lost* its edges if
-it ends with less than half of the highest density it had.
+distributions and gradients make of block models: Algorithm 1's distribution is the paper's, whose
+edges never exceed 63 %, and so are the gradient of Eq. 9 and that of its authors' code. A run has
+*lost* its edges if it ends with less than half of the highest density it had.
 
 The paper does not say how positions, embeddings and the optimiser were chosen, and with usual
 choices full attention fails as well; the configs in ``experiments/configs/duplicates`` say what
@@ -30,7 +30,7 @@ from experiments.runs.command_line import run_function
 from experiments.studies.repeated_token_runs import (
     DENSITY,
     draw_curves,
-    has_lost_edges,
+    has_dead_heads,
     means,
     train,
 )
@@ -43,11 +43,11 @@ DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_bat
         'small': {}, 'paper': {'batch_size': 256}}
 EPOCHS = {'smoke': 2, 'small': 20, 'paper': 20}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-LAWS = {'': {}, ', Algorithm 1': {'law': 'poisson'}}
+DISTRIBUTIONS = {'': {}, ', Algorithm 1': {'distribution': 'poisson'}}
 GRADIENTS = {'': {}, ', Eq. 9': {'estimator': 'paper'},
              ", authors' gradient": {'estimator': 'repo'}}
-SAMPLED = {f'block model{law}{gradient}': LAWS[law] | GRADIENTS[gradient]
-           for law, gradient in product(LAWS, GRADIENTS)}
+SAMPLED = {f'block model{distribution}{gradient}': DISTRIBUTIONS[distribution] | GRADIENTS[gradient]
+           for distribution, gradient in product(DISTRIBUTIONS, GRADIENTS)}
 SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no',
           'Linformer': 'no', 'Reformer': 'no', 'Performer': 'no', 'Nystromformer': 'no'}  # Figure 4
 
@@ -79,9 +79,9 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
         length (int): Tokens of a sequence.
         rank (int): Projections, features and landmarks.
     """
-    def rival(name: str, **arguments: int) -> tuple[str, dict]:
+    def baseline(name: str, **arguments: int) -> tuple[str, dict]:
         return 'full', {'source': None, 'attention': {
-            'class_path': f'experiments.rivals.{name}',
+            'class_path': f'experiments.baselines.{name}',
             'init_args': {'channels': CHANNELS, 'heads': 1, **arguments}}}
 
     def pattern(expression: str) -> tuple[str, dict]:
@@ -93,15 +93,15 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
            for name, source in SAMPLED.items()},
         'window': pattern(f'SlidingWindow({max(1, length // 16)})'),
         'BigBird': pattern(f'bigbird(block={max(1, length // 16)}, num_global=1, num_random=2)'),
-        'linear': rival('Linear'),
-        'Linformer': rival('Linformer', max_length=length, rank=rank),
-        'Reformer': rival('Reformer'),
-        'Performer': rival('Performer', features=rank),
-        'Nystromformer': rival('Nystromformer', landmarks=rank)}
+        'linear': baseline('Linear'),
+        'Linformer': baseline('Linformer', max_length=length, rank=rank),
+        'Reformer': baseline('Reformer'),
+        'Performer': baseline('Performer', features=rank),
+        'Nystromformer': baseline('Nystromformer', landmarks=rank)}
 
 
 def _row(name: str, runs: list[Path]) -> dict:
-    lost = sum(map(has_lost_edges, runs)) if name in SAMPLED else None
+    lost = sum(map(has_dead_heads, runs)) if name in SAMPLED else None
     return {'attention': name, **means(runs), 'lost their edges': lost,
             'paper: solved': SOLVED.get(name)}
 

@@ -65,7 +65,7 @@ def over_seeds(
     for title, (metric, factor) in metrics.items():
         values = [factor * report[metric] for report in reports]
         scores |= {title: statistics.mean(values), spread_of(title): spread(values)}
-    # Rivals have no edges.
+    # Baselines have no edges.
     density = [100 * value for report in reports for value in report['density'].values()]
     return {**scores, 'density, %': statistics.mean(density) if density else None}
 

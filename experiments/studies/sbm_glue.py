@@ -17,7 +17,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary, spread
 from experiments.studies.study import ScaleName

@@ -35,18 +35,18 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, te
             by_key: bool) -> tuple[Tensor, Tensor, Tensor]:
     inputs = (query, key, value, *features, terms.bias, terms.gate)
     seed = dropout_seed(terms.dropout_p, query.device)
-    return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.blocks.ptrs, seed,
+    return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs, seed,
                         terms.scale, terms.dropout_p)
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
     edges = _both_orders(graph, by_key, query, key)
-    return edge_dot(query, key, *edges, *graph.blocks.ptrs)
+    return edge_dot(query, key, *edges, *graph.segments.ptrs)
 
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
-    return edge_dot_backward(grad, query, key, *_rows(graph, by_key), *graph.blocks.ptrs)
+    return edge_dot_backward(grad, query, key, *_rows(graph, by_key), *graph.segments.ptrs)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
@@ -58,7 +58,7 @@ def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     return weighted_sum(weight.t().contiguous(), value,
-                                  *_both_orders(graph, True, weight, value), *graph.blocks.ptrs)
+                                  *_both_orders(graph, True, weight, value), *graph.segments.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import yaml
 
 from experiments import train
 from experiments.data.text.corpus import is_held_out
-from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.studies import attached, diagonal, importance, masks, two_hop
 from experiments.studies.few_documents import few_documents
 from experiments.studies.study import Study

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from experiments import train
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.runs.summary import read_summary
 from experiments.studies import pruning, sbm_glue, stages
 from experiments.studies.pruned_runs import PrunedRuns
