@@ -11,7 +11,7 @@ import torch
 from graphattn import _threads
 from graphattn._threads import run_calls
 from graphattn.ops.cpu.launch import in_threads
-from graphattn.ops.cpu.schedule import claim
+from graphattn.ops.cpu.schedule import next_item
 from tests.forked import forked
 
 
@@ -88,10 +88,10 @@ def test_memory_that_a_thread_does_not_find_is_an_error(threads):
 
 @in_threads
 def _count(items, progress, done):
-    item = claim(progress, 0)
+    item = next_item(progress, 0)
     while item < len(items):
         done[item] += 1
-        item = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @in_threads

@@ -57,7 +57,7 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
         name = module.get_unique_name(f'region.{compiled.fndesc.mangled_name}')
         region = ir.Function(module, _REGION, name)
         region.linkage = 'internal'
-        builder = ir.IRBuilder(region.append_basic_segment())
+        builder = ir.IRBuilder(region.append_basic_block())
         shared = builder.bitcast(region.args[0], shared_type.as_pointer())
         values = cgutils.unpack_tuple(
             builder, builder.load(cgutils.gep_inbounds(builder, shared, 0, 0)))
