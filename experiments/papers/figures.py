@@ -72,7 +72,8 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
 def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4., 4.),
               **options) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with a panel for each name, of a width and height, and room for a legend."""
-    figure = Figure(figsize=(size[0] * len(names) + 2.2, size[1]), layout='constrained')
+    width = max(8., size[0] * len(names) + 2.2)  # titles are wide
+    figure = Figure(figsize=(width, size[1]), layout='constrained')
     panels = figure.subplots(1, len(names), squeeze=False, **options)[0]
     for axes, name in zip(panels, names):
         axes.set_title(name)
@@ -154,4 +155,4 @@ def _legend(figure: Figure, panels: Sequence[Axes], kinds: list[str]) -> None:
              if not line.get_label().startswith('_')}
     handles = [*colours, *lines.values()]
     if handles:
-        figure.legend(handles=handles, loc='outside lower center', ncols=5)
+        figure.legend(handles=handles, loc='outside lower center', ncols=4)

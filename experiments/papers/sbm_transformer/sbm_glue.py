@@ -57,7 +57,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     rows += [{'task': 'masked tokens', 'attention': attention,
               'loss': read_summary(run)['mlm_loss'],
               'accuracy, %': 100 * read_summary(run)['mlm_accuracy'],
-              'density, %': 100 * statistics.mean(read_summary(run)['density'].values())}
+              **mean_and_spread('density, %', [
+                  100 * statistics.mean(read_summary(run)['density'].values())])}
             for attention, run in pretrained.items()]
     title = ('Full attention, and graphs sampled beside a window. The paper, on GLUE: F1 is alike, '
              f'with 13.5 % of the pairs.\n{runs.about}')
@@ -97,7 +98,7 @@ def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list
             row |= mean_and_spread(f'{label}, %', [100 * report[f'{metric}/{name}']
                                                    for report in reports])
         rows.append({**row, 'paper, F1': paper.get(task),
-                     'density, %': 100 * statistics.mean(density),
+                     **mean_and_spread('density, %', [100 * value for value in density]),
                      'paper, density': paper.get('density')})
     return rows
 
