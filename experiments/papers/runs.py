@@ -9,9 +9,11 @@ from pathlib import Path
 
 from experiments.papers.study import Study
 from experiments.runs.summary import read_summary, spread
+from graphattn.patterns import Pattern
 
 SHIPPED = Path(__file__).parents[1] / 'configs'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
+SOURCE = f'{ENCODER}.source'
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class Runs:
 def config_options(*configs: Path | str) -> list[str]:
     """Return options that lay each config, a file or JSON, over those before it."""
     return [part for config in configs for part in ('--config', str(config))]
+
+
+def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments) -> dict:
+    """Return the config of a source whose edges are those of a pattern, or of one for each head."""
+    said = list(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
+    return {'class_path': 'graphattn.sources.PatternSource',
+            'init_args': {'pattern': said, **arguments}}
 
 
 def over_seeds(runs: Iterable[Path],

@@ -13,7 +13,7 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
 from experiments.papers.few_documents import few_documents
-from experiments.papers.runs import ENCODER, Runs, over_seeds
+from experiments.papers.runs import ENCODER, SOURCE, Runs, over_seeds, pattern_source
 from experiments.papers.study import ScaleName, Study
 from graphattn.patterns import (
     Full,
@@ -60,9 +60,8 @@ class Attention:
     def options(self, seed: int) -> list[str]:
         edges = self.edges
         if isinstance(edges, Pattern):
-            source = {'class_path': 'graphattn.sources.PatternSource',
-                      'init_args': {'pattern': str(edges), 'seed': seed}}
-            edges = (f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'true')
+            source = pattern_source(edges, seed=seed)
+            edges = (f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'true')
         return [*edges, f'{ENCODER}.hops', str(self.hops),
                 f'{ENCODER}.teleport', str(self.teleport)]
 
@@ -122,7 +121,7 @@ class DocumentRuns:
                                 'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
                                 'fixed': str(SlidingWindow(self.count // 2))}}
         return Attention(f'sbm-{density_weight:g}-{max_length}', (
-            f'{ENCODER}.source={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
+            f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
             '--model.init_args.density_weight', str(density_weight),
             '--data.init_args.max_length', str(max_length)))
 

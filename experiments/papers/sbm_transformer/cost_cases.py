@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density, infer, train
 from experiments.benchmarks.measure import free_at_once, peak_bytes
+from experiments.papers.diffuser.document_runs import TELEPORT
+from experiments.papers.sbm_transformer.long_range_runs import FULL, patterns_at
 from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
 from graphattn import BipartiteGraph
 from graphattn.graphs import GRAPHS
 from graphattn.layers import GraphAttention
-from graphattn.patterns import Fixed, LogSparse, Pattern, SlidingWindow, Star, Strided, get
+from graphattn.patterns import Pattern
 from graphattn.sources import BlockModelSource, PatternSource
 
 CHANNELS, HEADS, CLUSTERS = 64, 2, 128
@@ -62,17 +64,8 @@ STEPS: dict[str, Callable[[int, int, int], flops.Steps]] = {  # of n, d and k
     **dict.fromkeys(('Performer', 'Performer, ReLU'), flops.performer),
     'Linformer': flops.linformer,
     'Nystromformer': lambda n, d, k: flops.nystromformer(n, d, k, 35, 6)}
-# At n tokens. The strides are those that make Strided and Fixed sparsest; hops in the end.
-PATTERNS: dict[str, tuple[Callable[[int], Pattern], int]] = {
-    'window': (lambda n: SlidingWindow(64), 1),
-    'Longformer': (lambda n: get('longformer', radius=64, num_global=1), 1),
-    'BigBird': (lambda n: get('bigbird', block=32), 1),
-    'Star': (lambda n: Star(), 1),
-    'Strided': (lambda n: Strided(math.isqrt(n)), 1),
-    'Fixed': (lambda n: Fixed(math.isqrt(n)), 1),
-    'LogSparse': (lambda n: LogSparse(), 1),
-    'Diffuser, 1 hop': (lambda n: get('diffuser'), 1),
-    'Diffuser, 5 hops': (lambda n: get('diffuser'), 5)}
+RADIUS = 64  # of windows, at all lengths
+PATTERNS = [name for name in patterns_at(2048, RADIUS) if name != FULL]
 
 
 class Case(NamedTuple):
@@ -86,6 +79,10 @@ class Case(NamedTuple):
         torch.manual_seed(0)
         return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
 
+    def pattern(self) -> tuple[Pattern, int]:
+        """Return the pattern of the edges, and the number of hops."""
+        return patterns_at(self.n, RADIUS)[self.name]
+
     def layer(self) -> nn.Module:
         torch.manual_seed(0)
         if self.name == 'Linformer':
@@ -93,9 +90,9 @@ class Case(NamedTuple):
         if self.name in MODULES:
             return MODULES[self.name](CHANNELS, HEADS)
         if self.name in PATTERNS:
-            pattern, hops = PATTERNS[self.name]
-            return GraphAttention(CHANNELS, HEADS, PatternSource(pattern(self.n)), hops=hops,
-                                  teleport=0.1 if hops > 1 else 0.)
+            pattern, hops = self.pattern()
+            return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), hops=hops,
+                                  teleport=TELEPORT if hops > 1 else 0.)
         if self.name == POISSON:  # whose edges have probability 1 - exp(-p)
             source = BlockModelSource(HEADS, WIDTH, CLUSTERS, law='poisson', exploration=0.)
             bring_to_density(source, -math.log1p(-self.density))
@@ -124,7 +121,7 @@ class Case(NamedTuple):
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
         if self.name in PATTERNS:
-            return flops.along_edges(num_edges, WIDTH, PATTERNS[self.name][1])
+            return flops.along_edges(num_edges, WIDTH, self.pattern()[1])
         if self.name == EDGES:
             return flops.along_edges(num_edges / HEADS, WIDTH)
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)

@@ -83,7 +83,7 @@ PAPER_MEMORY = {
     'Linformer': dict(zip(LENGTHS, (0.26, 0.22, 0.14, 0.34, 0.34))),
     'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
     SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
-DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser, 5 hops')
+DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser')
 TICKS = (1, 2, 5, 10, 25, 50)  # densities, per cent
 COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
          'train ms': 'time of a training step', 'infer MiB': 'memory of inference',

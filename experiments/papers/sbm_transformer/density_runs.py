@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.sequences import SequenceData
-from experiments.papers.runs import ENCODER, SHIPPED, Runs, chosen
+from experiments.papers.runs import SHIPPED, SOURCE, Runs, chosen, pattern_source
 from experiments.papers.study import ScaleName, Study
+from experiments.runs.config_file import built
 from experiments.tasks import LongRange
 from graphattn.patterns import Pattern, SlidingWindow
 from graphattn.utils.reading import read_yaml
@@ -28,7 +28,6 @@ TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-SOURCE = f'{ENCODER}.source'
 SELF_LOOPS = SlidingWindow(0)
 
 
@@ -46,9 +45,7 @@ class DensityRuns:
 
     def along(self, name: str, pattern: Pattern, seed: int) -> Path:
         """Return attention in which all heads of all layers follow one pattern."""
-        source = {'class_path': 'graphattn.sources.PatternSource',
-                  'init_args': {'pattern': str(pattern)}}
-        return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(source)}')
+        return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(pattern_source(pattern))}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
         r"""Return attention whose heads sample their edges from block models.
@@ -68,11 +65,7 @@ class DensityRuns:
         Raises:
             ValueError: Its files are missing or malformed.
         """
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument('--data', type=LongRange)
-        arguments = read_yaml(self._runs.configs[-1])['data']['init_args']
-        data = parser.instantiate(parser.parse_object({'data': {
-            'class_path': 'experiments.tasks.LongRange', 'init_args': arguments}})).data
+        data = built(read_yaml(self._runs.configs[-1]), data=LongRange).data
         return data.source.read(data.max_length - data.cls)
 
     @cached_property

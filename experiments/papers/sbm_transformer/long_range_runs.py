@@ -14,7 +14,7 @@ from jsonargparse.typing import PositiveInt
 
 from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
 from experiments.papers.diffuser.document_runs import HOPS, TELEPORT, package_docs
-from experiments.papers.runs import SHIPPED, chosen, config_options, over_seeds
+from experiments.papers.runs import SHIPPED, chosen, config_options, over_seeds, pattern_source
 from experiments.papers.study import ScaleName, Study, data_of
 from experiments.runs.checkpoints import BEST
 from experiments.runs.config_file import laid_over
@@ -146,16 +146,13 @@ class LongRangeRuns:
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
         if attention in (rivals := rivals_at(length, self._rank(length))):
-            name, arguments = rivals[attention]
-            sizes = {'channels': channels, 'heads': heads, 'head_channels': head_channels}
             return {'source': None, 'head_channels': None,  # the rival has its own
                     'attention_dropout': 0.,  # and drops no weights
-                    'attention': {'class_path': f'experiments.rivals.{name}',
-                                  'init_args': {**sizes, **arguments}}}
+                    'attention': rival(rivals[attention], channels=channels, heads=heads,
+                                       head_channels=head_channels)}
         if attention in (patterns := patterns_at(length)):
             pattern, hops = patterns[attention]
-            return {'source': {'class_path': 'graphattn.sources.PatternSource',
-                               'init_args': {'pattern': str(pattern), 'seed': seed}},
+            return {'source': pattern_source(pattern, seed=seed),
                     'share_source': True, 'hops': hops, 'teleport': TELEPORT if hops > 1 else 0.}
         fixed = {SAMPLED: None, 'SBM + I': SlidingWindow(0), BOTH: patterns_at(length)[WINDOW][0]}
         return {'source': {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
@@ -164,11 +161,15 @@ class LongRangeRuns:
             'fixed': fixed[attention] and str(fixed[attention])}}}
 
 
-def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
-    """Return patterns and hops, for sequences of up to ``length`` tokens. At ListOps' 2,048 their
-    sizes are those of the study of costs; a window has a sixteenth of the tokens at every length.
+def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Pattern, int]]:
+    """Return patterns and hops, for sequences of up to ``length`` tokens.
+
+    Args:
+        length (int): The most tokens of a sequence. Strides are those that make Strided and Fixed
+            sparsest.
+        radius (int, optional): Of windows; a sixteenth of the tokens is in one if omitted.
     """
-    radius, stride = max(2, length // 32), math.isqrt(length)
+    radius, stride = radius or max(2, length // 32), math.isqrt(length)
     count = radius // 2 * 2  # of the window's tokens, half before and half behind
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
     return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
@@ -191,6 +192,13 @@ def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
             'Performer, ReLU': ('Performer', {'features': rank, 'kernel': 'relu'}),
             'Linformer': ('Linformer', {'max_length': length, 'rank': rank}),
             'Nystromformer': ('Nystromformer', {'landmarks': rank})}
+
+
+
+def rival(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
+    """Return the config of one of :func:`rivals_at`."""
+    name, arguments = named
+    return {'class_path': f'experiments.rivals.{name}', 'init_args': {**sizes, **arguments}}
 
 
 def long_range_study(

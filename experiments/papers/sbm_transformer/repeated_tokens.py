@@ -28,6 +28,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.papers.figures import plot_histories
 from experiments.papers.runs import chosen
+from experiments.papers.sbm_transformer.long_range_runs import rival, rivals_at
 from experiments.papers.sbm_transformer.repeated_token_runs import (
     DENSITY,
     has_lost_edges,
@@ -43,6 +44,7 @@ DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_bat
         'small': {}, 'paper': {'batch_size': 256}}
 EPOCHS = {'smoke': 2, 'small': 20, 'paper': 20}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
+RIVALS = 'linear', 'Linformer', 'Reformer', 'Performer', 'Nystromformer'
 LAWS = {'': {}, ', Algorithm 1': {'law': 'poisson'}}
 GRADIENTS = {'': {}, ', Eq. 9': {'estimator': 'paper'},
              ", authors' gradient": {'estimator': 'repo'}}
@@ -79,25 +81,18 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
         length (int): Tokens of a sequence.
         rank (int): Projections, features and landmarks.
     """
-    def rival(name: str, **arguments: int) -> tuple[str, dict]:
-        return 'full', {'source': None, 'attention': {
-            'class_path': f'experiments.rivals.{name}',
-            'init_args': {'channels': CHANNELS, 'heads': 1, **arguments}}}
-
-    def pattern(expression: str) -> tuple[str, dict]:
-        return 'full', {'source': {'init_args': {'pattern': expression}}}
-
+    radius = max(1, length // 16)
+    patterns = {'window': f'SlidingWindow({radius})',
+                'BigBird': f'bigbird(block={radius}, num_global=1, num_random=2)'}
+    rivals = rivals_at(length, rank)
     return {
         'full': ('full', {}),
         **{name: ('sbm', {'source': {'init_args': source}} if source else {})
            for name, source in SAMPLED.items()},
-        'window': pattern(f'SlidingWindow({max(1, length // 16)})'),
-        'BigBird': pattern(f'bigbird(block={max(1, length // 16)}, num_global=1, num_random=2)'),
-        'linear': rival('Linear'),
-        'Linformer': rival('Linformer', max_length=length, rank=rank),
-        'Reformer': rival('Reformer'),
-        'Performer': rival('Performer', features=rank),
-        'Nystromformer': rival('Nystromformer', landmarks=rank)}
+        **{name: ('full', {'source': {'init_args': {'pattern': pattern}}})
+           for name, pattern in patterns.items()},
+        **{name: ('full', {'source': None, 'attention': rival(
+            rivals[name], channels=CHANNELS, heads=1)}) for name in RIVALS}}
 
 
 def _row(name: str, runs: list[Path]) -> dict:

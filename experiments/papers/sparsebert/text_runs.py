@@ -16,14 +16,13 @@ from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
 from experiments.papers.few_documents import few_documents, write_few_documents
-from experiments.papers.runs import ENCODER
+from experiments.papers.runs import SOURCE, chosen, pattern_source
 from experiments.papers.sparsebert.glue_table import COLUMNS
 from experiments.papers.study import ScaleName, Study
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
 from graphattn.utils.reading import read_json, read_yaml
 
 CONFIGS = Path(__file__).parent / 'configs'
-SOURCE = f'{ENCODER}.source'
 # With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints, but
 # Longformer a tenth of a point less. Its global tokens are the first ones: random ones would be
 # others at each length.
@@ -68,8 +67,7 @@ class TextRuns:
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
         """Pre-train with one pattern in all heads and layers."""
-        source = {'class_path': 'graphattn.sources.PatternSource',
-                  'init_args': {'pattern': str(pattern), 'seed': seed}}
+        source = pattern_source(pattern, seed=seed)
         return self.pretrained(f'{name}-{seed}', seed, f'{SOURCE}={json.dumps(source)}', *options)
 
     def full(self, seed: int = 0) -> Path:
@@ -103,10 +101,7 @@ class TextRuns:
                 of masks, or an expression, or one for each head.
         """
         if masks is not None:
-            pattern = [str(mask) for mask in masks] if isinstance(masks, list) else str(masks)
-            source = {'class_path': 'graphattn.sources.PatternSource',
-                      'init_args': {'pattern': pattern}}
-            options = (*options, f'--model.init_args.source={json.dumps(source)}')
+            options = (*options, f'--model.init_args.source={json.dumps(pattern_source(masks))}')
         run = '-'.join(filter(None, ['tuned', pretrained.name, name, task, str(seed)]))
         return self.study.trained(
             run, '--config', str(self.config('finetune.yaml')), '--seed_everything', str(seed),
@@ -125,17 +120,6 @@ class TextRuns:
     def default_tasks(self) -> tuple[str, ...]:
         """All there are of GLUE, or the local ones that a pre-training of this scale helps."""
         return self.tasks if self.glue else LOCAL_TASKS[self.study.scale]
-
-    def chosen(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """``tasks``, if all of them are there: asked before a long pre-training.
-
-        Raises:
-            ValueError: One is not.
-        """
-        if missing := [task for task in tasks if task not in self.tasks]:
-            raise ValueError(f"'tasks' must be some of {', '.join(self.tasks) or 'those in glue'} "
-                             f"(got {', '.join(missing)})")
-        return tuple(tasks)
 
     @cached_property
     def tasks_folder(self) -> Path:
@@ -209,4 +193,4 @@ def text_study(
     """
     runs = TextRuns(Study(name, scale, out), corpus, glue)
     default = glue_tasks if glue and glue_tasks else runs.default_tasks
-    return runs, runs.chosen(tasks or default), range(seeds or num_seeds)
+    return runs, chosen('tasks', tasks or default, runs.tasks), range(seeds or num_seeds)
