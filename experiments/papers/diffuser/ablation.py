@@ -7,8 +7,7 @@ The paper's averages are over Long Range Arena; here long documents are classifi
 
 from __future__ import annotations
 
-from experiments.papers.diffuser.document_runs import METRICS, document_study
-from experiments.papers.figures import bars
+from experiments.papers.diffuser.document_runs import document_study
 from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 
@@ -32,11 +31,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
              'without global edges': runs.diffuser(num_global=0).diffused(),
              'without diffusion': runs.diffuser(),
              'evenly spaced keys': runs.diffuser(uniform=True).diffused()}
-    rows = [{'model': name, **runs.scored(attention, seeds), 'paper, average': PAPER[name]}
-            for name, attention in kinds.items()]
-    runs.study.report(rows, bars(rows, 'model', METRICS, 'The paper: diffusion and local edges '
-                                 f'matter most, even spacing does no harm.\n{runs.about}'),
-                      runs.about)
+    runs.compared('model', kinds, seeds, 'The paper: diffusion and local edges matter most, even '
+                  'spacing does no harm.', ('paper, average', PAPER))
 
 
 if __name__ == '__main__':

@@ -12,8 +12,7 @@ why Diffuser is here with it and without.
 
 from __future__ import annotations
 
-from experiments.papers.diffuser.document_runs import METRICS, document_study
-from experiments.papers.figures import bars
+from experiments.papers.diffuser.document_runs import document_study
 from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 
@@ -38,10 +37,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
              'Diffuser, one hop': runs.diffuser(), 'Diffuser': runs.diffuser().diffused(),
              'Diffuser, one hop, [CLS] not global': local_cls,
              'Diffuser, [CLS] not global': local_cls.diffused()}
-    rows = [{'attention': name, 'hops': attention.hops, **runs.scored(attention, seeds),
-             'paper, average F1': PAPER.get(name)} for name, attention in kinds.items()]
-    runs.study.report(rows, bars(rows, 'attention', METRICS, 'The paper: diffusion helps all three '
-                                 f'patterns, and Diffuser is the best.\n{runs.about}'), runs.about)
+    runs.compared('attention', kinds, seeds, 'The paper: diffusion helps all three patterns, and '
+                  'Diffuser is the best.', ('paper, average F1', PAPER))
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
 from experiments.papers.few_documents import few_documents
+from experiments.papers.figures import bars
 from experiments.papers.runs import ENCODER, SOURCE, Runs, over_seeds, pattern_source
 from experiments.papers.study import ScaleName, Study
 from graphattn.patterns import (
@@ -148,6 +149,22 @@ class DocumentRuns:
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
         """Return means and deviations on the test part over classifiers of these seeds."""
         return over_seeds((self.trained(attention, seed) for seed in seeds), METRICS)
+
+    def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
+                 paper: tuple[str, dict[str, float]]) -> None:
+        """Report a row and a bar for each kind of attention.
+
+        Args:
+            column (str): Title of the names.
+            kinds (dict): The attentions by name.
+            seeds (range): Of the trainings.
+            title (str): What the paper says.
+            paper (tuple): Title of its figures, and these by name.
+        """
+        rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
+                 paper[0]: paper[1].get(name)}
+                for name, attention in kinds.items()]
+        self.study.report(rows, bars(rows, column, METRICS, f'{title}\n{self.about}'), self.about)
 
     @property
     def about(self) -> str:

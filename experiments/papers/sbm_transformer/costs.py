@@ -23,17 +23,18 @@ beside it. The paper's operations for Retrieval are those for ListOps, of half t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import infer, train
 from experiments.benchmarks.measure import elsewhere, interleave, plain
+from experiments.papers.figures import curves
 from experiments.papers.sbm_transformer.cost_cases import (
     CHANNELS,
     EDGES,
@@ -84,6 +85,7 @@ PAPER_MEMORY = {
     'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
     SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
 DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser')
+ABOUT = f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence'
 TICKS = (1, 2, 5, 10, 25, 50)  # densities, per cent
 COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
          'train ms': 'time of a training step', 'infer MiB': 'memory of inference',
@@ -105,7 +107,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
     report(classes_table(measured), 'classes', study.folder)
     report([row for n in lengths for row in crossings(measured[n])], 'crossings', study.folder)
     rows = [row for task, n in TASKS[scale] for row in compare(task, measured[n])]
-    study.report(rows, draw(measured))
+    study.report(rows, draw_lengths(measured), densities=draw_densities(measured))
 
 
 # Measuring ###########################################################################
@@ -259,49 +261,40 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 # Drawing #############################################################################
 
 
-def draw(measured: dict[int, list[dict]]) -> Figure:
-    """Diffuser's figure, and what edges cost against their density at two lengths."""
-    figure = Figure(figsize=(13, 8.5), layout='constrained')
-    top, bottom = figure.subfigures(2, 1)
-    panels = top.subplots(1, 2)
-    for axes, column, label in zip(panels, ('train ms', 'train MiB'),
-                                   ('ms per training step', 'peak memory of it, MiB')):
-        for name in DRAWN:
-            costs = {row['tokens']: row[column] for rows in measured.values() for row in rows
-                     if row['attention'] == name}
-            axes.plot(list(costs), list(costs.values()), marker='o', label=name)
-        axes.set(title=label, xlabel='tokens', xscale='log', yscale='log')
-        axes.set_xticks(list(measured), [f'{n:,}' for n in measured])
+def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
+    """Draw Diffuser's figure: time and memory of a training step over the length."""
+    titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
+    drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
+              'value': row[column]} for column, title in titles.items()
+             for rows in measured.values() for row in rows if row['attention'] in DRAWN]
+    return logarithmic(curves(drawn, 'tokens', ['value'], ABOUT, panel='cost', series='attention',
+                              ylabel=''), list(measured))
+
+
+def draw_densities(measured: dict[int, list[dict]]) -> Figure:
+    """Draw the costs of a block model over those of SDPA, where its graph is given and where it is
+    drawn as well, at two lengths."""
+    drawn = []
+    for n in dict.fromkeys([sorted(measured)[len(measured) // 2 - 1], max(measured)]):
+        fused = next(row for row in measured[n] if row['attention'] == FUSED)
+        for name, more in ((EDGES, ''), (SAMPLED, ', drawing included')):
+            drawn += [{'length': f'{n:,} tokens: a block model over full SDPA',
+                       'density, %': 100 * row['density'], 'cost': title + more,
+                       'value': row[column] / fused[column]}
+                      for row in sorted(measured[n], key=lambda row: row['density'])
+                      if row['attention'] == name
+                      for column, title in COSTS.items() if fused[column]]
+    return logarithmic(curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost',
+                              ylabel=''), TICKS)
+
+
+def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
+    """Give all axes of a figure logarithmic scales, with numbers written out."""
+    for axes in figure.axes:
+        axes.set(xscale='log', yscale='log')
+        axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])
         plain(axes)
-    top.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
-    lengths = [sorted(measured)[len(measured) // 2 - 1], max(measured)]
-    panels = bottom.subplots(1, 2, sharey=True)
-    for axes, n in zip(panels, lengths):
-        draw_densities(axes, measured[n])
-        axes.set_title(f'{n:,} tokens: a block model over full SDPA')
-    bottom.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
-    figure.suptitle(f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence; '
-                    f'{torch.get_num_threads()} threads')
     return figure
-
-
-def draw_densities(axes: Axes, measured: list[dict]) -> None:
-    """Solid where the graph is given, dashed where it is drawn as well."""
-    fused = next(row for row in measured if row['attention'] == FUSED)
-    for colour, (column, title) in enumerate(COSTS.items()):
-        if not fused[column]:
-            continue
-        for name, line in ((EDGES, '-'), (SAMPLED, '--')):
-            own = sorted((row for row in measured if row['attention'] == name),
-                         key=lambda row: row['density'])
-            axes.plot([100 * row['density'] for row in own],
-                      [row[column] / fused[column] for row in own], line, marker='.',
-                      color=f'C{colour}',
-                      label=title if name == EDGES else f'{title}, drawing included')
-    axes.axhline(1, color='black', lw=0.8)
-    axes.set(xlabel='density, %', xscale='log', yscale='log')
-    axes.set_xticks(TICKS, [str(density) for density in TICKS])
-    plain(axes)
 
 
 if __name__ == '__main__':

@@ -23,7 +23,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
 from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.figures import panels_of, plot, split
@@ -35,6 +34,7 @@ from experiments.papers.sbm_transformer.density_runs import (
     DensityRuns,
     density_study,
 )
+from experiments.papers.sbm_transformer.long_range_runs import glances
 from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
@@ -96,19 +96,12 @@ def _task(runs: DensityRuns, data: SequenceData, seeds: range, scale: ScaleName)
              for weight in WEIGHTS[scale]]
     rows.append(_row(runs.task, WITH_LOOPS, '0', [runs.sampled('0', seed, self_loops=True)
                                                   for seed in seeds]))
+    guesses = {**glances(runs.task, data), 'counts of tokens': token_counts_accuracy(data)}
     for row in rows:
         row['below full, points'] = rows[0]['accuracy, %'] - row['accuracy, %']
     return rows + [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy,
                     'below full, points': rows[0]['accuracy, %'] - 100 * accuracy}
-                   for name, accuracy in guesses(runs.task, data).items()]
-
-
-def guesses(task: str, data: SequenceData) -> dict[str, float]:
-    """Return the accuracy of guesses without a model, from 0 to 1, by name."""
-    learn, test = data.parts['train'], data.parts['test']
-    glances = glance_accuracies(learn, test) if task == 'listops' else {
-        'most frequent class': majority_accuracy(learn, test)}
-    return {**glances, 'counts of tokens': token_counts_accuracy(data)}
+                   for name, accuracy in guesses.items()]
 
 
 def _row(task: str, attention: str, weight: str | None, runs: Sequence[Path]) -> dict:

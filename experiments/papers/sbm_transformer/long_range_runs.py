@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
+from experiments.data.sequences import SequenceData
 from experiments.papers.diffuser.document_runs import HOPS, TELEPORT, package_docs
 from experiments.papers.runs import SHIPPED, chosen, config_options, over_seeds, pattern_source
 from experiments.papers.study import ScaleName, Study, data_of
@@ -92,9 +93,7 @@ class LongRangeRuns:
     def baselines(self, task: str) -> dict[str, float]:
         """Return the accuracy, in per cent, of guesses that see next to nothing of a sequence."""
         data = data_of(self.trained(task, WINDOW, 0))
-        parts = data.source.read(data.max_length - data.cls).parts
-        found = (glance_accuracies(parts['train'], parts['test']) if task == 'ListOps' else
-                 {'most frequent class': majority_accuracy(parts['train'], parts['test'])})
+        found = glances(TASKS[task], data.source.read(data.max_length - data.cls))
         return {name: 100 * accuracy for name, accuracy in found.items()}
 
     @property
@@ -193,6 +192,13 @@ def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
             'Linformer': ('Linformer', {'max_length': length, 'rank': rank}),
             'Nystromformer': ('Nystromformer', {'landmarks': rank})}
 
+
+
+def glances(task: str, data: SequenceData) -> dict[str, float]:
+    """Return the accuracy of guesses that see next to nothing of a sequence, from 0 to 1."""
+    learn, test = data.parts['train'], data.parts['test']
+    return glance_accuracies(learn, test) if task == 'listops' else {
+        'most frequent class': majority_accuracy(learn, test)}
 
 
 def rival(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:

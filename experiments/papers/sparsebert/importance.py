@@ -17,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.papers.figures import panels_of, points
 from experiments.papers.sparsebert.pruned_runs import PrunedRuns
 from experiments.papers.sparsebert.text_runs import TextRuns
 from experiments.papers.study import ScaleName, Study
@@ -48,8 +49,8 @@ def main(
     loss = read_summary(pruned.pretrained)
     about = (f'{runs.about.split(";")[0]}; loss on masked tokens {loss["mlm_loss"]:.2f}, entropy '
              f'of the unigrams {loss["mlm_loss/unigram_entropy"]:.2f}')
-    study.report(rows, _draw(pruned.probability, rows, about),
-                 f'{about}\nranks: 1 is the most important of {len(rows)}')
+    study.report(rows, _draw(pruned.probability, about),
+                 f'{about}\nranks: 1 is the most important of {len(rows)}', ranks=_draw_ranks(rows))
 
 
 def table(probability: Tensor) -> list[dict]:
@@ -96,38 +97,32 @@ def _normalised(probability: Tensor) -> Tensor:
     return probability / probability.mean(dim=(1, 2), keepdim=True)
 
 
-def _draw(probability: Tensor, rows: list[dict], about: str) -> Figure:
+def _draw(probability: Tensor, about: str) -> Figure:
+    """Draw the mean of all heads, and P by distance without the first and the last token."""
     normalised = _normalised(probability)
-    average = normalised.mean(dim=0)
-    figure = Figure(figsize=(15, 5), layout='constrained')
-    matrix, offsets, ranks = figure.subplots(1, 3, width_ratios=[1.15, 1.2, 1])
-
+    average, inside = normalised.mean(dim=0), normalised[:, 1:-1, 1:-1]
+    figure, (matrix, offsets) = panels_of(
+        ['P / mean of the head, averaged over heads', 'by distance, without first and last token'],
+        'Importance of pairs of positions. The paper: the diagonal is the least, neighbours are '
+        f'the most important, then [CLS] and [SEP].\n{about}', (5., 5.))
     low, high = average.flatten().quantile(torch.tensor([0.01, 0.99])).tolist()
     picture = matrix.imshow(average.numpy(), vmin=low, vmax=high)
     figure.colorbar(picture, ax=matrix, shrink=0.8, extend='both')
-    matrix.set(title='P / mean of the head, averaged over heads', xlabel='key', ylabel='query')
-
-    inside = normalised[:, 1:-1, 1:-1]
+    matrix.set(xlabel='key', ylabel='query')
     furthest = min(FURTHEST, inside.size(1) - 1)
     at = range(-furthest, furthest + 1)
     by_offset = torch.stack([inside.diagonal(offset, 1, 2).mean(dim=1) for offset in at])
-    for head, values in enumerate(by_offset.t()):
-        offsets.plot(at, values.numpy(), color='0.7', lw=1, label='one head' if head == 0 else None)
+    offsets.plot(at, by_offset.numpy(), color='0.7', lw=1)
     offsets.plot(at, by_offset.mean(dim=1).numpy(), color='C0', marker='.', label='all heads')
-    offsets.set(title='by distance, without first and last token', xlabel='key - query')
-    offsets.axvline(0, color='0.5', lw=0.8, ls=':')
-    offsets.grid()
+    offsets.set_xlabel('key - query')
     offsets.legend()
-
-    by_rank = sorted(rows, key=lambda row: row['rank'], reverse=True)
-    names = [f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs'] for row in by_rank]
-    ranks.plot([row['P / mean of the head'] for row in by_rank], range(len(rows)), 'o')
-    ranks.set_yticks(range(len(rows)), names, fontsize='small')
-    ranks.set(title='by rank; what the paper says of it', xlabel='P / mean of the head')
-    ranks.grid()
-    figure.suptitle('Importance of pairs of positions. The paper: the diagonal is the least, '
-                    f'neighbours are the most important, then [CLS] and [SEP].\n{about}')
     return figure
+
+
+def _draw_ranks(rows: list[dict]) -> Figure:
+    ranked = [{**row, 'pairs': f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs']}
+              for row in sorted(rows, key=lambda row: row['rank'])]
+    return points(ranked, 'pairs', ['P / mean of the head'], 'By rank; what the paper says of it')
 
 
 if __name__ == '__main__':

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from experiments.papers.figures import bars, panels_of
-from experiments.papers.runs import ENCODER, Runs, mean_and_spread
+from experiments.papers.figures import bars, panels_of, split
+from experiments.papers.runs import SOURCE, Runs, mean_and_spread
 from experiments.papers.study import ScaleName, Study
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
@@ -26,7 +26,6 @@ from graphattn.patterns import Mask, load_masks, save_masks
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'planted.yaml')
 DISTANCES = {2, 5}  # those of the config
-SOURCE = f'{ENCODER}.source'
 SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
                    '--data.init_args.batch_size', '4'],
@@ -97,14 +96,11 @@ def _random_diagonals(mask: Mask, rng: np.random.Generator) -> torch.Tensor:
 
 
 def mean_rows(rows: list[dict]) -> list[dict]:
-    """Mean and standard deviation over seeds, of each kind of mask."""
-    means = []
-    for name in dict.fromkeys(row['masks'] for row in rows):
-        accuracy = [row['accuracy'] for row in rows if row['masks'] == name]
-        means.append({'seed': 'mean', 'masks': name, **mean_and_spread('accuracy', accuracy),
-                      'sparsity': statistics.mean(row['sparsity'] for row in rows
-                                                  if row['masks'] == name)})
-    return means
+    """Return the mean and the deviation over seeds, of each kind of mask."""
+    return [{'seed': 'mean', 'masks': name,
+             **mean_and_spread('accuracy', [row['accuracy'] for row in own]),
+             'sparsity': statistics.mean(row['sparsity'] for row in own)}
+            for name, own in split(rows, 'masks').items()]
 
 
 def draw(distances_of_seed: dict[int, list[set[int]]]) -> Figure:
