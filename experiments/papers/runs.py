@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.papers.study import Study
+from experiments.papers.study import ScaleName, Study
 from experiments.runs.summary import read_summary, spread
 from graphattn.patterns import Pattern
 
@@ -49,6 +49,13 @@ class Runs:
 def config_options(*configs: Path | str) -> list[str]:
     """Return options that lay each config, a file or JSON, over those before it."""
     return [part for config in configs for part in ('--config', str(config))]
+
+
+def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
+    """Return the configs of a scale in a folder; those for smoke tests say what differs from the
+    small ones, if anything does."""
+    scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
+    return tuple(path for one in scales if (path := folder / one / name).exists())
 
 
 def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments) -> dict:

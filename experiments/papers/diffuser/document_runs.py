@@ -14,8 +14,16 @@ from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.package_docs import build_package_docs
 from experiments.papers.few_documents import few_documents
 from experiments.papers.figures import bars
-from experiments.papers.runs import ENCODER, SOURCE, Runs, over_seeds, pattern_source
+from experiments.papers.runs import (
+    ENCODER,
+    SOURCE,
+    Runs,
+    at_scale,
+    over_seeds,
+    pattern_source,
+)
 from experiments.papers.study import ScaleName, Study
+from experiments.runs.config_file import laid_over
 from graphattn.patterns import (
     Full,
     GlobalTokens,
@@ -25,7 +33,6 @@ from graphattn.patterns import (
     SlidingWindow,
     get,
 )
-from graphattn.utils.reading import read_yaml
 
 DOCUMENTS = '--data.init_args.documents.init_args'
 CONFIGS = Path(__file__).parent / 'configs'
@@ -111,12 +118,12 @@ class DocumentRuns:
             max_length (int): Where documents are cut: a quarter of all pairs is a lot at first.
         """
         try:
-            encoder = read_yaml(self._base)['model']['init_args']['model']['init_args']['encoder'][
-                'init_args']
+            model = laid_over(*self._configs)['model']['init_args']['model']
+            encoder = model['init_args']['encoder']['init_args']
             heads, channels = encoder['heads'], encoder['channels']
         except (KeyError, TypeError) as error:
             raise ValueError(f"'documents' must be a config of a classifier with heads and "
-                             f"channels ({self._base} lacks {error})") from error
+                             f"channels ({self._configs[-1]} lacks {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
@@ -171,22 +178,23 @@ class DocumentRuns:
         """Describe the data of the figures."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
-                if self._has_package_docs else f'documents of {self._base}')
+                if self._has_package_docs else f'documents of {self._configs[-1]}')
 
     @property
     def _has_package_docs(self) -> bool:
         return self.documents is None and self.study.scale != 'paper'
 
     @property
-    def _base(self) -> Path:
-        return self.documents or CONFIGS / self.study.scale / 'documents.yaml'
+    def _configs(self) -> tuple[Path, ...]:
+        return (self.documents,) if self.documents else at_scale(
+            CONFIGS, self.study.scale, 'documents.yaml')
 
     @cached_property
     def _runs(self) -> Runs:
         """The place of the documents is an option, unless their config says it."""
         data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
                 ) if self._has_package_docs else ()
-        return Runs(self.study, 'documents', (self._base,), data)
+        return Runs(self.study, 'documents', self._configs, data)
 
 
 def package_docs(study: Study) -> Path:

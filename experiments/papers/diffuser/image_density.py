@@ -26,7 +26,7 @@ from experiments.papers.diffuser.task_runs import (
     counting_rows,
 )
 from experiments.papers.figures import bars
-from experiments.papers.runs import SHIPPED, chosen
+from experiments.papers.runs import SHIPPED, at_scale, chosen
 from experiments.papers.study import ScaleName, Study, data_of
 from experiments.runs.command_line import run_function
 
@@ -57,10 +57,11 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     study = Study('image_density', scale, out)
     known = attentions(COUNT[scale])
     names = chosen('names', names or DEFAULT[scale], known)
-    folder = SHIPPED if scale == 'paper' else CONFIGS / scale
     rows = []
     for kind in chosen('sets', sets or SETS[scale], SETS[scale]):
-        runs = TaskRuns(study, f'density-{kind}', (folder / 'density' / f'{kind}.yaml',))
+        name = f'density/{kind}.yaml'
+        configs = (SHIPPED / name,) if scale == 'paper' else at_scale(CONFIGS, scale, name)
+        runs = TaskRuns(study, f'density-{kind}', configs)
         for name in names:
             rows.append({'set': kind, 'attention': name,
                          **runs.scored(known[name], range(seeds or SEEDS[scale]), BITS), **{

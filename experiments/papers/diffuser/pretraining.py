@@ -35,7 +35,7 @@ from experiments.papers.diffuser.task_runs import (
 )
 from experiments.papers.few_documents import write_few_documents
 from experiments.papers.figures import bars
-from experiments.papers.runs import SHIPPED, chosen
+from experiments.papers.runs import SHIPPED, at_scale, chosen
 from experiments.papers.study import ScaleName, Study, data_of
 from experiments.runs.command_line import run_function
 
@@ -75,15 +75,15 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     text = Path(corpus) if corpus else local_corpus(study)
     options = ['--data.init_args.corpus', str(text), *study.cache]
     options += ['--data.init_args.tokenizer', tokenizer] if tokenizer else []
-    config = (SHIPPED / 'pretraining/diffuser.yaml' if scale == 'paper'
-              else CONFIGS / scale / 'pretraining.yaml')
+    configs = ((SHIPPED / 'pretraining/diffuser.yaml',) if scale == 'paper'
+               else at_scale(CONFIGS, scale, 'pretraining.yaml'))
     begin = None
     if roberta:
         options += ['--model.init_args.roberta', roberta]
     elif scale != 'paper':
-        begin = TaskRuns(study, 'pieces', (config, CONFIGS / scale / 'pieces.yaml'),
+        begin = TaskRuns(study, 'pieces', configs + at_scale(CONFIGS, scale, 'pieces.yaml'),
                          tuple(options))
-    runs = TaskRuns(study, 'pretraining', (config,), tuple(options), begin)
+    runs = TaskRuns(study, 'pretraining', configs, tuple(options), begin)
     number, rows = range(seeds or SEEDS[scale]), []
     for name in names:
         first = runs.scored(known[name], number, {AT_FIRST: ('bits_per_token', 1.)},

@@ -12,7 +12,7 @@ from experiments.data.text.corpus import distinct, installed_docstrings
 from experiments.data.text.local_questions import build_local_questions
 from experiments.papers.diffuser.document_runs import CONFIGS, Attention
 from experiments.papers.few_documents import few_documents
-from experiments.papers.runs import SHIPPED, Runs, over_seeds
+from experiments.papers.runs import SHIPPED, Runs, at_scale, over_seeds
 from experiments.papers.study import Study
 from experiments.runs.checkpoints import LAST
 from graphattn.patterns import Full, SlidingWindow, get
@@ -75,7 +75,7 @@ def question_tasks(study: Study, kind: str, sets: Sequence[str],
     folder = local_questions(study)
     options = [text for part, file in files.items() for text in (
         f'--data.init_args.questions.init_args.{part}', str(folder / file))]
-    return [TaskRuns(study, f'local_{kind}', (CONFIGS / study.scale / f'{kind}.yaml',),
+    return [TaskRuns(study, f'local_{kind}', at_scale(CONFIGS, study.scale, f'{kind}.yaml'),
                      (*options, *study.cache))]
 
 

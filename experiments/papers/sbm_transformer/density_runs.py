@@ -11,12 +11,11 @@ from pathlib import Path
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.sequences import SequenceData
-from experiments.papers.runs import SHIPPED, SOURCE, Runs, chosen, pattern_source
+from experiments.papers.runs import SHIPPED, SOURCE, Runs, at_scale, chosen, pattern_source
 from experiments.papers.study import ScaleName, Study
-from experiments.runs.config_file import built
+from experiments.runs.config_file import built, laid_over
 from experiments.tasks import LongRange
 from graphattn.patterns import Pattern, SlidingWindow
-from graphattn.utils.reading import read_yaml
 
 CONFIGS = Path(__file__).parent / 'configs'
 PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
@@ -65,13 +64,14 @@ class DensityRuns:
         Raises:
             ValueError: Its files are missing or malformed.
         """
-        data = built(read_yaml(self._runs.configs[-1]), data=LongRange).data
+        data = built(laid_over(*self._runs.configs), data=LongRange).data
         return data.source.read(data.max_length - data.cls)
 
     @cached_property
     def _runs(self) -> Runs:
-        configs = (CONFIGS / self.study.scale / 'long_range.yaml',) if self.task == STAND_IN else (
-            PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml')
+        configs = PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml'
+        if self.task == STAND_IN:
+            configs = at_scale(CONFIGS, self.study.scale, 'long_range.yaml')
         return Runs(self.study, self.task, configs)
 
 

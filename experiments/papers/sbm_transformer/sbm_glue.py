@@ -17,13 +17,14 @@ from pathlib import Path
 
 from experiments.objectives.fine_tuning import LAST
 from experiments.papers.figures import bars
-from experiments.papers.runs import mean_and_spread
+from experiments.papers.runs import at_scale, config_options, mean_and_spread
 from experiments.papers.sparsebert.text_runs import TextRuns, text_study
 from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
+from experiments.runs.config_file import laid_over
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Full
-from graphattn.utils.reading import read_json, read_yaml
+from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 FULL, WINDOW, SAMPLED = 'full', 'window', 'sampled + window'
@@ -43,7 +44,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """
     runs, tasks, seeds = text_study('sbm_glue', scale, SEEDS[scale], TASKS, **kwargs)
     masked_tokens, sampled, tuning = (
-        ('--config', str(config(runs, name)))
+        config_options(*configs(runs, name))
         for name in ('pretrain_mlm', 'pretrain_sbm', 'finetune_sbm'))
     pretrained = {FULL: runs.fixed('mlm_full', Full(), 0, *masked_tokens),
                   WINDOW: runs.fixed('mlm_window', window_of(runs), 0, *masked_tokens),
@@ -66,14 +67,14 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
                                  series='attention'), runs.about)
 
 
-def config(runs: TextRuns, name: str) -> Path:
-    """Return a config that is laid over those of SparseBERT's studies."""
-    return CONFIGS / runs.study.scale / f'{name}.yaml'
+def configs(runs: TextRuns, name: str) -> tuple[Path, ...]:
+    """Return configs that are laid over those of SparseBERT's studies."""
+    return at_scale(CONFIGS, runs.study.scale, f'{name}.yaml')
 
 
 def window_of(runs: TextRuns) -> str:
     """Return the window beside the sampled graphs."""
-    encoder = read_yaml(config(runs, 'pretrain_sbm'))['model']['init_args']['model'][
+    encoder = laid_over(*configs(runs, 'pretrain_sbm'))['model']['init_args']['model'][
         'init_args']['encoder']
     return encoder['init_args']['source']['init_args']['fixed']
 

@@ -16,11 +16,12 @@ from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
 from experiments.objectives.fine_tuning import LAST
 from experiments.papers.few_documents import few_documents, write_few_documents
-from experiments.papers.runs import SOURCE, chosen, pattern_source
+from experiments.papers.runs import SOURCE, at_scale, chosen, config_options, pattern_source
 from experiments.papers.sparsebert.glue_table import COLUMNS
 from experiments.papers.study import ScaleName, Study
-from graphattn.patterns import Fixed, Full, LogSparse, Pattern, Star, Strided, get
-from graphattn.utils.reading import read_json, read_yaml
+from experiments.runs.config_file import laid_over
+from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
+from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 # With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints, but
@@ -62,7 +63,7 @@ class TextRuns:
     @cached_property
     def sizes(self) -> dict:
         """The arguments of the encoder that is pre-trained."""
-        config = read_yaml(self.config('pretrain.yaml'))
+        config = laid_over(*at_scale(CONFIGS, self.study.scale, 'pretrain.yaml'))
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
@@ -70,20 +71,15 @@ class TextRuns:
         source = pattern_source(pattern, seed=seed)
         return self.pretrained(f'{name}-{seed}', seed, f'{SOURCE}={json.dumps(source)}', *options)
 
-    def full(self, seed: int = 0) -> Path:
-        """Pre-train with full attention."""
-        return self.fixed('full', Full(), seed)
-
     def soft(self, seed: int = 0) -> Path:
         """Pre-train with soft masks (SparseBERT, Sec. 3.1)."""
-        return self.pretrained(f'soft-{seed}', seed, '--config',
-                                str(self.config('pretrain_soft.yaml')))
+        return self.pretrained(f'soft-{seed}', seed, *self._configs('pretrain_soft.yaml'))
 
     def dam(self, kind: Literal['s', 'u'], weight: str, seed: int = 0) -> Path:
         r"""Pre-train structured or unstructured masks (Sec. 4.1), with lambda."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
-        return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed, '--config',
-                                str(self.config('pretrain_dam.yaml')),
+        return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed,
+                                *self._configs('pretrain_dam.yaml'),
                                 f'{SOURCE}.init_args.mode', mode,
                                 '--model.init_args.mask_weight', weight)
 
@@ -104,7 +100,7 @@ class TextRuns:
             options = (*options, f'--model.init_args.source={json.dumps(pattern_source(masks))}')
         run = '-'.join(filter(None, ['tuned', pretrained.name, name, task, str(seed)]))
         return self.study.trained(
-            run, '--config', str(self.config('finetune.yaml')), '--seed_everything', str(seed),
+            run, *self._configs('finetune.yaml'), '--seed_everything', str(seed),
             '--model.init_args.pretrained', str(pretrained / 'checkpoints' / 'last.ckpt'),
             '--model.init_args.task', task, '--data.init_args.task', task,
             '--data.init_args.path', str(self.tasks_folder / task), *options)
@@ -141,7 +137,7 @@ class TextRuns:
         return f'corpus: {corpus}; tasks: {tasks}'
 
     def pretrained(self, run: str, seed: int, *options: str) -> Path:
-        return self.study.trained(run, '--config', str(self.config('pretrain.yaml')), *options,
+        return self.study.trained(run, *self._configs('pretrain.yaml'), *options,
                                   *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
@@ -155,8 +151,8 @@ class TextRuns:
             return self.corpus or 'docs'
         return str(self.study.made('corpus', write_few_documents))
 
-    def config(self, name: str) -> Path:
-        return CONFIGS / self.study.scale / name
+    def _configs(self, name: str) -> list[str]:
+        return config_options(*at_scale(CONFIGS, self.study.scale, name))
 
 
 def scores(run: Path) -> dict[str, float]:
