@@ -43,7 +43,8 @@ def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **o
 
 def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, panel: str,
            series: str | None = None, ylabel: str = 'score, %',
-           levels: dict[str, float] | None = None) -> Figure:
+           levels: dict[str, float] | None = None,
+           styles: dict[str, dict] | None = None) -> Figure:
     """Draw columns over another one.
 
     Args:
@@ -55,12 +56,13 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
         series (str, optional): A column: a curve for each of its values.
         ylabel (str): What the columns are.
         levels (dict, optional): Names and values of lines across, in the colours of the curves.
+        styles (dict, optional): How the curves of some series are drawn.
     """
     figure, panels = panels_of(split(rows, panel), title)
     for (name, own), axes in zip(split(rows, panel).items(), panels):
         for part, some in (split(own, series) if series else {'': own}).items():
             for column in columns:
-                plot(axes, some, x, column, label=part or column)
+                plot(axes, some, x, column, label=part or column, **(styles or {}).get(part, {}))
         for number, (level, value) in enumerate((levels or {}).items()):
             axes.axhline(value, color=f'C{number}', ls=':', label=level)
         axes.set_xlabel(x if x != 'value' else name)
@@ -117,6 +119,7 @@ def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str
              levels: Levels | None = None) -> Figure:
     names = list(dict.fromkeys(row[label] for row in rows))
     kinds = list(split(rows, series)) if series else ['']
+    lines = list(dict.fromkeys(name for some in (levels or {}).values() for name in some))
     parts = split(rows, panel) if panel else dict.fromkeys(columns, rows)
     height = max(0.3, 0.22 * len(kinds)) * len(names) + 1.8
     figure, panels = panels_of(list(parts), title, (3.4, height), sharey=True)
@@ -127,8 +130,9 @@ def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str
             y = names.index(row[label]) + 0.8 * ((kind + 0.5) / len(kinds) - 0.5)
             if row.get(column) is not None:
                 draw(axes, y, 0.8 / len(kinds), row, column, f'C{kind}')
-        for number, (level, value) in enumerate((levels or {}).get(name, {}).items()):
-            axes.axvline(value, color='black', lw=1, ls=STYLES[number % len(STYLES)], label=level)
+        for level, value in (levels or {}).get(name, {}).items():
+            style = STYLES[lines.index(level) % len(STYLES)]
+            axes.axvline(value, color='black', lw=1, ls=style, label=level)
         axes.set(xlabel=column, yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.25)
     panels[0].invert_yaxis()

@@ -274,18 +274,20 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
     """Draw the costs of a block model over those of SDPA, where its graph is given and where it is
     drawn as well, at two lengths."""
-    drawn = []
+    drawn, more = [], ', drawing included'
+    styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
+              for number, title in enumerate(COSTS.values()) for which in ('', more)}
     for n in dict.fromkeys([sorted(measured)[len(measured) // 2 - 1], max(measured)]):
         fused = next(row for row in measured[n] if row['attention'] == FUSED)
-        for name, more in ((EDGES, ''), (SAMPLED, ', drawing included')):
+        for name, which in ((EDGES, ''), (SAMPLED, more)):
             drawn += [{'length': f'{n:,} tokens: a block model over full SDPA',
-                       'density, %': 100 * row['density'], 'cost': title + more,
+                       'density, %': 100 * row['density'], 'cost': title + which,
                        'value': row[column] / fused[column]}
                       for row in sorted(measured[n], key=lambda row: row['density'])
                       if row['attention'] == name
                       for column, title in COSTS.items() if fused[column]]
     return logarithmic(curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost',
-                              ylabel=''), TICKS)
+                              ylabel='', levels={'full SDPA': 1.}, styles=styles), TICKS)
 
 
 def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:

@@ -109,6 +109,7 @@ def _draw(probability: Tensor, about: str) -> Figure:
     picture = matrix.imshow(average.numpy(), vmin=low, vmax=high)
     figure.colorbar(picture, ax=matrix, shrink=0.8, extend='both')
     matrix.set(xlabel='key', ylabel='query')
+    matrix.grid(visible=False)
     furthest = min(FURTHEST, inside.size(1) - 1)
     at = range(-furthest, furthest + 1)
     by_offset = torch.stack([inside.diagonal(offset, 1, 2).mean(dim=1) for offset in at])
